@@ -1,0 +1,8 @@
+//! The host as a device: memfd memory, and queues that are threads.
+
+mod device;
+mod memory;
+mod queue;
+mod work;
+
+pub(crate) use device::HostBackend;

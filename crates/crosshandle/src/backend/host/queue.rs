@@ -1,0 +1,316 @@
+//! Queues of the host device: one thread each, started when it is first needed.
+//!
+//! A short command whose turn has come runs at once on the thread that submits it.
+
+use super::work;
+use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
+use crate::counter::{Interrupt, Target, Ticket, WaitError, WaitMode, wait_any};
+use crate::error::{Error, Result};
+use crate::platform;
+use crate::sharing::{EventCore, Profile};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Commands up to this many bytes may run on the submitting thread.
+const SHORT: usize = 64 << 10;
+
+pub(super) struct HostQueue(Arc<Inner>);
+
+struct Inner {
+    order: QueueOrder,
+    state: Mutex<State>,
+    /// Notified when there is something to do, or the queue is dropped.
+    added: Condvar,
+    /// Notified when the queue runs empty.
+    emptied: Condvar,
+    /// Its upper half counts submissions, so that the thread's wait for events notices them.
+    submissions: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    commands: VecDeque<Command>,
+    /// Whether the thread is at a command that is no longer in `commands`.
+    running: bool,
+    has_thread: bool,
+    is_closed: bool,
+    /// The first error of a command that signals no event.
+    error: Option<Error>,
+}
+
+/// A submission whose signal has its number.
+struct Command {
+    work: Work,
+    is_barrier: bool,
+    waits: Vec<Point>,
+    signal: Option<(Arc<EventCore>, Ticket)>,
+}
+
+impl HostQueue {
+    pub(super) fn new(order: QueueOrder) -> Self {
+        Self(Arc::new(Inner {
+            order,
+            state: Mutex::default(),
+            added: Condvar::new(),
+            emptied: Condvar::new(),
+            submissions: AtomicU64::new(0),
+        }))
+    }
+}
+
+impl BackendQueue for HostQueue {
+    fn submit(&self, submission: Submission) -> Result<()> {
+        let mut state = self.0.state();
+        if let Some(profile) = profile_of(&submission.signal) {
+            Profile::stamp(&profile.submitted);
+        }
+        let may_run = state.commands.is_empty()
+            && !state.running
+            && work::is_short(&submission.work, SHORT)
+            && submission.waits.iter().all(|wait| {
+                // A failed one is dealt with by the thread.
+                matches!(wait.event.result(wait.number), Some(Ok(())))
+            });
+        if may_run {
+            return run_at_once(submission);
+        }
+        self.0.enqueue(&mut state, submission)
+    }
+
+    fn flush(&self) -> Result<()> {
+        // The thread runs whatever there is.
+        Ok(())
+    }
+
+    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+        let mut state = self.0.state();
+        while !state.is_idle() {
+            state = match deadline {
+                None => self.0.emptied.wait(state),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(Error::TimedOut("waiting for a queue"));
+                    }
+                    self.0
+                        .emptied
+                        .wait_timeout(state, left)
+                        .map(|(state, _)| state)
+                        .map_err(|error| PoisonError::new(error.into_inner().0))
+                }
+            }
+            .unwrap_or_else(PoisonError::into_inner);
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.state().is_idle()
+    }
+}
+
+impl Drop for HostQueue {
+    fn drop(&mut self) {
+        // What was submitted still runs.
+        self.0.state().is_closed = true;
+        self.0.added.notify_one();
+    }
+}
+
+/// Runs a short command whose turn has come. The caller holds the queue's lock.
+fn run_at_once(submission: Submission) -> Result<()> {
+    let profile = profile_of(&submission.signal);
+    if let Some(profile) = profile {
+        Profile::stamp(&profile.started);
+    }
+    work::run(submission.work)?;
+    if let Some(profile) = profile {
+        Profile::stamp(&profile.ended);
+    }
+    if let Some(event) = &submission.signal {
+        event.signal()?;
+    }
+    Ok(())
+}
+
+fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
+    signal.as_ref()?.profile.as_ref()
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.commands.is_empty() && !self.running
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(self: &Arc<Self>, state: &mut State, submission: Submission) -> Result<()> {
+        if !state.has_thread {
+            let inner = Arc::clone(self);
+            std::thread::Builder::new()
+                .name("crosshandle-queue".into())
+                .spawn(move || inner.run())
+                .map_err(|error| Error::LimitReached {
+                    what: format!("a queue's thread cannot be started: {error}"),
+                    remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+                })?;
+            state.has_thread = true;
+        }
+        // Under the lock, so that numbers follow the order of the queue.
+        let signal = match submission.signal {
+            Some(event) => {
+                let ticket = event.issue()?;
+                Some((event, ticket))
+            }
+            None => None,
+        };
+        state.commands.push_back(Command {
+            work: submission.work,
+            is_barrier: submission.is_barrier,
+            waits: submission.waits,
+            signal,
+        });
+        self.submissions.fetch_add(1 << 32, Ordering::Release);
+        if self.order == QueueOrder::OutOfOrder {
+            platform::wake_all(&self.submissions);
+        }
+        self.added.notify_one();
+        Ok(())
+    }
+
+    /// The thread. It ends when the queue is dropped and all its commands are done.
+    fn run(&self) {
+        loop {
+            // Read before the commands: what is submitted after that interrupts the wait.
+            let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
+            let mut state = self.state();
+            state.running = false;
+            if state.commands.is_empty() {
+                self.emptied.notify_all();
+                while state.commands.is_empty() {
+                    if state.is_closed {
+                        return;
+                    }
+                    state = self
+                        .added
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner);
+                }
+                continue;
+            }
+            if let Some(ready) = self.find_ready(&state) {
+                state.running = true;
+                let command = state.commands.remove(ready).expect("just found");
+                drop(state);
+                if let Err(error) = execute(command) {
+                    self.state().error.get_or_insert(error);
+                }
+                continue;
+            }
+            let blockers: Vec<_> = self
+                .candidates(&state)
+                .flat_map(|(_, command)| &command.waits)
+                .filter(|wait| !is_settled(wait))
+                .map(|wait| (Arc::clone(&wait.event), wait.number))
+                .collect();
+            drop(state);
+            self.wait_for_change(&blockers, seen);
+        }
+    }
+
+    /// Waits until one of the events is signalled or, if order is free, a command comes in.
+    fn wait_for_change(&self, blockers: &[(Arc<EventCore>, u64)], seen: u32) {
+        if blockers.is_empty() {
+            return;
+        }
+        let targets: Vec<Target<'_>> = blockers
+            .iter()
+            .map(|(event, number)| event.target(*number))
+            .collect();
+        let interrupt = (self.order == QueueOrder::OutOfOrder).then_some(Interrupt {
+            word: &self.submissions,
+            expected: seen,
+        });
+        let low_power = blockers
+            .iter()
+            .any(|(event, _)| event.mode() == WaitMode::LowPower);
+        let mode = if low_power {
+            WaitMode::LowPower
+        } else {
+            WaitMode::Spin
+        };
+        if let Some((index, Err(WaitError::Abandoned))) = wait_any(&targets, interrupt, mode, None)
+        {
+            // No signal will ever settle this one: its commands fail.
+            let (event, number) = &blockers[index];
+            for command in &mut self.state().commands {
+                for wait in &mut command.waits {
+                    wait.is_abandoned |= Arc::ptr_eq(&wait.event, event) && wait.number == *number;
+                }
+            }
+        }
+    }
+
+    /// The commands that may run before others, in order.
+    fn candidates<'a>(
+        &self,
+        state: &'a State,
+    ) -> impl Iterator<Item = (usize, &'a Command)> + use<'a> {
+        let most = match self.order {
+            QueueOrder::InOrder => 1,
+            QueueOrder::OutOfOrder => usize::MAX,
+        };
+        // Up to the first barrier, which itself may run only as the first of all.
+        let barrier = state.commands.iter().position(|command| command.is_barrier);
+        let end = barrier.map_or(usize::MAX, |index| index.max(1)).min(most);
+        state.commands.iter().enumerate().take(end)
+    }
+
+    fn find_ready(&self, state: &State) -> Option<usize> {
+        self.candidates(state)
+            .find(|(_, command)| command.waits.iter().all(is_settled))
+            .map(|(index, _)| index)
+    }
+}
+
+fn is_settled(wait: &Point) -> bool {
+    wait.is_abandoned || wait.event.result(wait.number).is_some()
+}
+
+/// Runs a command all of whose waits are settled; its error, if no event takes it.
+fn execute(command: Command) -> Result<()> {
+    let failed = command
+        .waits
+        .iter()
+        .find_map(|wait| match wait.event.result(wait.number) {
+            None => Some(Error::PeerDied),
+            Some(result) => result.err(),
+        });
+    let profile = command
+        .signal
+        .as_ref()
+        .and_then(|(event, _)| event.profile.as_ref());
+    if let Some(profile) = profile {
+        Profile::stamp(&profile.started);
+    }
+    let result = match failed {
+        Some(error) => Err(error),
+        None => work::run(command.work),
+    };
+    if let Some(profile) = profile {
+        Profile::stamp(&profile.ended);
+    }
+    match command.signal {
+        Some((event, ticket)) => {
+            event.complete(ticket, result.map_err(|error| error.to_string().into()));
+            Ok(())
+        }
+        None => result,
+    }
+}

@@ -1,0 +1,90 @@
+//! What commands do to host memory.
+
+use crate::backend::{Place, Work};
+use crate::error::{Error, Result};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// Whether a command touches at most `limit` bytes and calls nobody.
+pub(super) fn is_short(work: &Work, limit: usize) -> bool {
+    match work {
+        Work::Nothing => true,
+        Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
+        Work::Copy2d { width, rows, .. } => width.saturating_mul(*rows) <= limit,
+        Work::Call(_) => false,
+    }
+}
+
+/// Runs a command.
+pub(super) fn run(work: Work) -> Result<()> {
+    match work {
+        Work::Call(function) => {
+            // A panic must not take the queue and its waiters down.
+            let result = catch_unwind(AssertUnwindSafe(function));
+            let message = match result {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "a host function panicked".into(),
+            };
+            Err(Error::CommandFailed(message.into()))
+        }
+        Work::Nothing => Ok(()),
+        Work::Copy { to, from, len } => {
+            copy(&to, 0, &from, 0, len);
+            Ok(())
+        }
+        Work::Copy2d {
+            to,
+            to_pitch,
+            from,
+            from_pitch,
+            width,
+            rows,
+        } => {
+            for row in 0..rows {
+                copy(&to, row * to_pitch, &from, row * from_pitch, width);
+            }
+            Ok(())
+        }
+        Work::Fill { to, len, pattern } => {
+            fill(&to, len, &pattern);
+            Ok(())
+        }
+    }
+}
+
+/// Copies between ranges that may overlap.
+fn copy(to: &Place, to_offset: usize, from: &Place, from_offset: usize, len: usize) {
+    // SAFETY: the object layer checked that both ranges lie in their memory, which the places
+    // keep mapped (or the caller of an unsafe method promised so). Other processes may write
+    // there at the same time; then the bytes are whatever they left, as documented.
+    unsafe {
+        ptr::copy(
+            from.address.pointer().as_ptr().add(from_offset),
+            to.address.pointer().as_ptr().add(to_offset),
+            len,
+        );
+    }
+}
+
+/// Repeats a pattern, in copies that double.
+fn fill(to: &Place, len: usize, pattern: &[u8]) {
+    let start = to.address.pointer().as_ptr();
+    // SAFETY: the object layer checked that `len` bytes are in the memory, and that `pattern` is
+    // not empty and not longer; see `copy` for the rest. Source and destination of the copies
+    // don't overlap: what is copied lies before `done`.
+    unsafe {
+        if let [byte] = pattern {
+            ptr::write_bytes(start, *byte, len);
+            return;
+        }
+        let first = pattern.len().min(len);
+        ptr::copy_nonoverlapping(pattern.as_ptr(), start, first);
+        let mut done = first;
+        while done < len {
+            let more = done.min(len - done);
+            ptr::copy_nonoverlapping(start, start.add(done), more);
+            done += more;
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The contract between the objects of this crate and a driver.
+//!
+//! # Who validates
+//! The object layer (`Context`, `Memory`, `Queue`, …) checks every argument once, before it calls
+//! here: ranges lie inside their memory, sizes are not zero, objects belong to the context's
+//! device. A backend relies on that, and reports only what its driver refuses, with the driver's
+//! own code.
+//!
+//! # Who owns
+//! What a `create_*` or `import_*` returns owns the driver's object and releases it on drop. A
+//! [`Segment`] is memory that the kernel or driver counts: whoever has mapped it keeps it alive,
+//! also when the process that made it frees it or ends. Dropping never fails loudly; it logs.
+//!
+//! # Who synchronises
+//! All methods may be called from any thread at any time. A queue orders its own commands; across
+//! queues and processes order comes from events alone.
+//!
+//! # Events
+//! A backend doesn't implement events; it signals and waits on the words of `counter`, which lie
+//! in shared host memory. It completes each ticket that it took exactly once, also when the
+//! command fails.
+//!
+//! # Absence
+//! A driver that isn't there is no error: its backend lists no devices.
+
+pub(crate) mod host;
+
+use crate::error::Result;
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::os::address::Address;
+use crate::os::mapping::Access;
+use crate::os::shared_bytes::SharedBytes;
+use crate::sharing::{EventCore, Shared};
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A driver.
+pub(crate) trait Backend: Sync {
+    /// Which one.
+    fn kind(&self) -> BackendKind;
+
+    /// The devices there are. None without a driver.
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>>;
+
+    /// Whether the driver is there; where not, what was looked for and where.
+    fn status(&self) -> std::result::Result<String, String>;
+}
+
+/// A device of a driver.
+pub(crate) trait BackendDevice: Send + Sync {
+    /// What is known of it.
+    fn info(&self) -> &DeviceInfo;
+
+    /// A new context on it.
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
+}
+
+/// What allocates, maps and queues on one device.
+pub(crate) trait BackendContext: Send + Sync {
+    /// The smallest piece of physical memory and of a mapping, in bytes.
+    fn granularity(&self) -> usize;
+
+    /// New zeroed memory, mapped at an address that is a multiple of 2 MiB if it is that large.
+    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
+
+    /// Memory of another process, mapped likewise. `len` is the size that the exporter named.
+    fn import_segment(
+        &self,
+        file: Arc<OwnedFd>,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<dyn Segment>>;
+
+    /// New physical memory, not mapped anywhere.
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
+
+    /// Physical memory of another process.
+    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>>;
+
+    /// Addresses without memory.
+    fn reserve(&self, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
+
+    /// A new queue.
+    fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
+}
+
+/// Memory at an address, with a descriptor.
+pub(crate) trait Segment: Shared {
+    /// Where it starts: a device address, on the host also a pointer.
+    fn start(&self) -> NonNull<u8>;
+
+    /// Its bytes, if the host may access them.
+    fn host_bytes(&self) -> Option<SharedBytes<'_>>;
+
+    /// Asks for the best pages for a part of it now; losing nothing but speed where it can't.
+    fn populate(&self, offset: usize, len: usize);
+}
+
+/// Reserved addresses into which physical memory is mapped.
+pub(crate) trait AddressRange: Send + Sync {
+    /// Where they start.
+    fn start(&self) -> NonNull<u8>;
+
+    /// All of them as bytes, if the host may access what is mapped. The caller touches only parts
+    /// that are mapped with this access, and unmaps none of them meanwhile.
+    fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
+
+    /// Puts physical memory at an offset.
+    fn map(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()>;
+
+    /// Takes it away again.
+    fn unmap(&self, offset: usize, len: usize) -> Result<()>;
+
+    /// Changes what may be done with it.
+    fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()>;
+}
+
+/// A queue of commands.
+pub(crate) trait BackendQueue: Send + Sync {
+    /// Takes a command. Returns before it is done, or after.
+    fn submit(&self, submission: Submission) -> Result<()>;
+
+    /// Makes sure that what was submitted will run without further calls.
+    fn flush(&self) -> Result<()>;
+
+    /// Waits until all that was submitted is done. The first error of a command that signals no
+    /// event is returned here, once.
+    fn finish(&self, deadline: Option<Instant>) -> Result<()>;
+
+    /// Whether nothing is left to do.
+    fn is_idle(&self) -> bool;
+}
+
+/// A command with what it waits for and signals.
+pub(crate) struct Submission {
+    pub(crate) work: Work,
+    /// Later commands wait for this one, and it for earlier ones, in any order of execution.
+    pub(crate) is_barrier: bool,
+    pub(crate) waits: Vec<Point>,
+    pub(crate) signal: Option<Arc<EventCore>>,
+}
+
+/// One signal of an event, to be waited for.
+pub(crate) struct Point {
+    pub(crate) event: Arc<EventCore>,
+    pub(crate) number: u64,
+    /// The signal will never be submitted: the event's exporter ended. Set by the backend.
+    pub(crate) is_abandoned: bool,
+}
+
+/// What a command does.
+pub(crate) enum Work {
+    /// Nothing: a signal, a wait, a barrier.
+    Nothing,
+    /// Copies bytes between ranges that may overlap.
+    Copy { to: Place, from: Place, len: usize },
+    /// Copies `rows` rows of `width` bytes, which start every `pitch` bytes.
+    Copy2d {
+        to: Place,
+        to_pitch: usize,
+        from: Place,
+        from_pitch: usize,
+        width: usize,
+        rows: usize,
+    },
+    /// Repeats a pattern; `len` is a multiple of its length.
+    Fill {
+        to: Place,
+        len: usize,
+        pattern: Box<[u8]>,
+    },
+    /// Calls the host.
+    Call(HostFunction),
+}
+
+/// A function of the host, run in the order of a queue.
+pub(crate) type HostFunction =
+    Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+/// An address that a command uses, and what keeps it valid until the command is done (nothing, if
+/// the caller promised to).
+pub(crate) struct Place {
+    pub(crate) address: Address,
+    pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// In which order a queue runs its commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum QueueOrder {
+    /// One after the other, as submitted.
+    #[default]
+    InOrder,
+    /// As soon as what they wait for is there; barriers order.
+    OutOfOrder,
+}
+
+/// Where memory lives and who may access it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// On the device; the host may not be able to access it directly.
+    #[default]
+    Device,
+    /// On the host, accessible to both.
+    Host,
+    /// Accessible to both, wherever it lives.
+    Shared,
+}
+
+/// What is known of a device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device's name, by its driver.
+    pub name: String,
+    /// Who made it.
+    pub vendor: String,
+    /// The driver's version.
+    pub driver_version: String,
+    /// Whose driver it is.
+    pub backend: BackendKind,
+    /// Its number among the backend's devices, in this process.
+    pub index: usize,
+    /// Its identity, the same in every process on this machine.
+    pub uuid: DeviceUuid,
+    /// Bytes of memory it has.
+    pub total_memory: u64,
+    /// Units that compute independently.
+    pub compute_units: u32,
+    /// The smallest piece of physical memory and of a mapping, in bytes.
+    pub granularity: usize,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+/// What a device can do. What is absent here is never tried and fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Its memory can be shared with other processes.
+    pub memory_sharing: bool,
+    /// Its physical memory can be shared and mapped into reserved ranges.
+    pub physical_memory_sharing: bool,
+    /// Its events can be shared.
+    pub event_sharing: bool,
+    /// Importers can be limited to reading.
+    pub read_only_memory: bool,
+    /// The host can access device memory through its address.
+    pub host_accessible_memory: bool,
+    /// The resolution of profiling timestamps.
+    pub timer_resolution: Duration,
+}
+
+/// All backends of this build.
+pub(crate) fn all() -> &'static [&'static dyn Backend] {
+    &[&host::HostBackend]
+}

@@ -1,0 +1,197 @@
+//! What all objects of a context have in common.
+
+use super::import::Imports;
+use super::options::ContextOptions;
+use crate::backend::{BackendContext, MemoryKind};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::exchange::address;
+use crate::handle::{DeviceUuid, Fields};
+use crate::memory::Allocation;
+use crate::os::process;
+use crate::pool::Pool;
+use crate::sharing::{Attachment, Exporter, Origin, Record};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+pub(crate) struct ContextCore {
+    device: Device,
+    backend: Arc<dyn BackendContext>,
+    exporter: Arc<Exporter>,
+    pools: [Pool<Arc<Allocation>>; 3],
+    /// Allocations by where they start, to find those that a pointer points into. Only changed
+    /// when a block is first used or finally let go.
+    addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
+    numbers: Arc<AtomicU32>,
+    pub(super) imports: Imports,
+    pub(super) origin: Origin,
+    exporter_id: u64,
+    pid: u32,
+    host: u64,
+    uuid: DeviceUuid,
+}
+
+impl ContextCore {
+    pub(super) fn new(device: Device, options: ContextOptions) -> Result<Self> {
+        let exporter_id = address::exporter_id()?;
+        let backend = device.inner.create_context()?;
+        let numbers = Arc::new(AtomicU32::new(0));
+        let pool = options.pool();
+        let origin = options.into_origin();
+        let exporter = Exporter::new(origin.policy.clone(), origin.directory.clone())?;
+        let pools = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared]
+            .map(|kind| Pool::new(Arc::clone(&backend), kind, pool, Arc::clone(&numbers)));
+        Ok(Self {
+            uuid: device.info().uuid,
+            device,
+            backend,
+            exporter,
+            pools,
+            addresses: RwLock::default(),
+            numbers,
+            imports: Imports::default(),
+            origin,
+            exporter_id,
+            pid: process::pid(),
+            host: process::host_identity(),
+        })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn BackendContext> {
+        &self.backend
+    }
+
+    pub(crate) fn exporter(&self) -> &Arc<Exporter> {
+        &self.exporter
+    }
+
+    #[inline]
+    pub(crate) fn pool(&self, kind: MemoryKind) -> &Pool<Arc<Allocation>> {
+        match kind {
+            MemoryKind::Device => &self.pools[0],
+            MemoryKind::Host => &self.pools[1],
+            MemoryKind::Shared => &self.pools[2],
+        }
+    }
+
+    /// Numbers for segments that no pool made.
+    pub(crate) fn numbers(&self) -> &AtomicU32 {
+        &self.numbers
+    }
+
+    /// What every handle of this context says.
+    pub(crate) fn fields(&self, record: Record) -> Fields {
+        Fields {
+            backend: self.device.info().backend,
+            read_only: false,
+            host: self.host,
+            exporter: self.exporter_id,
+            pid: self.pid,
+            segment: 0,
+            secret: self.exporter.secret(),
+            device: self.uuid,
+            record: record.index,
+            generation: record.generation,
+            offset: 0,
+            length: 0,
+            segment_length: 0,
+        }
+    }
+
+    /// Refuses handles that cannot be opened in this context, before anybody is asked.
+    #[inline]
+    pub(crate) fn check(&self, fields: &Fields) -> Result<()> {
+        if fields.host != self.host {
+            return Err(Error::WrongHost);
+        }
+        let backend = self.device.info().backend;
+        if fields.backend != backend {
+            return Err(Error::WrongBackend {
+                handle: fields.backend,
+                context: backend,
+            });
+        }
+        if fields.device != self.uuid {
+            return Err(Error::WrongDevice {
+                handle: fields.device,
+                context: self.uuid,
+            });
+        }
+        Ok(())
+    }
+
+    /// This process's place in the context that made a handle.
+    #[inline]
+    pub(crate) fn attachment(&self, fields: &Fields) -> Result<Arc<Attachment>> {
+        self.imports.attachment(fields, &self.origin)
+    }
+
+    /// Lets `find` know of an allocation.
+    pub(crate) fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
+        let mut addresses = self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        addresses.insert(start, Arc::downgrade(allocation));
+    }
+
+    pub(crate) fn forget_address(&self, start: usize) {
+        let mut addresses = self
+            .addresses
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        // The block may have been carved into something new already.
+        if addresses
+            .get(&start)
+            .is_some_and(|allocation| allocation.strong_count() == 0)
+        {
+            addresses.remove(&start);
+        }
+    }
+
+    /// The allocation that contains an address, and how far inside it is.
+    pub(crate) fn find(&self, address: usize) -> Result<(Arc<Allocation>, usize)> {
+        let addresses = self
+            .addresses
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let found = addresses.range(..=address).next_back();
+        let allocation = found.and_then(|(_, allocation)| allocation.upgrade());
+        drop(addresses);
+        allocation
+            .and_then(|allocation| {
+                let offset = address - allocation.start().get();
+                (offset < allocation.len()).then_some((allocation, offset))
+            })
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{address:#x} points into no allocation of this context"
+                ))
+            })
+    }
+
+    pub(super) fn trim(&self) {
+        for pool in &self.pools {
+            drop(pool.trim());
+        }
+    }
+
+    pub(super) fn close(&self) {
+        for pool in &self.pools {
+            drop(pool.close());
+        }
+        self.exporter.close();
+    }
+}
+
+pub(crate) fn record_of(fields: &Fields) -> Record {
+    Record {
+        index: fields.record,
+        generation: fields.generation,
+    }
+}

@@ -1,0 +1,250 @@
+//! Contexts: what allocates, exports and opens on one device.
+
+mod core;
+mod import;
+mod options;
+
+pub(crate) use core::ContextCore;
+pub(crate) use import::Imported;
+pub use options::{AllocationOptions, ContextOptions, EventOptions};
+
+use crate::backend::QueueOrder;
+use crate::counter::WaitMode;
+use crate::device::Device;
+use crate::error::Result;
+use crate::event::Event;
+use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+use crate::memory::{Allocation, Memory};
+use crate::os::mapping::Access;
+use crate::physical::{PhysicalMemory, VirtualRange};
+use crate::queue::Queue;
+use crate::sharing::EventCore;
+use std::fmt;
+use std::sync::Arc;
+
+/// Allocates, exports and opens on one device.
+///
+/// Cheap to clone; any thread may use it. Objects made by it stay usable after it is dropped; what
+/// it has exported can then be opened no more, unless an object of it is still there.
+///
+/// # Trust
+/// The context is the trust boundary: whoever opened one of its handles can disturb its other
+/// shared events and the memory that shares a segment with what was opened, and nothing else. Use
+/// a second context for what a peer must not reach.
+///
+/// # fork
+/// Not usable in a child made by `fork` without `exec`. Start peers with `exec` (as
+/// `std::process::Command` does).
+#[derive(Clone)]
+pub struct Context {
+    handle: Arc<Lifetime>,
+}
+
+/// Empties the lists of freed memory when the last `Context` goes; they keep the core alive.
+struct Lifetime(Arc<ContextCore>);
+
+impl Drop for Lifetime {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Context {
+    /// A context on `device` with the usual options.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    pub fn new(device: &Device) -> Result<Self> {
+        Self::with_options(device, ContextOptions::new())
+    }
+
+    /// A context on `device`.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    pub fn with_options(device: &Device, options: ContextOptions) -> Result<Self> {
+        let core = Arc::new(ContextCore::new(device.clone(), options)?);
+        Ok(Self {
+            handle: Arc::new(Lifetime(core)),
+        })
+    }
+
+    fn core(&self) -> &Arc<ContextCore> {
+        &self.handle.0
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &Device {
+        self.core().device()
+    }
+
+    /// Allocates `len` bytes of device memory, whose contents are arbitrary.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no bytes,
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and limits of the system otherwise.
+    #[inline]
+    pub fn allocate(&self, len: usize) -> Result<Memory> {
+        self.allocate_with(AllocationOptions::new(len))
+    }
+
+    /// Allocates memory of a kind, at an alignment.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate), also for an alignment that is no power of two or more than
+    /// 2 MiB.
+    #[inline]
+    pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
+        Allocation::allocate(self.core(), options)
+    }
+
+    /// A handle to the memory that `pointer` points into, starting there. `pointer` may be any
+    /// address inside an allocation of this context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a pointer that isn't.
+    pub fn memory_handle(&self, pointer: *const u8) -> Result<MemoryHandle> {
+        let (allocation, offset) = self.core().find(pointer.addr())?;
+        allocation.handle(offset, Access::ReadWrite)
+    }
+
+    /// Opens memory that a process has exported: the same bytes, mapped here too. May be done any
+    /// number of times; each open is closed by itself, by dropping it.
+    ///
+    /// # Errors
+    /// A handle for another host, backend or device; [`Error::Stale`](crate::Error::Stale) and
+    /// [`Error::ExporterGone`](crate::Error::ExporterGone);
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
+    #[inline]
+    pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
+        Memory::open(self.core(), handle, Access::ReadWrite)
+    }
+
+    /// Opens memory for reading only. The exporter sends a descriptor that allows no more.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
+        Memory::open(self.core(), handle, Access::ReadOnly)
+    }
+
+    /// Creates `len` bytes of physical memory: zeroed, and mapped nowhere yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
+    /// multiple of the device's granularity; limits of the system.
+    pub fn create_physical_memory(&self, len: usize) -> Result<PhysicalMemory> {
+        PhysicalMemory::create(self.core(), len)
+    }
+
+    /// Opens physical memory that a process has exported.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_physical_memory(&self, handle: &PhysicalMemoryHandle) -> Result<PhysicalMemory> {
+        PhysicalMemory::open(self.core(), handle, Access::ReadWrite)
+    }
+
+    /// Opens physical memory for reading only.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    pub fn open_physical_memory_read_only(
+        &self,
+        handle: &PhysicalMemoryHandle,
+    ) -> Result<PhysicalMemory> {
+        PhysicalMemory::open(self.core(), handle, Access::ReadOnly)
+    }
+
+    /// Reserves `len` bytes of addresses, to map physical memory into.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
+    /// multiple of the device's granularity.
+    pub fn reserve(&self, len: usize) -> Result<VirtualRange> {
+        VirtualRange::reserve(self.core(), len)
+    }
+
+    /// Creates an event that can be shared. It is complete, and its value is 0.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`](crate::Error::LimitReached) if the context has a million objects.
+    pub fn create_event(&self) -> Result<Event> {
+        self.create_event_with(EventOptions::new())
+    }
+
+    /// Creates an event.
+    ///
+    /// # Errors
+    /// As [`create_event`](Self::create_event);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that shall both be
+    /// shareable and take timestamps.
+    pub fn create_event_with(&self, options: EventOptions) -> Result<Event> {
+        Event::create(self.core(), options)
+    }
+
+    /// Opens an event that a process has exported: one state, signalled and waited on from both.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    #[inline]
+    pub fn open_event(&self, handle: &EventHandle) -> Result<Event> {
+        self.open_event_with(handle, EventOptions::new())
+    }
+
+    /// Opens an event, say to wait on it in low-power mode. Of the options, only that one counts.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory).
+    #[inline]
+    pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
+        let fields = handle.fields();
+        let core = self.core();
+        core.check(&fields)?;
+        let attachment = core.attachment(&fields)?;
+        let record = core::record_of(&fields);
+        EventCore::open(attachment, record, options.mode()).map(Event::opened)
+    }
+
+    /// Creates a queue that runs its commands in order.
+    ///
+    /// # Errors
+    /// If the driver or the operating system refuses.
+    pub fn create_queue(&self) -> Result<Queue> {
+        self.create_queue_with(QueueOrder::InOrder)
+    }
+
+    /// Creates a queue.
+    ///
+    /// # Errors
+    /// If the driver or the operating system refuses.
+    pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
+        Ok(Queue::new(
+            self.core().backend().create_queue(order)?,
+            order,
+        ))
+    }
+
+    /// Gives freed memory back to the system that is kept for reuse.
+    pub fn trim(&self) {
+        self.core().trim();
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device().to_string())
+            .finish_non_exhaustive()
+    }
+}
+
+impl EventOptions {
+    pub(crate) fn mode(self) -> WaitMode {
+        if self.is_low_power() {
+            WaitMode::LowPower
+        } else {
+            WaitMode::Spin
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Submitting signals and completing them.
+
+use super::slot::{
+    FAILED, FailureReason, Issued, MAX_NUMBER, Owner, RING, RUNS, SLEEPERS, Slot, WATCHED, WINDOW,
+    last_of_word, reached, sequence,
+};
+use crate::platform::{self, AtomicU64, Ordering};
+
+/// A submitted signal, to be completed once by whoever submitted it.
+#[must_use = "a signal that is never completed keeps its waiters waiting"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ticket {
+    /// The signal's number.
+    pub(crate) number: u64,
+    /// The number that the signal's word must stand at before (its lower 32 bits).
+    previous: u32,
+}
+
+/// What a host signal came to.
+#[must_use = "tickets must be completed"]
+#[derive(Debug)]
+pub(crate) enum Signalled {
+    /// This number and all before it are complete.
+    Complete(u64),
+    /// Earlier signals are unfinished; complete these tickets. The last one's number counts.
+    Submitted(Vec<Ticket>),
+}
+
+/// Why no number could be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IssueError {
+    /// The owner changed 16 times while signals before that are unfinished.
+    TooManyOwners,
+    /// The event has counted to its end, or the value asked for lies beyond it.
+    Exhausted,
+    /// The value asked for is more than 2³⁰ ahead; the number is the greatest one possible now.
+    TooFarAhead(u64),
+    /// The value asked for has been submitted already; the number is the latest one.
+    NotAhead(u64),
+}
+
+/// What became of a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Completion {
+    /// The signal is complete, and its waiters are awake.
+    Done,
+    /// An earlier signal on the same word is unfinished: try again once it is done.
+    TooEarly,
+    /// A survivor has already failed the signal, taking its owner for dead.
+    Superseded,
+}
+
+impl Slot {
+    /// Signals at once, or, while earlier signals are unfinished, submits a signal to complete.
+    #[inline]
+    pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {
+        let current = self.load_issued();
+        let number = current.number() + 1;
+        let ordinary = current.is_complete() && !number.is_multiple_of(WINDOW);
+        if ordinary && self.move_on(current, number) {
+            return Ok(Signalled::Complete(number));
+        }
+        self.signal_slow(owner, None)
+    }
+
+    /// The same for all numbers up to `value`.
+    pub(crate) fn signal_up_to(&self, owner: Owner, value: u64) -> Result<Signalled, IssueError> {
+        self.signal_slow(owner, Some(value))
+    }
+
+    #[cold]
+    fn signal_slow(&self, owner: Owner, value: Option<u64>) -> Result<Signalled, IssueError> {
+        loop {
+            let current = self.load_issued();
+            let latest = current.number();
+            let number = value.unwrap_or(latest + 1);
+            if number <= latest {
+                return Err(IssueError::NotAhead(latest));
+            }
+            if number > MAX_NUMBER {
+                return Err(IssueError::Exhausted);
+            }
+            if number - latest > WINDOW {
+                return Err(IssueError::TooFarAhead(latest + WINDOW));
+            }
+            // Nothing can become unfinished again unless a number is taken, and then moving on
+            // from `current` fails.
+            if current.is_complete() || self.completed() >= latest {
+                if current.is_complete() && number / WINDOW != latest / WINDOW {
+                    // Lest the words fall so far behind that their lower 32 bits mislead.
+                    self.catch_up_all(current);
+                }
+                if self.move_on(current, number) {
+                    return Ok(Signalled::Complete(number));
+                }
+            } else if self.take(current, number, owner)? {
+                let first = (latest + 1).max(number.saturating_sub(RING - 1));
+                let tickets = (first..=number).map(|number| Ticket {
+                    number,
+                    previous: last_of_word(number % RING, latest) as u32,
+                });
+                return Ok(Signalled::Submitted(tickets.collect()));
+            }
+        }
+    }
+
+    /// Declares everything up to `number` complete, unless `issued` is no longer `current`.
+    #[inline]
+    fn move_on(&self, current: Issued, number: u64) -> bool {
+        // Sequentially consistent with the sleeper's `fetch_or`: either it sees the number or
+        // we see that it watches.
+        let moved = self.issued.compare_exchange(
+            current.0,
+            Issued::complete(number).0,
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+        );
+        if moved.is_err() {
+            return false;
+        }
+        self.note_cpu();
+        if current.is_watched() {
+            self.wake_watchers();
+        }
+        true
+    }
+
+    /// Brings the words that somebody sleeps on up to `issued`, and wakes who has waited enough.
+    #[cold]
+    fn wake_watchers(&self) {
+        loop {
+            let current = self.load_issued();
+            let mut left = false;
+            for (index, word) in self.words.iter().enumerate() {
+                left |= current.is_complete() && self.catch_up(index as u64, word, current, true);
+            }
+            // While numbers are pending, their completions do the waking; the mark stays for the
+            // numbers after them.
+            if !left && current.is_complete() {
+                return;
+            }
+            let marked = current.0 | WATCHED;
+            if self
+                .issued
+                .compare_exchange(current.0, marked, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Moves a word up to `issued`, of which all is complete, and wakes its sleepers. With
+    /// `slept_on_only` a word without sleepers stays behind. Whether sleepers are left.
+    fn catch_up(&self, index: u64, word: &AtomicU64, issued: Issued, slept_on_only: bool) -> bool {
+        let last = last_of_word(index, issued.number()) as u32;
+        let mut current = word.load(Ordering::SeqCst);
+        loop {
+            let sleepers = current & SLEEPERS != 0;
+            if sequence(current).wrapping_sub(last) as i32 >= 0 {
+                return sleepers;
+            }
+            if slept_on_only && !sleepers {
+                return false;
+            }
+            let next = u64::from(last) << 32;
+            match word.compare_exchange(current, next, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(old) => {
+                    wake_sleepers(word, old);
+                    return false;
+                }
+                Err(seen) => current = seen,
+            }
+        }
+    }
+
+    fn catch_up_all(&self, issued: Issued) {
+        for (index, word) in self.words.iter().enumerate() {
+            self.catch_up(index as u64, word, issued, false);
+        }
+    }
+
+    /// Takes the next number for a signal of `owner` that completes later.
+    pub(crate) fn issue(&self, owner: Owner) -> Result<Ticket, IssueError> {
+        loop {
+            let current = self.load_issued();
+            let number = current.number() + 1;
+            if number > MAX_NUMBER {
+                return Err(IssueError::Exhausted);
+            }
+            if self.take(current, number, owner)? {
+                let previous = (number as u32).wrapping_sub(RING as u32);
+                return Ok(Ticket { number, previous });
+            }
+        }
+    }
+
+    /// Moves `issued` on to `number`, pending, unless it is no longer `current`.
+    fn take(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
+        if current.is_complete() {
+            self.catch_up_all(current);
+        } else if current.owner() != owner.get() {
+            self.close_run(current)?;
+        }
+        let next = Issued::pending(number, owner).0 | current.0 & WATCHED;
+        Ok(self
+            .issued
+            .compare_exchange(current.0, next, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok())
+    }
+
+    /// Writes down that `latest` ends its owner's run, before somebody else takes the next number.
+    #[cold]
+    fn close_run(&self, latest: Issued) -> Result<(), IssueError> {
+        let place = &self.runs[(latest.number() % RUNS as u64) as usize];
+        let old = place.load(Ordering::Acquire);
+        let recorded = Issued(old).number();
+        // A greater number there means that `latest` is out of date; taking a number will fail.
+        if recorded >= latest.number() {
+            return Ok(());
+        }
+        if recorded > self.completed() {
+            return Err(IssueError::TooManyOwners);
+        }
+        // If this fails, somebody else wrote the same record or a later one.
+        let _ = place.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Completes a signal and wakes its waiters.
+    pub(crate) fn complete(&self, ticket: Ticket) -> Completion {
+        self.finish(ticket, 0)
+    }
+
+    /// Completes a signal as failed and wakes its waiters.
+    pub(crate) fn fail(&self, ticket: Ticket, reason: FailureReason) -> Completion {
+        let word = self.word(ticket.number);
+        if sequence(word.load(Ordering::Acquire)) == ticket.previous {
+            self.record_failure(ticket.number, ticket.number, reason);
+        }
+        self.finish(ticket, FAILED)
+    }
+
+    fn finish(&self, ticket: Ticket, mark: u64) -> Completion {
+        let word = self.word(ticket.number);
+        let done = u64::from(ticket.number as u32) << 32 | mark;
+        let mut current = word.load(Ordering::Acquire);
+        loop {
+            if sequence(current) != ticket.previous {
+                return if reached(sequence(current), ticket.number) {
+                    Completion::Superseded
+                } else {
+                    Completion::TooEarly
+                };
+            }
+            match word.compare_exchange_weak(current, done, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(old) => {
+                    self.note_cpu();
+                    wake_sleepers(word, old);
+                    return Completion::Done;
+                }
+                Err(seen) => current = seen,
+            }
+        }
+    }
+
+    /// Says that the signals `first..=last` of one word failed. Before the word says so.
+    pub(super) fn record_failure(&self, first: u64, last: u64, reason: FailureReason) {
+        let index = (last % RING) as usize;
+        // The end first: a reader in between sees too wide a range, never too narrow a one.
+        self.failed_to[index].fetch_max(
+            last << FailureReason::BITS | reason as u64,
+            Ordering::AcqRel,
+        );
+        self.failed_from[index].fetch_max(first, Ordering::AcqRel);
+    }
+
+    /// Tells waiters where signals come from, so that they spin only if that is another CPU.
+    #[inline]
+    fn note_cpu(&self) {
+        let cpu = platform::current_cpu().wrapping_add(1);
+        if self.signaller_cpu.load(Ordering::Relaxed) != cpu {
+            self.signaller_cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Wakes whoever slept on `word` while it had the value `old`.
+#[inline]
+pub(super) fn wake_sleepers(word: &AtomicU64, old: u64) {
+    if old & SLEEPERS != 0 {
+        platform::wake_all(word);
+    }
+}

@@ -1,0 +1,98 @@
+//! Devices: where memory lives and queues run.
+
+use crate::backend::{self, Backend, BackendDevice, DeviceInfo};
+use crate::error::{Error, Result};
+use crate::handle::BackendKind;
+use std::fmt;
+use std::sync::Arc;
+
+/// A device of one of the backends. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<dyn BackendDevice>,
+}
+
+impl Device {
+    /// Every device that can be used here, the host first.
+    pub fn all() -> Vec<Self> {
+        backend::all()
+            .iter()
+            .flat_map(|backend| backend.devices())
+            .map(|inner| Self { inner })
+            .collect()
+    }
+
+    /// The device with this name: a backend (`host`, `cuda`, `level_zero`) and, for another than
+    /// its first device, a colon and the device's number (`cuda:1`).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], which says what was looked for and where.
+    pub fn find(name: &str) -> Result<Self> {
+        let missing = |reason: String| Error::NoDevice {
+            name: name.to_owned(),
+            reason,
+        };
+        let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+        let kind: BackendKind = kind
+            .parse()
+            .map_err(|error: crate::handle::UnknownBackend| missing(error.to_string()))?;
+        let index: usize = index
+            .parse()
+            .map_err(|_| missing(format!("'{index}' is not the number of a device")))?;
+        let backend: &dyn Backend = *backend::all()
+            .iter()
+            .find(|backend| backend.kind() == kind)
+            .ok_or_else(|| missing(format!("this build has no {kind} backend")))?;
+        if let Err(reason) = backend.status() {
+            return Err(missing(reason));
+        }
+        let mut devices = backend.devices();
+        if index >= devices.len() {
+            return Err(missing(format!("{kind} has {} device(s)", devices.len())));
+        }
+        Ok(Self {
+            inner: devices.swap_remove(index),
+        })
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info();
+        write!(f, "{}:{}", info.backend, info.index)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(self.info()).finish()
+    }
+}
+
+/// A backend of this build, and whether its driver is there.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackendStatus {
+    /// Which one.
+    pub backend: BackendKind,
+    /// What was found, or else what was looked for and where.
+    pub driver: std::result::Result<String, String>,
+}
+
+impl BackendStatus {
+    /// All backends of this build.
+    pub fn all() -> Vec<Self> {
+        backend::all()
+            .iter()
+            .map(|backend| Self {
+                backend: backend.kind(),
+                driver: backend.status(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,297 @@
+//! The exporter's side: answers importers, and learns of their deaths.
+
+use super::address::{self, PeerPolicy};
+use super::protocol::{BadMessage, REQUEST_SIZE, Refusal, Reply, Request};
+use super::reactor::{Next, Source, Watch, watch};
+use crate::error::{Error, Result};
+use crate::handle::Secret;
+use crate::os::mapping::Access;
+use crate::os::socket::{self, Received};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+/// What a context lets importers have.
+pub(crate) trait Exports: Send + Sync {
+    /// Whether this user's processes may attach.
+    fn admits(&self, uid: u32) -> bool;
+
+    /// Lets an importer in: the number it signals as, and the arena.
+    fn attach(&self, client: Arc<Client>, ledger: OwnedFd) -> Result<(u16, Arc<OwnedFd>), Refusal>;
+
+    /// The memory behind an export record, and its size.
+    fn fetch(
+        &self,
+        record: u32,
+        generation: u32,
+        access: Access,
+    ) -> Result<(Arc<OwnedFd>, u64), Refusal>;
+
+    /// The importer is gone.
+    fn detach(&self, owner: u16);
+
+    /// For an importer in the same process.
+    fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
+}
+
+/// All contexts of this process that have exported something.
+static EXPORTS: LazyLock<RwLock<HashMap<Secret, Weak<dyn Exports>>>> =
+    LazyLock::new(RwLock::default);
+
+/// Makes a context reachable for importers.
+pub(crate) fn publish(secret: Secret, exports: Weak<dyn Exports>) {
+    let mut all = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
+    all.insert(secret, exports);
+}
+
+/// Makes it unreachable again.
+pub(crate) fn withdraw(secret: Secret) {
+    let mut all = EXPORTS.write().unwrap_or_else(PoisonError::into_inner);
+    all.remove(&secret);
+}
+
+/// The context of this process that has this secret.
+pub(crate) fn local_exports(secret: Secret) -> Option<Arc<dyn Exports>> {
+    let all = EXPORTS.read().unwrap_or_else(PoisonError::into_inner);
+    all.get(&secret)?.upgrade()
+}
+
+/// This process's socket in one directory. Closed and removed when its last user drops it.
+pub(crate) struct Broker {
+    _watch: Watch,
+    path: PathBuf,
+}
+
+type Brokers = HashMap<PathBuf, Weak<Broker>>;
+static BROKERS: LazyLock<Mutex<Brokers>> = LazyLock::new(Mutex::default);
+
+fn brokers() -> MutexGuard<'static, Brokers> {
+    BROKERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Broker {
+    /// Answers in `directory` from now on.
+    pub(crate) fn listen(directory: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
+        let mut brokers = brokers();
+        let shared = *policy != PeerPolicy::SameUser;
+        if let Some(broker) = brokers.get(directory).and_then(Weak::upgrade) {
+            broker.open_to(shared)?;
+            return Ok(broker);
+        }
+        address::prepare(directory, shared)?;
+        address::sweep(directory);
+        let path = address::socket_path(directory, address::exporter_id()?);
+        // Named only once it listens: a socket that refuses connections is a dead one.
+        let unnamed = path.with_extension("new");
+        let _ = fs::remove_file(&unnamed);
+        let listener = socket::listen(&unnamed).map_err(Error::os("listening for importers"))?;
+        let watch = watch(Arc::new(Listener {
+            spare: Mutex::new(spare().ok()),
+            listener,
+        }))?;
+        let broker = Arc::new(Self {
+            _watch: watch,
+            path,
+        });
+        fs::rename(&unnamed, &broker.path)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            .map_err(Error::os("naming the broker's socket"))?;
+        broker.open_to(shared)?;
+        brokers.insert(directory.to_owned(), Arc::downgrade(&broker));
+        Ok(broker)
+    }
+
+    fn open_to(&self, shared: bool) -> Result<()> {
+        let mode = if shared { 0o666 } else { 0o600 };
+        let current = fs::metadata(&self.path).map(|metadata| metadata.permissions().mode());
+        if !shared && current.is_ok_and(|current| current & 0o666 == 0o666) {
+            return Ok(());
+        }
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(mode))
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+            .map_err(Error::os("setting the permissions of the broker's socket"))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Another thread may be listening there again; then the name is its own.
+        let mut brokers = brokers();
+        if let Some(directory) = self.path.parent()
+            && brokers
+                .get(directory)
+                .is_some_and(|broker| broker.strong_count() == 0)
+        {
+            brokers.remove(directory);
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A descriptor kept in reserve, to be able to turn importers away when there is none left.
+fn spare() -> Result<OwnedFd, Errno> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+}
+
+struct Listener {
+    listener: OwnedFd,
+    spare: Mutex<Option<OwnedFd>>,
+}
+
+impl Source for Listener {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        true
+    }
+
+    fn ready(&self) -> Next {
+        loop {
+            match socket::accept(&self.listener) {
+                Ok(stream) => Client::serve(stream),
+                Err(Errno::AGAIN) => return Next::Keep,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Hang up on it with the spare's place, rather than let it wait for ever.
+                    let mut spare_place = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                    drop(spare_place.take());
+                    let refused = socket::accept(&self.listener).is_ok();
+                    *spare_place = spare().ok();
+                    tracing::warn!("no descriptor left for an importer");
+                    if !refused {
+                        return Next::Keep;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "no importer can connect any more");
+                    return Next::Drop;
+                }
+            }
+        }
+    }
+}
+
+/// An importer that is connected.
+pub(crate) struct Client {
+    stream: OwnedFd,
+    uid: u32,
+    /// Where it is attached, and as which owner.
+    seat: OnceLock<(Weak<dyn Exports>, u16)>,
+    /// For handing itself out.
+    this: Weak<Client>,
+}
+
+impl Client {
+    fn serve(stream: OwnedFd) {
+        let Ok(uid) = socket::peer_uid(&stream) else {
+            return;
+        };
+        let client = Arc::new_cyclic(|this| Self {
+            stream,
+            uid,
+            seat: OnceLock::new(),
+            this: this.clone(),
+        });
+        match watch(client) {
+            // Watched until it hangs up.
+            Ok(watch) => std::mem::forget(watch),
+            Err(error) => tracing::warn!(%error, "an importer cannot be served"),
+        }
+    }
+
+    /// Ends the connection; the importer takes it as our death.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+    }
+
+    fn answer(&self, message: &[u8], descriptor: Option<OwnedFd>) -> Result<(), Errno> {
+        let answer = Request::decode(message)
+            .map_err(|bad| match bad {
+                BadMessage::Version => Refusal::Version,
+                BadMessage::Malformed(_) => Refusal::BadRequest,
+            })
+            .and_then(|request| self.grant(request, descriptor));
+        match answer {
+            Ok((reply, granted)) => {
+                socket::send(&self.stream, &reply.encode(), Some(granted.as_fd()))
+            }
+            Err(refusal) => socket::send(&self.stream, &Reply::Refused(refusal).encode(), None),
+        }
+    }
+
+    fn grant(
+        &self,
+        request: Request,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<(Reply, Arc<OwnedFd>), Refusal> {
+        match (request, self.seat.get(), descriptor) {
+            (Request::Attach(secret), None, Some(ledger)) => {
+                let exports = local_exports(secret).ok_or(Refusal::UnknownContext)?;
+                if !exports.admits(self.uid) {
+                    return Err(Refusal::NotAdmitted);
+                }
+                let client = self.this.upgrade().ok_or(Refusal::BadRequest)?;
+                let (owner, arena) = exports.attach(client, ledger)?;
+                let _ = self.seat.set((Arc::downgrade(&exports), owner));
+                Ok((Reply::Attached { owner }, arena))
+            }
+            (
+                Request::Fetch {
+                    record,
+                    generation,
+                    access,
+                },
+                Some((exports, _)),
+                None,
+            ) => {
+                let exports = exports.upgrade().ok_or(Refusal::UnknownContext)?;
+                let (segment, len) = exports.fetch(record, generation, access)?;
+                Ok((Reply::Fetched { len }, segment))
+            }
+            _ => Err(Refusal::BadRequest),
+        }
+    }
+}
+
+impl Source for Client {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        true
+    }
+
+    fn ready(&self) -> Next {
+        let mut buffer = [0; REQUEST_SIZE];
+        loop {
+            let result = match socket::receive(&self.stream, &mut buffer) {
+                Ok(Received::Message(len, descriptor)) => self.answer(&buffer[..len], descriptor),
+                Ok(Received::HungUp) => Err(Errno::CONNRESET),
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => return Next::Keep,
+                // Hung up, or neither listening nor making sense: no importer of ours.
+                Err(_) => return Next::Drop,
+            }
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some((exports, owner)) = self.seat.get()
+            && let Some(exports) = exports.upgrade()
+        {
+            exports.detach(*owner);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The importer's side: asks an exporter's broker.
+
+use super::address::{self, PeerPolicy};
+use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
+use crate::error::{Error, Result};
+use crate::os::socket::{self, Received};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A connection to the broker of one exporting process.
+pub(crate) struct Connection {
+    stream: Arc<OwnedFd>,
+    /// One question at a time.
+    turn: Mutex<()>,
+    /// The exporter's process id, for messages.
+    pid: u32,
+    timeout: Duration,
+}
+
+impl Connection {
+    /// Connects to exporter `exporter`, found in one of the usual directories or in `directory`.
+    pub(crate) fn open(
+        exporter: u64,
+        pid: u32,
+        directory: Option<&Path>,
+        policy: &PeerPolicy,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let deadline = Instant::now() + timeout;
+        for directory in address::directories(directory) {
+            let path = address::socket_path(&directory, exporter);
+            let stream = match socket::connect(&path, deadline) {
+                Ok(stream) => stream,
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
+                Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
+            };
+            // The secret goes only to whom the policy trusts.
+            let uid = socket::peer_uid(&stream).map_err(Error::os("asking who the exporter is"))?;
+            if !policy.admits(uid) {
+                return Err(Error::NotAdmitted { uid });
+            }
+            return Ok(Self {
+                stream: Arc::new(stream),
+                turn: Mutex::default(),
+                pid,
+                timeout,
+            });
+        }
+        Err(Error::ExporterGone { pid })
+    }
+
+    /// The socket, to be watched for a hang-up.
+    pub(crate) fn stream(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.stream)
+    }
+
+    /// Asks, and waits for the answer and its descriptor.
+    pub(crate) fn ask(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, OwnedFd)> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = self.exchange(request, descriptor);
+        if matches!(result, Err(Error::TimedOut(_) | Error::Protocol(_))) {
+            // A late answer must not be taken for that to a later question.
+            let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        }
+        result
+    }
+
+    fn exchange(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, OwnedFd)> {
+        let gone = || Error::ExporterGone { pid: self.pid };
+        let lost = |errno| match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
+            errno => Error::os("talking to the exporter")(errno),
+        };
+        let deadline = Instant::now() + self.timeout;
+        socket::send(&self.stream, &request.encode(), descriptor).map_err(lost)?;
+        let mut buffer = [0; REPLY_SIZE];
+        let (len, granted) = loop {
+            match socket::receive(&self.stream, &mut buffer) {
+                Ok(Received::Message(len, granted)) => break (len, granted),
+                Ok(Received::HungUp) => return Err(gone()),
+                Err(Errno::AGAIN) => {
+                    socket::wait_readable(self.stream.as_fd(), deadline).map_err(|errno| {
+                        match errno {
+                            Errno::TIMEDOUT => Error::TimedOut("waiting for the exporter's answer"),
+                            errno => lost(errno),
+                        }
+                    })?;
+                }
+                Err(errno) => return Err(lost(errno)),
+            }
+        };
+        match Reply::decode(&buffer[..len]) {
+            Ok(Reply::Refused(refusal)) => Err(self.explain(refusal)),
+            Ok(reply) => {
+                let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
+                Ok((reply, granted))
+            }
+            Err(BadMessage::Version) => Err(Error::Protocol("it is of another version")),
+            Err(BadMessage::Malformed(what)) => Err(Error::Protocol(what)),
+        }
+    }
+
+    fn explain(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::BadRequest => Error::Protocol("it did not understand the question"),
+            Refusal::Version => Error::Protocol("it is of another version"),
+            Refusal::UnknownContext => Error::ExporterGone { pid: self.pid },
+            Refusal::NotAdmitted => Error::NotAdmitted {
+                uid: rustix::process::geteuid().as_raw(),
+            },
+            Refusal::Stale => Error::Stale,
+            Refusal::ReadOnly => Error::ReadOnly,
+            Refusal::NoRoom => Error::LimitReached {
+                what: "the exporter has no room for another importer".into(),
+                remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),
+            },
+        }
+    }
+}

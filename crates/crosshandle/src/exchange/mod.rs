@@ -1,0 +1,18 @@
+//! How descriptors cross between processes, and how a death becomes known.
+//!
+//! Each exporting process answers on a Unix socket in a directory that both sides know. An
+//! importer connects, shows the context's secret from the handle, is checked, and receives
+//! descriptors by `SCM_RIGHTS`. No ptrace permission is involved anywhere, and a directory shared
+//! between containers is all that they need. One connection serves one exporting context for as
+//! long as anything of it is open; when it hangs up, the process at the other end is gone.
+
+pub(crate) mod address;
+mod broker;
+mod connection;
+pub(crate) mod protocol;
+mod reactor;
+
+pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE};
+pub(crate) use broker::{Broker, Client, Exports, local_exports, publish, withdraw};
+pub(crate) use connection::Connection;
+pub(crate) use reactor::{Next, Source, Watch, watch};

@@ -1,0 +1,212 @@
+//! The messages between an importer and a broker: pure values, checked before use.
+//!
+//! Both sides may be hostile, so a message is taken only if its size, magic number, version and
+//! every field are right.
+
+use crate::handle::Secret;
+use crate::os::mapping::Access;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 4] = *b"XHBR";
+/// Changes whenever a message or the shared layout behind it does.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes in a request.
+pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
+/// Bytes in a reply.
+pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
+
+/// What an importer asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Request {
+    /// To be let into a context. Comes with the importer's ledger; answered with the arena.
+    Attach(Secret),
+    /// The memory behind an export record. Answered with its descriptor.
+    Fetch {
+        record: u32,
+        generation: u32,
+        access: Access,
+    },
+}
+
+/// What the broker answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reply {
+    /// The number that the importer signals as; the arena's descriptor comes along.
+    Attached { owner: u16 },
+    /// The size of the segment; its descriptor comes along.
+    Fetched { len: u64 },
+    /// No.
+    Refused(Refusal),
+}
+
+/// Why the broker says no.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub(crate) enum Refusal {
+    /// The request makes no sense here.
+    BadRequest = 1,
+    /// The broker speaks another version.
+    Version = 2,
+    /// There is no context with this secret (any more).
+    UnknownContext = 3,
+    /// The importer's user is not admitted.
+    NotAdmitted = 4,
+    /// The object was freed.
+    Stale = 5,
+    /// The handle grants reading only.
+    ReadOnly = 6,
+    /// The exporter has no room for another importer, or no descriptor left.
+    NoRoom = 7,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BadMessage {
+    /// It is of another version.
+    Version,
+    /// It is not a message.
+    Malformed(&'static str),
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawRequest {
+    magic: [u8; 4],
+    version: U16,
+    operation: U16,
+    secret: [u8; 16],
+    record: U32,
+    generation: U32,
+    access: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawReply {
+    magic: [u8; 4],
+    version: U16,
+    status: U16,
+    owner: U16,
+    reserved: [U16; 3],
+    len: U64,
+}
+
+const ATTACH: u16 = 1;
+const FETCH: u16 = 2;
+
+impl Request {
+    pub(crate) fn encode(self) -> [u8; REQUEST_SIZE] {
+        let mut raw = RawRequest {
+            magic: MAGIC,
+            version: VERSION.into(),
+            operation: ATTACH.into(),
+            secret: [0; 16],
+            record: 0.into(),
+            generation: 0.into(),
+            access: 0.into(),
+            reserved: 0.into(),
+        };
+        match self {
+            Self::Attach(secret) => raw.secret = *secret.as_bytes(),
+            Self::Fetch {
+                record,
+                generation,
+                access,
+            } => {
+                raw.operation = FETCH.into();
+                raw.record = record.into();
+                raw.generation = generation.into();
+                raw.access = u32::from(access == Access::ReadWrite).into();
+            }
+        }
+        zerocopy::transmute!(raw)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let raw =
+            RawRequest::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
+        check(&raw.magic, raw.version)?;
+        if raw.reserved != 0 {
+            return Err(BadMessage::Malformed("reserved bits"));
+        }
+        match raw.operation.get() {
+            ATTACH if raw.record == 0 && raw.generation == 0 && raw.access == 0 => {
+                Ok(Self::Attach(Secret::from_bytes(raw.secret)))
+            }
+            FETCH if raw.secret == [0; 16] => Ok(Self::Fetch {
+                record: raw.record.get(),
+                generation: raw.generation.get(),
+                access: match raw.access.get() {
+                    0 => Access::ReadOnly,
+                    1 => Access::ReadWrite,
+                    _ => return Err(BadMessage::Malformed("access")),
+                },
+            }),
+            _ => Err(BadMessage::Malformed("operation")),
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(self) -> [u8; REPLY_SIZE] {
+        let (status, owner, len) = match self {
+            Self::Attached { owner } => (0, owner, 0),
+            Self::Fetched { len } => (0, 0, len),
+            Self::Refused(refusal) => (refusal as u16, 0, 0),
+        };
+        let raw = RawReply {
+            magic: MAGIC,
+            version: VERSION.into(),
+            status: status.into(),
+            owner: owner.into(),
+            reserved: [0.into(); 3],
+            len: len.into(),
+        };
+        zerocopy::transmute!(raw)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadMessage> {
+        let raw =
+            RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
+        check(&raw.magic, raw.version)?;
+        if raw.reserved.iter().any(|part| *part != 0) {
+            return Err(BadMessage::Malformed("reserved bits"));
+        }
+        match (raw.status.get(), raw.owner.get(), raw.len.get()) {
+            (0, owner, 0) if owner != 0 => Ok(Self::Attached { owner }),
+            (0, 0, len) if len != 0 => Ok(Self::Fetched { len }),
+            (status, 0, 0) => Refusal::from_status(status)
+                .map(Self::Refused)
+                .ok_or(BadMessage::Malformed("status")),
+            _ => Err(BadMessage::Malformed("fields of two replies")),
+        }
+    }
+}
+
+impl Refusal {
+    fn from_status(status: u16) -> Option<Self> {
+        [
+            Self::BadRequest,
+            Self::Version,
+            Self::UnknownContext,
+            Self::NotAdmitted,
+            Self::Stale,
+            Self::ReadOnly,
+            Self::NoRoom,
+        ]
+        .into_iter()
+        .find(|refusal| *refusal as u16 == status)
+    }
+}
+
+fn check(magic: &[u8; 4], version: U16) -> Result<(), BadMessage> {
+    if *magic != MAGIC {
+        return Err(BadMessage::Malformed("not a crosshandle message"));
+    }
+    if version != VERSION {
+        return Err(BadMessage::Version);
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! One thread a process that serves importers and notices hang-ups.
+
+use crate::error::{Error, Result};
+use rustix::event::epoll;
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Something with a descriptor to attend to.
+pub(crate) trait Source: Send + Sync {
+    /// What to watch. The same for the source's whole life.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Whether messages matter, or the hang-up alone.
+    fn wants_messages(&self) -> bool;
+
+    /// Called on the exchange thread when there is something. Must not block.
+    fn ready(&self) -> Next;
+}
+
+/// What to do with a source after [`Source::ready`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Call again.
+    Keep,
+    /// Forget it.
+    Drop,
+}
+
+/// A source being watched; forgets it on drop.
+pub(crate) struct Watch(u64);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(Ok(reactor)) = REACTOR.get() {
+            reactor.forget(self.0);
+        }
+    }
+}
+
+struct Reactor {
+    epoll: OwnedFd,
+    sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
+    next: AtomicU64,
+}
+
+static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
+
+/// Watches a source, starting the thread if this is the first one.
+pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
+    let reactor = REACTOR.get_or_init(Reactor::start).as_ref();
+    reactor.map_err(Clone::clone)?.add(source)
+}
+
+impl Reactor {
+    fn start() -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Error::os("creating the exchange's epoll"))?;
+        std::thread::Builder::new()
+            .name("crosshandle".into())
+            .spawn(|| {
+                // `get_or_init` returns to its caller only after this value is in place.
+                if let Ok(reactor) = REACTOR.wait() {
+                    reactor.run();
+                }
+            })
+            .map_err(|error| Error::LimitReached {
+                what: format!("the exchange thread cannot be started: {error}"),
+                remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+            })?;
+        Ok(Self {
+            epoll,
+            sources: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    fn add(&self, source: Arc<dyn Source>) -> Result<Watch> {
+        let token = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut flags = epoll::EventFlags::RDHUP;
+        if source.wants_messages() {
+            flags |= epoll::EventFlags::IN;
+        }
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        epoll::add(
+            &self.epoll,
+            source.descriptor(),
+            epoll::EventData::new_u64(token),
+            flags,
+        )
+        .map_err(Error::os("watching a connection"))?;
+        sources.insert(token, source);
+        Ok(Watch(token))
+    }
+
+    fn forget(&self, token: u64) {
+        let source = {
+            let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            let source = sources.remove(&token);
+            if let Some(source) = &source {
+                let _ = epoll::delete(&self.epoll, source.descriptor());
+            }
+            source
+        };
+        // Dropped here, without the lock: its drop may forget others.
+        drop(source);
+    }
+
+    fn run(&self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                None,
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the exchange thread cannot wait");
+                    return;
+                }
+            }
+            for event in &events {
+                let token = event.data.u64();
+                let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+                let source = sources.get(&token).cloned();
+                drop(sources);
+                if source.is_some_and(|source| source.ready() == Next::Drop) {
+                    self.forget(token);
+                }
+            }
+        }
+    }
+}

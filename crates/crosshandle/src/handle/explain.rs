@@ -1,0 +1,172 @@
+//! A handle in words, for people and for JSON.
+
+use std::fmt;
+
+use super::wire::{HANDLE_SIZE, VERSION};
+use super::{Fields, HandleKind};
+
+/// What a handle says, without its secret. Strings and integers, so that it prints as easily as
+/// JSON; `Display` gives aligned lines of text, without a line break at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// `memory`, `physical memory` or `event`.
+    pub kind: &'static str,
+    /// Version of the handle's format.
+    pub version: u8,
+    /// Bytes in the handle itself.
+    pub handle_size: usize,
+    /// `host`, `cuda` or `level_zero`.
+    pub backend: &'static str,
+    /// UUID of the device.
+    pub device: String,
+    /// Identity of the exporter's kernel, 16 hexadecimal digits; changes with each boot.
+    pub host: String,
+    /// Whether that is the kernel running here; `None` if that was not asked.
+    pub same_host: Option<bool>,
+    /// Random identity of the exporting process, 16 hexadecimal digits.
+    pub exporter: String,
+    /// The exporter's process id in its own PID namespace.
+    pub exporter_pid: u32,
+    /// Index of the exporter's export record (memory) or of the slot (event).
+    pub record: u32,
+    /// Generation of the record or slot: a handle of an older one is stale.
+    pub generation: u32,
+    /// The memory; `None` for an event.
+    pub memory: Option<SharedRange>,
+    /// What it takes to open the handle: one sentence an entry.
+    pub opening: Vec<String>,
+}
+
+/// The memory that a handle shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedRange {
+    /// Number of the segment in the exporting context.
+    pub segment: u32,
+    /// Bytes in the whole segment.
+    pub segment_length: u64,
+    /// Bytes from the segment's start to the first shared byte.
+    pub offset: u64,
+    /// Bytes shared.
+    pub length: u64,
+    /// Whether the importer can only read.
+    pub read_only: bool,
+}
+
+impl Explanation {
+    pub(super) fn new(kind: HandleKind, fields: &Fields, local_host: Option<u64>) -> Self {
+        let same_host = local_host.map(|local| local == fields.host);
+        let memory = (kind != HandleKind::Event).then_some(SharedRange {
+            segment: fields.segment,
+            segment_length: fields.segment_length,
+            offset: fields.offset,
+            length: fields.length,
+            read_only: fields.read_only,
+        });
+        Self {
+            kind: kind.name(),
+            version: VERSION,
+            handle_size: HANDLE_SIZE,
+            backend: fields.backend.name(),
+            device: fields.device.to_string(),
+            host: format!("{:016x}", fields.host),
+            same_host,
+            exporter: format!("{:016x}", fields.exporter),
+            exporter_pid: fields.pid,
+            record: fields.record,
+            generation: fields.generation,
+            memory,
+            opening: opening(kind, fields, same_host),
+        }
+    }
+}
+
+/// What must be true where and when the handle is opened.
+fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<String> {
+    let machine = match same_host {
+        Some(true) => "It can be opened on this machine, until the next boot.",
+        Some(false) => "It cannot be opened here: it is of another machine, or of an earlier boot.",
+        None => "It can be opened only on the machine that it comes from, until its next boot.",
+    };
+    let object = if kind == HandleKind::Event {
+        "event"
+    } else {
+        "memory"
+    };
+    vec![
+        machine.to_owned(),
+        format!(
+            "Process {} must still run and hold the {object}; what is open by then stays usable.",
+            fields.pid
+        ),
+        "The importer must be the same user, unless the exporter admits others, and must reach \
+         the exporter's socket directory."
+            .to_owned(),
+        format!(
+            "The importer's context must be of the backend \"{}\" and contain the device.",
+            fields.backend
+        ),
+    ]
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const WIDTH: usize = 10;
+        let host = match self.same_host {
+            Some(true) => "this machine",
+            Some(false) => "another machine, or an earlier boot of this one",
+            None => "a machine",
+        };
+        let (kind, version, size) = (self.kind, self.version, self.handle_size);
+        writeln!(
+            f,
+            "{:WIDTH$}{kind}, format version {version}, {size} bytes",
+            "kind"
+        )?;
+        writeln!(f, "{:WIDTH$}{}", "backend", self.backend)?;
+        writeln!(f, "{:WIDTH$}{}", "device", self.device)?;
+        writeln!(f, "{:WIDTH$}{host}, id {}", "host", self.host)?;
+        writeln!(
+            f,
+            "{:WIDTH$}process {}, id {}",
+            "exporter", self.exporter_pid, self.exporter
+        )?;
+        match &self.memory {
+            Some(range) => {
+                let access = if range.read_only {
+                    "read only"
+                } else {
+                    "read and write"
+                };
+                writeln!(
+                    f,
+                    "{:WIDTH$}{} bytes at offset {} of segment {}, which has {} bytes",
+                    "shares", range.length, range.offset, range.segment, range.segment_length
+                )?;
+                writeln!(f, "{:WIDTH$}{access}", "access")?;
+                writeln!(
+                    f,
+                    "{:WIDTH$}{}, generation {}",
+                    "record", self.record, self.generation
+                )?;
+            }
+            None => {
+                writeln!(
+                    f,
+                    "{:WIDTH$}{}, generation {}",
+                    "slot", self.record, self.generation
+                )?;
+            }
+        }
+        for (index, sentence) in self.opening.iter().enumerate() {
+            let (label, line_break) = if index == 0 {
+                ("opening", "")
+            } else {
+                ("", "\n")
+            };
+            write!(f, "{line_break}{label:WIDTH$}{sentence}")?;
+        }
+        Ok(())
+    }
+}

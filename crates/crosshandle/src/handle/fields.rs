@@ -1,0 +1,186 @@
+//! The contents of a handle in Rust's own types.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a handle refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum HandleKind {
+    /// A range of an allocation, mapped by the open.
+    Memory = 1,
+    /// Physical memory, which the importer maps into a virtual range of its own.
+    PhysicalMemory = 2,
+    /// A synchronisation event.
+    Event = 3,
+}
+
+impl HandleKind {
+    pub(super) const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Memory),
+            2 => Some(Self::PhysicalMemory),
+            3 => Some(Self::Event),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::PhysicalMemory => "physical memory",
+            Self::Event => "event",
+        }
+    }
+}
+
+impl fmt::Display for HandleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The driver that an object belongs to. `Display` and `FromStr` use `host`, `cuda`, `level_zero`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum BackendKind {
+    /// Memory of the host, and events on futexes.
+    Host = 1,
+    /// NVIDIA's CUDA driver.
+    Cuda = 2,
+    /// Intel's Level Zero driver.
+    LevelZero = 3,
+}
+
+impl BackendKind {
+    const ALL: [Self; 3] = [Self::Host, Self::Cuda, Self::LevelZero];
+
+    pub(super) const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Host),
+            2 => Some(Self::Cuda),
+            3 => Some(Self::LevelZero),
+            _ => None,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Cuda => "cuda",
+            Self::LevelZero => "level_zero",
+        }
+    }
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is not the name of a backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no backend named {0:?}; use \"host\", \"cuda\" or \"level_zero\"")]
+pub struct UnknownBackend(String);
+
+impl FromStr for BackendKind {
+    type Err = UnknownBackend;
+
+    fn from_str(text: &str) -> Result<Self, UnknownBackend> {
+        Self::ALL
+            .into_iter()
+            .find(|backend| backend.name() == text)
+            .ok_or_else(|| UnknownBackend(text.to_owned()))
+    }
+}
+
+/// Identity of a device, the same in every process. Shown as 8-4-4-4-12 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct DeviceUuid([u8; 16]);
+
+impl DeviceUuid {
+    /// The identity with these bytes, in the order in which they are shown.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, in the order in which they are shown.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceUuid({self})")
+    }
+}
+
+/// The capability of an exporting context: whoever presents it may open the context's exports.
+/// `Debug` never shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Secret([u8; 16]);
+
+impl Secret {
+    /// The secret with these bytes. All zero is not a secret: a handle that holds it is refused.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes; keep them out of logs.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// Everything in a handle except its kind, which is its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fields {
+    /// The driver that the object belongs to.
+    pub backend: BackendKind,
+    /// The importer gets memory that it cannot write. Always false for an event.
+    pub read_only: bool,
+    /// Identity of the running kernel; nonzero.
+    pub host: u64,
+    /// Random number that names the exporting process; nonzero.
+    pub exporter: u64,
+    /// The exporter's process id in its own PID namespace; for messages only.
+    pub pid: u32,
+    /// Number of the memory segment in its context; 0 for an event.
+    pub segment: u32,
+    /// The exporting context's capability; not all zero.
+    pub secret: Secret,
+    /// The device that the object lives on.
+    pub device: DeviceUuid,
+    /// Index of the export record (memory) or of the slot (event).
+    pub record: u32,
+    /// Generation of the record or slot; nonzero.
+    pub generation: u32,
+    /// Bytes from the segment's start to the first shared byte; 0 for an event.
+    pub offset: u64,
+    /// Bytes shared; nonzero for memory, 0 for an event.
+    pub length: u64,
+    /// Bytes in the whole segment; 0 for an event.
+    pub segment_length: u64,
+}

@@ -1,0 +1,138 @@
+//! Tests of the wire format and the text form, from inside: they make handles with any contents.
+
+mod bytes;
+mod explain;
+mod random;
+mod text;
+
+use proptest::prelude::*;
+
+use super::wire::{self, HANDLE_SIZE};
+use super::*;
+
+pub(super) const KINDS: [HandleKind; 3] = [
+    HandleKind::Memory,
+    HandleKind::PhysicalMemory,
+    HandleKind::Event,
+];
+
+pub(super) type Bytes = [u8; HANDLE_SIZE];
+
+/// Parses with the type of the kind, and gives back what the value holds.
+pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError> {
+    match kind {
+        HandleKind::Memory => MemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
+        HandleKind::PhysicalMemory => {
+            PhysicalMemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes())
+        }
+        HandleKind::Event => EventHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
+    }
+}
+
+/// Reads a text with the type of the kind, and gives back what the value holds.
+pub(super) fn read(kind: HandleKind, text: &str) -> Result<Bytes, HandleError> {
+    match kind {
+        HandleKind::Memory => text.parse().map(|handle: MemoryHandle| *handle.as_bytes()),
+        HandleKind::PhysicalMemory => text
+            .parse()
+            .map(|handle: PhysicalMemoryHandle| *handle.as_bytes()),
+        HandleKind::Event => text.parse().map(|handle: EventHandle| *handle.as_bytes()),
+    }
+}
+
+pub(super) fn make(kind: HandleKind, fields: &Fields) -> AnyHandle {
+    match kind {
+        HandleKind::Memory => MemoryHandle::new(fields).into(),
+        HandleKind::PhysicalMemory => PhysicalMemoryHandle::new(fields).into(),
+        HandleKind::Event => EventHandle::new(fields).into(),
+    }
+}
+
+/// Makes the tag right again after a change, so that the change itself is what gets judged.
+pub(super) fn retag(bytes: &mut Bytes) {
+    let tag = wire::tag_of(bytes);
+    bytes[HANDLE_SIZE - 4..].copy_from_slice(&tag.to_le_bytes());
+}
+
+/// A handle whose fields are all different and, where the kind allows, nonzero.
+pub(super) fn sample_fields(kind: HandleKind) -> Fields {
+    let is_event = kind == HandleKind::Event;
+    let memory_only = |value| if is_event { 0 } else { value };
+    Fields {
+        backend: BackendKind::Cuda,
+        read_only: !is_event,
+        host: 0x0102_0304_0506_0708,
+        exporter: 0x1112_1314_1516_1718,
+        pid: 0x2122_2324,
+        segment: memory_only(0x3132_3334) as u32,
+        secret: Secret::from_bytes(*b"0123456789abcdef"),
+        device: DeviceUuid::from_bytes(*b"ABCDEFGHIJKLMNOP"),
+        record: 0x4142_4344,
+        generation: 0x5152_5354,
+        offset: memory_only(0x6162_6364),
+        length: memory_only(0x7172_7374),
+        segment_length: memory_only(0x8182_8384_8586_8788),
+    }
+}
+
+pub(super) fn sample(kind: HandleKind) -> AnyHandle {
+    make(kind, &sample_fields(kind))
+}
+
+prop_compose! {
+    /// Contents that are valid for a handle of the kind, extremes included.
+    pub(super) fn any_fields(kind: HandleKind)(
+        backend in prop_oneof![
+            Just(BackendKind::Host), Just(BackendKind::Cuda), Just(BackendKind::LevelZero)
+        ],
+        read_only: bool,
+        host in 1..=u64::MAX,
+        exporter in 1..=u64::MAX,
+        pid: u32,
+        segment: u32,
+        secret in any::<[u8; 16]>().prop_filter("a secret", |secret| *secret != [0; 16]),
+        device: [u8; 16],
+        record: u32,
+        generation in 1..=u32::MAX,
+        // Three sorted points: where the shared bytes start, where they end, where the segment ends.
+        mut points in prop_oneof![
+            any::<[u64; 3]>(),
+            [0..=2u64, 0..=2u64, 0..=2u64],
+            [u64::MAX - 2..=u64::MAX, u64::MAX - 2..=u64::MAX, u64::MAX - 2..=u64::MAX],
+        ],
+    ) -> Fields {
+        points.sort_unstable();
+        let [mut start, mut end, mut segment_length] = points;
+        if start == end {
+            // Nothing shared is not valid; make room for one byte.
+            match end.checked_add(1) {
+                Some(above) => end = above,
+                None => start -= 1,
+            }
+            segment_length = segment_length.max(end);
+        }
+        let is_event = kind == HandleKind::Event;
+        let memory_only = |value: u64| if is_event { 0 } else { value };
+        Fields {
+            backend,
+            read_only: read_only && !is_event,
+            host,
+            exporter,
+            pid,
+            segment: if is_event { 0 } else { segment },
+            secret: Secret::from_bytes(secret),
+            device: DeviceUuid::from_bytes(device),
+            record,
+            generation,
+            offset: memory_only(start),
+            length: memory_only(end - start),
+            segment_length: memory_only(segment_length),
+        }
+    }
+}
+
+/// A kind, and contents that are valid for it.
+pub(super) fn any_handle() -> impl Strategy<Value = (HandleKind, Fields)> {
+    proptest::sample::select(KINDS.to_vec())
+        .prop_flat_map(|kind| any_fields(kind).prop_map(move |fields| (kind, fields)))
+}

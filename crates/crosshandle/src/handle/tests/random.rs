@@ -1,0 +1,106 @@
+//! Ten million random inputs: none may panic, and whatever is accepted must be canonical.
+
+use super::*;
+
+/// Marsaglia's xorshift64*: fast, and the same on every run, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 32) as usize % bound
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+const ROUNDS: usize = 5_000_000;
+
+/// Random bytes of random sizes around that of a handle. The start and the tag are made right now
+/// and then: by chance alone, nothing would get past the magic number.
+#[test]
+fn random_bytes_never_panic() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut buffer = [0; 2 * HANDLE_SIZE];
+    let mut refused = 0;
+    for _ in 0..ROUNDS {
+        let choice = random.next();
+        let size = if choice & 3 == 0 {
+            random.below(buffer.len())
+        } else {
+            HANDLE_SIZE
+        };
+        let bytes = &mut buffer[..size];
+        random.fill(bytes);
+        if choice & 4 != 0 && size >= 8 {
+            bytes[..5].copy_from_slice(b"XHDL\x01");
+            bytes[5] &= 3;
+            bytes[6] &= 3;
+            bytes[7] &= 1;
+        }
+        if let Ok(whole) = <&mut Bytes>::try_from(&mut *bytes)
+            && choice & 8 != 0
+        {
+            // Without this, `reserved` would hide the checks that follow it.
+            whole[96..100].fill(0);
+            retag(whole);
+        }
+        refused += usize::from(!judge(bytes));
+    }
+    assert!(
+        refused > ROUNDS / 2 && refused < ROUNDS,
+        "{refused}: one side was not exercised"
+    );
+}
+
+/// Valid handles with one to four bytes, or whole fields, changed, and the tag made right again.
+#[test]
+fn random_mutations_never_panic() {
+    const VALUES: [u64; 6] = [0, 1, u64::MAX, 1 << 63, 4096, 0x0101_0101_0101_0101];
+    let mut random = Random(0xd1b5_4a32_d192_ed03);
+    let samples = KINDS.map(|kind| *sample(kind).as_bytes());
+    let mut refused = 0;
+    for _ in 0..ROUNDS {
+        let mut bytes = samples[random.below(samples.len())];
+        for _ in 0..=random.below(4) {
+            let choice = random.next();
+            match choice & 3 {
+                0 => bytes[random.below(HANDLE_SIZE)] = (choice >> 8) as u8,
+                1 => bytes[random.below(HANDLE_SIZE)] ^= 1 << ((choice >> 8) & 7),
+                2 => {
+                    let at = 8 * random.below(HANDLE_SIZE / 8);
+                    let value = VALUES[random.below(VALUES.len())];
+                    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                }
+                _ => bytes[4 + random.below(4)] = (choice >> 8) as u8 & 3,
+            }
+        }
+        retag(&mut bytes);
+        refused += usize::from(!judge(&bytes));
+    }
+    assert!(
+        refused > ROUNDS / 4 && refused < ROUNDS,
+        "{refused}: one side was not exercised"
+    );
+}
+
+/// Parses the bytes in every way. Returns whether they are a handle.
+fn judge(bytes: &[u8]) -> bool {
+    let Ok(handle) = AnyHandle::from_bytes(bytes) else {
+        return false;
+    };
+    let again = make(handle.kind(), &handle.fields());
+    assert_eq!(again.as_bytes()[..], *bytes, "accepted, but not canonical");
+    assert_eq!(parse(handle.kind(), bytes), Ok(*handle.as_bytes()));
+    true
+}

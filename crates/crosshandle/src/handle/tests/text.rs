@@ -1,0 +1,238 @@
+//! The text form.
+
+use super::*;
+
+fn text_of(kind: HandleKind) -> String {
+    sample(kind).to_string()
+}
+
+/// The position that the error names, for a text that the type of the kind must refuse.
+fn bad_at(kind: HandleKind, text: &str) -> usize {
+    match read(kind, text) {
+        Err(HandleError::BadText { at, .. }) => at,
+        other => panic!("{text:?} gave {other:?}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn text_round_trips((kind, fields) in any_handle()) {
+        let handle = make(kind, &fields);
+        let text = handle.to_string();
+        prop_assert_eq!(text.len(), TEXT_LENGTH);
+        prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
+        prop_assert_eq!(text.parse(), Ok(handle));
+        prop_assert_eq!(format!("\t {text}\r\n").parse(), Ok(handle));
+        for wanted in KINDS {
+            let expected = if wanted == kind {
+                Ok(*handle.as_bytes())
+            } else {
+                Err(HandleError::WrongKind { expected: wanted, found: kind })
+            };
+            prop_assert_eq!(read(wanted, &text), expected);
+        }
+    }
+
+    #[test]
+    fn any_string_is_refused_without_panic(text: String) {
+        prop_assert!(text.parse::<AnyHandle>().is_err());
+        let prefixed = format!("xhm1.{text}");
+        prop_assert!(prefixed.parse::<AnyHandle>().is_err());
+    }
+}
+
+/// Computed apart from this crate: texts that were written down stay readable.
+#[test]
+fn the_text_is_version_1() {
+    const SHARED: &str = "gEIBwYFBAMCARgXFhUUExIRJCMi";
+    const MEMORY: &str = "ITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUERDQkFUU1JR\
+                          ZGNiYQAAAAB0c3JxAAAAAIiHhoWEg4KBAAAAA";
+    const EVENT: &str = "IQAAAAAwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUERDQkFUU1JR\
+                         AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let memory = format!("xhm1.WEhETAEBA{SHARED}{MEMORY}Hj7VdU");
+    let physical_memory = format!("xhp1.WEhETAECA{SHARED}{MEMORY}EHeYMk");
+    let event = format!("xhe1.WEhETAEDAgAIBwYFBAMCARgXFhUUExIRJCMi{EVENT}BMTnhk");
+    for (kind, text) in KINDS.into_iter().zip([memory, physical_memory, event]) {
+        assert_eq!(text_of(kind), text);
+        assert_eq!(text.parse(), Ok(sample(kind)));
+    }
+}
+
+/// Each character of each handle replaced by every other character that is likely to be met.
+#[test]
+fn every_substituted_character_is_refused() {
+    let others: Vec<char> = (0..=127)
+        .map(char::from)
+        .chain(['é', '€', '\u{2003}', '𝕏'])
+        .collect();
+    for kind in KINDS {
+        let good: Vec<char> = text_of(kind).chars().collect();
+        for at in 0..good.len() {
+            for other in others.iter().filter(|other| **other != good[at]) {
+                let mut characters = good.clone();
+                characters[at] = *other;
+                let text: String = characters.iter().collect();
+                assert!(read(kind, &text).is_err(), "{other:?} at {at} of {kind}");
+                assert!(
+                    text.parse::<AnyHandle>().is_err(),
+                    "{other:?} at {at} of {kind}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn deleted_doubled_and_swapped_characters_are_refused() {
+    for kind in KINDS {
+        let good = text_of(kind);
+        for at in 0..good.len() {
+            let mut deleted = good.clone();
+            let character = deleted.remove(at);
+            assert!(read(kind, &deleted).is_err(), "without character {at}");
+            let mut doubled = good.clone();
+            doubled.insert(at, character);
+            assert!(read(kind, &doubled).is_err(), "with character {at} doubled");
+            if at + 1 < good.len() && good.as_bytes()[at] != good.as_bytes()[at + 1] {
+                let mut swapped = deleted;
+                swapped.insert(at + 1, character);
+                assert!(
+                    read(kind, &swapped).is_err(),
+                    "characters {at} and next swapped"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn truncated_and_extended_texts_say_where() {
+    for kind in KINDS {
+        let good = text_of(kind);
+        for length in 0..good.len() {
+            let text = &good[..length];
+            if length < "xhm1.".len() {
+                assert_eq!(
+                    read(kind, text),
+                    Err(HandleError::NotAHandle),
+                    "{length} characters"
+                );
+            } else {
+                assert_eq!(bad_at(kind, text), length + 1);
+            }
+        }
+        assert_eq!(bad_at(kind, &format!("{good}A")), TEXT_LENGTH + 1);
+        assert_eq!(
+            bad_at(kind, &format!("{good}=")),
+            TEXT_LENGTH + 1,
+            "padding"
+        );
+        assert_eq!(
+            bad_at(kind, &format!("{good} {good}")),
+            TEXT_LENGTH + 1,
+            "two words"
+        );
+    }
+}
+
+#[test]
+fn bad_characters_say_where() {
+    let kind = HandleKind::Memory;
+    let good = text_of(kind);
+    for (at, character) in [(6, "+"), (20, "/"), (50, " "), (100, "é"), (144, "=")] {
+        let mut text = good.clone();
+        text.replace_range(at - 1..at, character);
+        assert_eq!(bad_at(kind, &text), at);
+        assert_eq!(
+            bad_at(kind, &format!("  {text}")),
+            at,
+            "space before is not counted"
+        );
+    }
+}
+
+/// 104 bytes leave two bits of the last character unused; only zero is accepted there.
+#[test]
+fn a_handle_has_one_text_only() {
+    const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    for kind in KINDS {
+        let good = text_of(kind);
+        let accepted = ALPHABET
+            .chars()
+            .filter(|last| {
+                let text = format!("{}{last}", &good[..good.len() - 1]);
+                match read(kind, &text) {
+                    Ok(_) => true,
+                    Err(HandleError::Corrupt) => false,
+                    Err(HandleError::BadText { at, .. }) => {
+                        assert_eq!(at, TEXT_LENGTH);
+                        false
+                    }
+                    Err(other) => panic!("{text}: {other}"),
+                }
+            })
+            .count();
+        assert_eq!(accepted, 1);
+        let body = &good[5..];
+        let letter = &good[2..3];
+        for spelling in [
+            "xh{}01.", "xh{}+1.", "xh{}1 .", "xh{}.", "XH{}1.", "xh{}-1.", "xh{}256.",
+        ] {
+            let text = format!("{}{body}", spelling.replace("{}", letter));
+            assert_eq!(
+                read(kind, &text),
+                Err(HandleError::NotAHandle),
+                "{spelling}"
+            );
+        }
+    }
+}
+
+#[test]
+fn unknown_prefixes_and_other_versions() {
+    let body = &text_of(HandleKind::Memory)[5..];
+    for text in ["", " ", ".", "xhm1", "hello", "xhq1.", "xhm", "é.", "XHDL"] {
+        assert_eq!(
+            text.parse::<AnyHandle>(),
+            Err(HandleError::NotAHandle),
+            "{text:?}"
+        );
+    }
+    assert_eq!(body.parse::<AnyHandle>(), Err(HandleError::NotAHandle));
+    for found in [0, 2, 255] {
+        let expected = Err(HandleError::UnsupportedVersion {
+            found,
+            supported: 1,
+        });
+        assert_eq!(format!("xhm{found}.{body}").parse::<AnyHandle>(), expected);
+        assert_eq!(format!("xhm{found}.").parse::<AnyHandle>(), expected);
+    }
+}
+
+#[test]
+fn the_prefix_must_agree_with_the_bytes() {
+    for kind in KINDS {
+        let good = text_of(kind);
+        for claimed in KINDS.into_iter().filter(|claimed| *claimed != kind) {
+            let text = format!("{}{}", &text_of(claimed)[..5], &good[5..]);
+            let expected = HandleError::WrongKind {
+                expected: claimed,
+                found: kind,
+            };
+            assert_eq!(read(claimed, &text), Err(expected.clone()));
+            assert_eq!(text.parse::<AnyHandle>(), Err(expected));
+        }
+    }
+}
+
+#[test]
+fn names_of_backends() {
+    for backend in [BackendKind::Host, BackendKind::Cuda, BackendKind::LevelZero] {
+        assert_eq!(backend.to_string().parse(), Ok(backend));
+    }
+    let error = "Cuda".parse::<BackendKind>().unwrap_err().to_string();
+    assert!(
+        error.contains("\"Cuda\"") && error.contains("level_zero"),
+        "{error}"
+    );
+}

@@ -1,0 +1,210 @@
+//! The byte form, version 1: layout, integrity tag, and the checks of every field.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
+
+use super::{BackendKind, DeviceUuid, Fields, HandleError, HandleKind, Secret};
+
+/// Bytes in a handle of any kind.
+pub const HANDLE_SIZE: usize = 104;
+
+/// Version of the format that this crate writes and reads.
+pub const VERSION: u8 = 1;
+
+const MAGIC: [u8; 4] = *b"XHDL";
+const FLAG_READ_ONLY: u8 = 1 << 0;
+/// The tag covers all bytes before it.
+const TAG_AT: usize = HANDLE_SIZE - size_of::<U32>();
+
+/// The layout of a handle; the meaning of each field is told at [`Fields`].
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Wire {
+    magic: [u8; 4],
+    version: u8,
+    kind: u8,
+    backend: u8,
+    flags: u8,
+    host: U64,
+    exporter: U64,
+    pid: U32,
+    segment: U32,
+    secret: [u8; 16],
+    device: [u8; 16],
+    record: U32,
+    generation: U32,
+    offset: U64,
+    length: U64,
+    segment_length: U64,
+    reserved: U32,
+    tag: U32,
+}
+
+const _: () = assert!(size_of::<Wire>() == HANDLE_SIZE);
+
+/// CRC-32C of everything before the tag. At this length it finds every change of up to five bits,
+/// and every burst of up to 32.
+pub(super) fn tag_of(bytes: &[u8; HANDLE_SIZE]) -> u32 {
+    crc32c::crc32c(&bytes[..TAG_AT])
+}
+
+/// The bytes of a handle. `fields` must be what [`check`] accepts: the exporter's duty.
+pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
+    let wire = Wire {
+        magic: MAGIC,
+        version: VERSION,
+        kind: kind as u8,
+        backend: fields.backend as u8,
+        flags: if fields.read_only { FLAG_READ_ONLY } else { 0 },
+        host: fields.host.into(),
+        exporter: fields.exporter.into(),
+        pid: fields.pid.into(),
+        segment: fields.segment.into(),
+        secret: *fields.secret.as_bytes(),
+        device: *fields.device.as_bytes(),
+        record: fields.record.into(),
+        generation: fields.generation.into(),
+        offset: fields.offset.into(),
+        length: fields.length.into(),
+        segment_length: fields.segment_length.into(),
+        reserved: 0.into(),
+        tag: 0.into(),
+    };
+    let mut bytes: [u8; HANDLE_SIZE] = transmute!(wire);
+    let tag = tag_of(&bytes);
+    bytes[TAG_AT..].copy_from_slice(&tag.to_le_bytes());
+    debug_assert_eq!(
+        check(&bytes),
+        Ok(kind),
+        "an exporter made an invalid handle"
+    );
+    bytes
+}
+
+/// The contents of bytes that [`check`] has accepted.
+pub(super) fn decode(bytes: &[u8; HANDLE_SIZE]) -> Fields {
+    let wire: &Wire = transmute_ref!(bytes);
+    let Some(backend) = BackendKind::from_code(wire.backend) else {
+        unreachable!("a handle is checked before it is decoded")
+    };
+    Fields {
+        backend,
+        read_only: wire.flags & FLAG_READ_ONLY != 0,
+        host: wire.host.get(),
+        exporter: wire.exporter.get(),
+        pid: wire.pid.get(),
+        segment: wire.segment.get(),
+        secret: Secret::from_bytes(wire.secret),
+        device: DeviceUuid::from_bytes(wire.device),
+        record: wire.record.get(),
+        generation: wire.generation.get(),
+        offset: wire.offset.get(),
+        length: wire.length.get(),
+        segment_length: wire.segment_length.get(),
+    }
+}
+
+/// The bytes, if they are a valid handle of the kind `expected`.
+pub(super) fn parse(bytes: &[u8], expected: HandleKind) -> Result<[u8; HANDLE_SIZE], HandleError> {
+    let bytes = sized(bytes)?;
+    let found = check_envelope(bytes)?;
+    if found != expected {
+        return Err(HandleError::WrongKind { expected, found });
+    }
+    check_fields(transmute_ref!(bytes), found)?;
+    Ok(*bytes)
+}
+
+/// The bytes and their kind, if they are a valid handle of any kind.
+pub(super) fn parse_any(bytes: &[u8]) -> Result<([u8; HANDLE_SIZE], HandleKind), HandleError> {
+    let bytes = sized(bytes)?;
+    let kind = check(bytes)?;
+    Ok((*bytes, kind))
+}
+
+fn sized(bytes: &[u8]) -> Result<&[u8; HANDLE_SIZE], HandleError> {
+    bytes.try_into().map_err(|_| HandleError::WrongSize {
+        expected: HANDLE_SIZE,
+        found: bytes.len(),
+    })
+}
+
+fn check(bytes: &[u8; HANDLE_SIZE]) -> Result<HandleKind, HandleError> {
+    let kind = check_envelope(bytes)?;
+    check_fields(transmute_ref!(bytes), kind)?;
+    Ok(kind)
+}
+
+/// Everything that must hold before the kind can be believed.
+fn check_envelope(bytes: &[u8; HANDLE_SIZE]) -> Result<HandleKind, HandleError> {
+    let wire: &Wire = transmute_ref!(bytes);
+    if wire.magic != MAGIC {
+        return Err(HandleError::NotAHandle);
+    }
+    if wire.version != VERSION {
+        return Err(HandleError::UnsupportedVersion {
+            found: wire.version,
+            supported: VERSION,
+        });
+    }
+    if wire.tag.get() != tag_of(bytes) {
+        return Err(HandleError::Corrupt);
+    }
+    HandleKind::from_code(wire.kind).ok_or(malformed("kind", "no object has this number"))
+}
+
+fn check_fields(wire: &Wire, kind: HandleKind) -> Result<(), HandleError> {
+    let require = |holds: bool, field, why| {
+        if holds {
+            Ok(())
+        } else {
+            Err(malformed(field, why))
+        }
+    };
+    require(
+        BackendKind::from_code(wire.backend).is_some(),
+        "backend",
+        "no backend has this number",
+    )?;
+    require(wire.host != 0, "host", "it is zero")?;
+    require(wire.exporter != 0, "exporter", "it is zero")?;
+    require(wire.secret != [0; 16], "secret", "it is all zero")?;
+    require(wire.generation != 0, "generation", "it is zero")?;
+    require(wire.reserved == 0, "reserved", "it is not zero")?;
+    match kind {
+        HandleKind::Memory | HandleKind::PhysicalMemory => {
+            require(
+                wire.flags & !FLAG_READ_ONLY == 0,
+                "flags",
+                "an unknown flag is set",
+            )?;
+            require(wire.length != 0, "length", "it is zero")?;
+            check_extent(wire)
+        }
+        HandleKind::Event => {
+            const WHY: &str = "it is not zero, as it is for every event";
+            require(wire.flags == 0, "flags", WHY)?;
+            require(wire.segment == 0, "segment", WHY)?;
+            require(wire.offset == 0, "offset", WHY)?;
+            require(wire.length == 0, "length", WHY)?;
+            require(wire.segment_length == 0, "segment_length", WHY)
+        }
+    }
+}
+
+fn check_extent(wire: &Wire) -> Result<(), HandleError> {
+    let (offset, length) = (wire.offset.get(), wire.length.get());
+    let segment_length = wire.segment_length.get();
+    match offset.checked_add(length) {
+        Some(end) if end <= segment_length => Ok(()),
+        _ => Err(HandleError::Extent {
+            offset,
+            length,
+            segment_length,
+        }),
+    }
+}
+
+const fn malformed(field: &'static str, why: &'static str) -> HandleError {
+    HandleError::Malformed { field, why }
+}

@@ -1,0 +1,202 @@
+//! Memory allocated here.
+
+use super::Memory;
+use crate::backend::{MemoryKind, Segment};
+use crate::context::{AllocationOptions, ContextCore};
+use crate::error::{Error, Result};
+use crate::handle::{Fields, MemoryHandle};
+use crate::os::address::Address;
+use crate::os::mapping::Access;
+use crate::pool::{Block, SizeClass};
+use crate::sharing::{Keep, Record, Shared};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A block in use, or on a pool's list of free ones.
+pub(crate) struct Allocation {
+    core: Arc<ContextCore>,
+    /// `None` only while it is being dropped.
+    block: Option<Block>,
+    start: Address,
+    class: SizeClass,
+    kind: MemoryKind,
+    /// Bytes that were asked for; 0 while it is free.
+    len: AtomicUsize,
+    /// The records under which it is exported, for writing and for reading only.
+    exports: [OnceLock<Record>; 2],
+}
+
+impl Allocation {
+    #[inline]
+    pub(crate) fn allocate(core: &Arc<ContextCore>, options: AllocationOptions) -> Result<Memory> {
+        let pool = core.pool(options.kind);
+        let class = pool.class_of(options.len, options.align)?;
+        let allocation = match pool.take(class) {
+            Some(allocation) => {
+                allocation.len.store(options.len, Ordering::Relaxed);
+                allocation
+            }
+            None => Self::make(core, class, options)?,
+        };
+        Ok(Memory::owned(allocation))
+    }
+
+    #[cold]
+    fn make(
+        core: &Arc<ContextCore>,
+        class: SizeClass,
+        options: AllocationOptions,
+    ) -> Result<Arc<Self>> {
+        // What importers have closed meanwhile may be what is needed.
+        core.exporter().reclaim();
+        let pool = core.pool(options.kind);
+        let block = match pool.take_block(class) {
+            Some(block) => block,
+            None => pool.carve(class)?,
+        };
+        let start = Address::new(block.segment.memory.start()).offset(block.offset);
+        let allocation = Arc::new(Self {
+            core: Arc::clone(core),
+            block: Some(block),
+            start,
+            class,
+            kind: options.kind,
+            len: AtomicUsize::new(options.len),
+            exports: [const { OnceLock::new() }; 2],
+        });
+        core.note_address(start.get(), &allocation);
+        Ok(allocation)
+    }
+
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("present until drop")
+    }
+
+    fn is_exported(&self) -> bool {
+        self.exports.iter().any(|export| export.get().is_some())
+    }
+
+    /// A handle to what starts at `offset`, up to the end.
+    pub(crate) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
+        let len = self.len();
+        if offset >= len {
+            return Err(Error::invalid(format!(
+                "offset {offset} is not inside {len} bytes of memory"
+            )));
+        }
+        let record = self.export(access)?;
+        let block = self.block();
+        Ok(MemoryHandle::new(&Fields {
+            read_only: access == Access::ReadOnly,
+            segment: block.segment.number,
+            offset: (block.offset + offset) as u64,
+            length: (len - offset) as u64,
+            segment_length: block.segment.memory.len() as u64,
+            ..self.core.fields(record)
+        }))
+    }
+
+    fn export(&self, access: Access) -> Result<Record> {
+        let place = &self.exports[usize::from(access == Access::ReadOnly)];
+        if let Some(record) = place.get() {
+            return Ok(*record);
+        }
+        let memory: Arc<dyn Shared> = Arc::clone(&self.block().segment.memory) as _;
+        self.core.exporter().export_at(place, &memory, access)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.core.forget_address(self.start.get());
+        let Some(block) = self.block.take() else {
+            return;
+        };
+        if !self.is_exported() {
+            self.core.pool(self.kind).put_block(block);
+            return;
+        }
+        // The block is shared by the records; it is free when the last of them is.
+        let returned = Arc::new(Returned {
+            core: Arc::clone(&self.core),
+            kind: self.kind,
+            block: Some(block),
+        });
+        let exporter = self.core.exporter();
+        for record in self.exports.iter().filter_map(OnceLock::get) {
+            let keep: Keep = Some(Box::new(Arc::clone(&returned)));
+            exporter.retire(*record, true, keep);
+        }
+        drop(returned);
+        exporter.reclaim();
+    }
+}
+
+/// A block that goes back to its pool when nobody can see it any more.
+struct Returned {
+    core: Arc<ContextCore>,
+    kind: MemoryKind,
+    block: Option<Block>,
+}
+
+impl Drop for Returned {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.core.pool(self.kind).put_block(block);
+        }
+    }
+}
+
+/// An allocation that a `Memory` owns. On drop it goes back to its pool as it is, ready for the
+/// next one, unless it was exported or a command still uses it.
+pub(super) struct Owned(Option<Arc<Allocation>>);
+
+impl Owned {
+    pub(super) fn new(allocation: Arc<Allocation>) -> Self {
+        Self(Some(allocation))
+    }
+
+    #[inline]
+    pub(super) fn allocation(&self) -> &Arc<Allocation> {
+        self.0.as_ref().expect("present until drop")
+    }
+
+    pub(super) fn start(&self) -> Address {
+        self.allocation().start
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.allocation().len()
+    }
+
+    pub(super) fn kind(&self) -> MemoryKind {
+        self.allocation().kind
+    }
+
+    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
+        let block = self.allocation().block();
+        (&*block.segment.memory, block.offset)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let Some(allocation) = mem::take(&mut self.0) else {
+            return;
+        };
+        if Arc::strong_count(&allocation) == 1 && !allocation.is_exported() {
+            allocation.len.store(0, Ordering::Relaxed);
+            let core = Arc::clone(&allocation.core);
+            drop(core.pool(allocation.kind).put(allocation.class, allocation));
+        }
+    }
+}

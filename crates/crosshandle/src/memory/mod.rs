@@ -1,0 +1,305 @@
+//! Memory: allocated here, or opened from a handle.
+
+mod allocation;
+mod opened;
+
+pub(crate) use allocation::Allocation;
+
+use crate::backend::{MemoryKind, Place};
+use crate::context::ContextCore;
+use crate::error::{Error, Result};
+use crate::handle::MemoryHandle;
+use crate::os::address::Address;
+use crate::os::mapping::Access;
+use crate::os::shared_bytes::{SharedBytes, TypedSlice, check_range};
+use allocation::Owned;
+use opened::Opened;
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A range of device memory, allocated here or opened from a handle. Dropping it frees or closes
+/// it; commands that use it keep it until they are done.
+///
+/// Freeing exported memory takes nothing away from those who have it open: they keep the bytes,
+/// and the exporter uses the memory for nothing else until the last one has closed it.
+///
+/// Any thread may use it. Accesses are ordered by events alone.
+pub struct Memory {
+    source: Source,
+}
+
+enum Source {
+    Owned(Owned),
+    Opened(Arc<Opened>),
+}
+
+impl Memory {
+    pub(crate) fn owned(allocation: Arc<Allocation>) -> Self {
+        Self {
+            source: Source::Owned(Owned::new(allocation)),
+        }
+    }
+
+    pub(crate) fn open(
+        core: &Arc<ContextCore>,
+        handle: &MemoryHandle,
+        access: Access,
+    ) -> Result<Self> {
+        let opened = Opened::open(core, &handle.fields(), access)?;
+        Ok(Self {
+            source: Source::Opened(Arc::new(opened)),
+        })
+    }
+
+    fn start(&self) -> Address {
+        match &self.source {
+            Source::Owned(owned) => owned.start(),
+            Source::Opened(opened) => opened.start(),
+        }
+    }
+
+    /// Where it starts: a device address, and on the host device a pointer.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start().pointer().as_ptr()
+    }
+
+    /// Bytes in it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match &self.source {
+            Source::Owned(owned) => owned.len(),
+            Source::Opened(opened) => opened.len(),
+        }
+    }
+
+    /// Whether it is empty, which memory never is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What may be done with it.
+    pub fn access(&self) -> Access {
+        match &self.source {
+            Source::Owned(_) => Access::ReadWrite,
+            Source::Opened(opened) => opened.access(),
+        }
+    }
+
+    /// Where it lives; `None` for opened memory, which only its exporter knows.
+    pub fn kind(&self) -> Option<MemoryKind> {
+        match &self.source {
+            Source::Owned(owned) => Some(owned.kind()),
+            Source::Opened(_) => None,
+        }
+    }
+
+    /// A handle to all of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for memory that was itself opened from a handle (pass that
+    /// handle on instead); limits of the system.
+    #[inline]
+    pub fn handle(&self) -> Result<MemoryHandle> {
+        self.allocation()?.handle(0, Access::ReadWrite)
+    }
+
+    /// A handle to what starts at `offset`, up to the end. Opening it gives that address.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
+    pub fn handle_at(&self, offset: usize) -> Result<MemoryHandle> {
+        self.allocation()?.handle(offset, Access::ReadWrite)
+    }
+
+    /// A handle with which it can be opened for reading only.
+    ///
+    /// Other allocations in the same segment can be read through what it opens, but not written;
+    /// see [`ContextOptions::pooling`](crate::ContextOptions::pooling).
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub fn handle_read_only(&self) -> Result<MemoryHandle> {
+        self.allocation()?.handle(0, Access::ReadOnly)
+    }
+
+    fn allocation(&self) -> Result<&Arc<Allocation>> {
+        match &self.source {
+            Source::Owned(owned) => Ok(owned.allocation()),
+            Source::Opened(_) => Err(Error::invalid(
+                "this memory was opened from a handle; pass that handle on instead of a new one",
+            )),
+        }
+    }
+
+    /// Its bytes, for the host.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
+    pub fn bytes(&self) -> Result<SharedBytes<'_>> {
+        let (segment, offset) = match &self.source {
+            Source::Owned(owned) => owned.segment(),
+            Source::Opened(opened) => opened.segment(),
+        };
+        let bytes = segment.host_bytes().ok_or_else(|| {
+            Error::Unsupported(
+                "the host cannot access this memory directly; copy it with a queue".into(),
+            )
+        })?;
+        bytes.slice(offset, self.len())
+    }
+
+    /// Copies bytes out, starting at `offset`, on the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they are not all inside; as [`bytes`](Self::bytes).
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        self.bytes()?.read(offset, into)
+    }
+
+    /// Copies bytes in, starting at `offset`, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::ReadOnly`] if it was opened read-only.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.bytes()?.write(offset, from)
+    }
+
+    /// All of it as elements of a type.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it doesn't divide into elements; as [`bytes`](Self::bytes).
+    pub fn typed<T>(&self) -> Result<TypedSlice<'_, T>>
+    where
+        T: FromBytes + IntoBytes + Immutable,
+    {
+        self.bytes()?.typed()
+    }
+
+    /// All of it, for a command.
+    pub fn all(&self) -> MemoryRange {
+        MemoryRange {
+            address: self.start(),
+            len: self.len(),
+            access: self.access(),
+            keep: Some(self.keep()),
+        }
+    }
+
+    /// A part of it, for a command.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the part is not inside.
+    pub fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
+        self.all().range(offset, len)
+    }
+
+    fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        match &self.source {
+            Source::Owned(owned) => Arc::clone(owned.allocation()) as _,
+            Source::Opened(opened) => Arc::clone(opened) as _,
+        }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("start", &self.as_ptr())
+            .field("len", &self.len())
+            .field("access", &self.access())
+            .field("opened", &matches!(self.source, Source::Opened(_)))
+            .finish()
+    }
+}
+
+/// A range of memory that a command uses. Keeps its memory until the command is done.
+#[derive(Clone)]
+pub struct MemoryRange {
+    address: Address,
+    len: usize,
+    access: Access,
+    keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl MemoryRange {
+    /// Memory that this crate knows nothing of, or a mapped part of a
+    /// [`VirtualRange`](crate::VirtualRange).
+    ///
+    /// # Safety
+    /// From the submission of any command that uses the range until that command is done, `len`
+    /// bytes at `address` must be valid for the device's reads, and for its writes if `access`
+    /// allows them.
+    pub unsafe fn from_raw_parts(address: NonNull<u8>, len: usize, access: Access) -> Self {
+        Self {
+            address: Address::new(address),
+            len,
+            access,
+            keep: None,
+        }
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the part is not inside.
+    pub fn range(&self, offset: usize, len: usize) -> Result<Self> {
+        check_range(offset, len, self.len)?;
+        Ok(Self {
+            address: self.address.offset(offset),
+            len,
+            ..self.clone()
+        })
+    }
+
+    pub(crate) fn new(
+        address: Address,
+        len: usize,
+        access: Access,
+        keep: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self {
+            address,
+            len,
+            access,
+            keep,
+        }
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Error::ReadOnly),
+        }
+    }
+
+    pub(crate) fn into_place(self) -> Place {
+        Place {
+            address: self.address,
+            _keep: self.keep,
+        }
+    }
+}
+
+impl fmt::Debug for MemoryRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRange")
+            .field("address", &self.address)
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,67 @@
+//! Memory opened from a handle.
+
+use crate::backend::Segment;
+use crate::context::{ContextCore, Imported};
+use crate::error::{Error, Result};
+use crate::handle::Fields;
+use crate::os::address::Address;
+use crate::os::mapping::Access;
+use std::sync::Arc;
+
+/// One open of memory.
+pub(crate) struct Opened {
+    imported: Arc<Imported>,
+    record: u32,
+    offset: usize,
+    len: usize,
+    access: Access,
+}
+
+impl Opened {
+    #[inline]
+    pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
+        core.check(fields)?;
+        if fields.read_only && access == Access::ReadWrite {
+            return Err(Error::ReadOnly);
+        }
+        let imported = core.imported(fields, access)?;
+        let available = imported.memory.len() as u64;
+        // The handle was checked against its own claim, this is what is really mapped.
+        if fields.segment_length != available {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: available,
+            });
+        }
+        imported.attachment.hold(fields.record, fields.generation)?;
+        Ok(Self {
+            record: fields.record,
+            offset: fields.offset as usize,
+            len: fields.length as usize,
+            access,
+            imported,
+        })
+    }
+
+    pub(super) fn start(&self) -> Address {
+        Address::new(self.imported.memory.start()).offset(self.offset)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
+        (&*self.imported.memory, self.offset)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.imported.attachment.release(self.record);
+    }
+}

@@ -1,0 +1,70 @@
+//! futex(2) between processes, on the upper half of a 64-bit word.
+//!
+//! The words lie in shared memory, so the process-private flag is never set.
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
+
+/// Words that one futex_waitv(2) call can watch.
+const WAITV_MAX: usize = 128;
+/// How often [`sleep_any`] looks where the kernel cannot watch all of its words.
+const POLL: Duration = Duration::from_millis(1);
+
+/// The half of `word` that holds the sequence.
+fn upper(word: &AtomicU64) -> &AtomicU32 {
+    const INDEX: usize = if cfg!(target_endian = "little") { 1 } else { 0 };
+    // SAFETY: a u64 is two u32s with a weaker alignment, all accesses are atomic, and the result
+    // borrows from `word`.
+    unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(INDEX) }
+}
+
+/// Sleeps until somebody wakes the word, unless its upper half is not `expected`; at most `limit`.
+/// May return for no reason.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    let limit = limit.try_into().ok();
+    // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
+    let _ = futex::wait(upper(word), futex::Flags::empty(), expected, limit.as_ref());
+}
+
+/// Like [`sleep`], on several words at once.
+pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+    if words.len() <= WAITV_MAX {
+        let waits: Vec<_> = words
+            .iter()
+            .map(|(word, expected)| {
+                let mut wait = futex::Wait::new();
+                wait.val = u64::from(*expected);
+                wait.uaddr = futex::WaitPtr::new(ptr::from_ref(upper(word)).cast_mut().cast());
+                wait.flags = futex::WaitFlags::SIZE_U32;
+                wait
+            })
+            .collect();
+        let now = clock_gettime(ClockId::Monotonic);
+        let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_add(limit);
+        let end = end.try_into().ok();
+        let result = futex::waitv(
+            &waits,
+            futex::WaitvFlags::empty(),
+            end.as_ref(),
+            ClockId::Monotonic,
+        );
+        if !matches!(result, Err(Errno::NOSYS)) {
+            return;
+        }
+    }
+    // A kernel before 5.16, or more words than it watches at once.
+    match words.first() {
+        Some((word, expected)) => sleep(word, *expected, limit.min(POLL)),
+        None => std::thread::sleep(limit.min(POLL)),
+    }
+}
+
+/// Wakes all sleepers of the word, in every process.
+pub(crate) fn wake_all(word: &AtomicU64) {
+    const EVERYBODY: u32 = i32::MAX as u32;
+    let _ = futex::wake(upper(word), futex::Flags::empty(), EVERYBODY);
+}

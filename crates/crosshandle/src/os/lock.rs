@@ -1,0 +1,44 @@
+//! fcntl(2) record locks as proof of life.
+//!
+//! The kernel drops a process's record locks when the process ends, however it ends, and any
+//! process that has the file can ask whether a lock is held: no permission, no pid and no
+//! connection is needed, and PID namespaces don't matter. `fork` does not pass the locks on.
+//!
+//! POSIX drops *all* of a process's locks on a file when it closes *any* descriptor of that file.
+//! So a process must hold exactly one descriptor of a file that it has locked.
+
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Locks byte `index` for this process until it ends or closes the file.
+pub(crate) fn hold(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
+    control(file, libc::F_SETLK, libc::F_WRLCK, index).map(drop)
+}
+
+/// Whether another process holds byte `index`.
+pub(crate) fn is_held_elsewhere(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
+    let lock = control(file, libc::F_GETLK, libc::F_WRLCK, index)?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn control(
+    file: BorrowedFd<'_>,
+    command: libc::c_int,
+    kind: libc::c_int,
+    index: u64,
+) -> Result<libc::flock, Errno> {
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: libc::off_t::try_from(index).map_err(|_| Errno::INVAL)?,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the descriptor is open for the call, and `lock` is a valid flock that fcntl may
+    // write to.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) };
+    if result == -1 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok(lock)
+}

@@ -1,0 +1,215 @@
+//! Mappings of descriptors and reservations of addresses.
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+/// The size of a huge page, and the alignment that a mapping needs to use them.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// What may be done with mapped memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// Reading only: a write is a fault.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::ReadOnly => ProtFlags::READ,
+            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
+/// The size of a page in bytes.
+pub(crate) fn page_size() -> usize {
+    rustix::param::page_size()
+}
+
+/// Addresses that belong to us, until drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is only an address and a length; what may be done with the bytes is decided
+// where they are accessed.
+unsafe impl Send for Mapping {}
+// SAFETY: as above: no method of a shared mapping touches the bytes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a shared file at an address that is a multiple of `align`.
+    /// Pages are made when they are first touched.
+    pub(crate) fn shared(
+        file: impl AsFd,
+        len: usize,
+        align: usize,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        if align <= page_size() {
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let start = unsafe {
+                mm::mmap(
+                    ptr::null_mut(),
+                    len,
+                    access.protection(),
+                    MapFlags::SHARED,
+                    file,
+                    0,
+                )
+            }?;
+            return Self::new(start, len);
+        }
+        let mapping = Self::reserve(len, align)?;
+        mapping.place(0, file, 0, len, access)?;
+        Ok(mapping)
+    }
+
+    /// Reserves addresses without memory: touching them is a fault.
+    pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
+        let slack = len.checked_add(align).ok_or(Errno::NOMEM)?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            mm::mmap_anonymous(
+                ptr::null_mut(),
+                slack,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let whole = Self::new(start, slack)?;
+        let skip = start.cast::<u8>().align_offset(align);
+        // SAFETY: `skip` ≤ `align`, so that all three parts lie in the mapping just made, which
+        // nobody knows yet. A part of length zero is not unmapped.
+        unsafe {
+            let start = start.cast::<u8>().add(skip);
+            let tail = slack - skip - len;
+            if skip > 0 {
+                mm::munmap(whole.start.as_ptr().cast(), skip)?;
+            }
+            if tail > 0 {
+                mm::munmap(start.add(len).cast(), tail)?;
+            }
+            std::mem::forget(whole);
+            Self::new(start.cast(), len)
+        }
+    }
+
+    fn new(start: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {
+        let start = NonNull::new(start.cast()).ok_or(Errno::FAULT)?;
+        Ok(Self { start, len })
+    }
+
+    /// Replaces `len` bytes at `offset` by those of a file from `file_offset` on.
+    pub(crate) fn place(
+        &self,
+        offset: usize,
+        file: impl AsFd,
+        file_offset: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<(), Errno> {
+        let start = self.part(offset, len)?;
+        // SAFETY: the addresses are ours (checked above), so that MAP_FIXED replaces nothing of
+        // anybody else's.
+        unsafe {
+            mm::mmap(
+                start.cast(),
+                len,
+                access.protection(),
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                file_offset,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `offset` a reservation without memory again.
+    pub(crate) fn vacate(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let start = self.part(offset, len)?;
+        // SAFETY: the addresses are ours, as above.
+        unsafe {
+            mm::mmap_anonymous(
+                start.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Changes what may be done with `len` bytes at `offset`.
+    pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<(), Errno> {
+        let start = self.part(offset, len)?;
+        let protection = match access {
+            Access::ReadOnly => MprotectFlags::READ,
+            Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
+        };
+        // SAFETY: the addresses are ours. Whoever still writes there gets a fault, as documented.
+        unsafe { mm::mprotect(start.cast(), len, protection) }
+    }
+
+    /// Gathers the pages of a range into huge pages, populating it. `false` where the kernel
+    /// can't, which loses nothing but speed.
+    pub(crate) fn collapse(&self, offset: usize, len: usize) -> bool {
+        let Ok(start) = self.part(offset, len) else {
+            return false;
+        };
+        for page in (0..len).step_by(HUGE_PAGE) {
+            // The kernel collapses only where a page is present. An atomic OR of nothing makes
+            // one and leaves what a peer may be writing alone.
+            // SAFETY: inside this writable mapping, byte-aligned, atomic.
+            unsafe {
+                (*start.add(page).cast::<std::sync::atomic::AtomicU8>())
+                    .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        const MADV_COLLAPSE: libc::c_int = 25;
+        // SAFETY: the range is ours, and collapsing changes no byte of it.
+        unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) == 0 }
+    }
+
+    /// Keeps the mapping out of core dumps.
+    pub(crate) fn exclude_from_dumps(&self) {
+        // SAFETY: the range is ours, and the advice changes no byte of it.
+        let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
+    }
+
+    fn part(&self, offset: usize, len: usize) -> Result<*mut u8, Errno> {
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        if end > self.len {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: `offset` ≤ `self.len`, so the result is in the mapping or just behind it.
+        Ok(unsafe { self.start.as_ptr().add(offset) })
+    }
+
+    /// Where the mapping starts.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: we own the range and nothing that we handed out outlives its owner.
+        let result = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
+        if let Err(error) = result {
+            tracing::warn!(%error, len = self.len, "could not unmap");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! memfd_create(2): memory with a descriptor and without a name.
+
+use rustix::fs::{self, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Creates `len` bytes of zeros that nobody can ever shrink or grow, so that no peer can turn a
+/// mapping into a `SIGBUS`. `name` shows in `/proc/PID/maps`.
+pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
+    let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    // Another user who is given a read-only descriptor must not be able to open it for writing.
+    fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    fs::ftruncate(&file, len)?;
+    fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The size of a file in bytes, and whether it is sealed against shrinking.
+pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
+    let len = fs::fstat(&file)?.st_size;
+    // Files that don't know seals answer EINVAL: not sealed.
+    let sealed = fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+    Ok((len.try_into().unwrap_or(0), sealed))
+}
+
+/// A second, read-only descriptor of our own file. Needs no permission: it is our own.
+pub(crate) fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,10 @@
+//! The operating system, thin and safe: one topic a module.
+
+pub(crate) mod address;
+pub(crate) mod futex;
+pub(crate) mod lock;
+pub(crate) mod mapping;
+pub(crate) mod memfd;
+pub(crate) mod process;
+pub(crate) mod shared_bytes;
+pub(crate) mod socket;

@@ -1,0 +1,50 @@
+//! This process and the machine it runs on.
+
+use std::sync::OnceLock;
+
+/// The number of the CPU that runs the caller at the moment.
+#[inline]
+pub(crate) fn current_cpu() -> u32 {
+    // SAFETY: takes no arguments and touches no memory of ours. With glibc it reads a word that
+    // the kernel keeps up to date, without a call.
+    let cpu = unsafe { libc::sched_getcpu() };
+    // -1 where the kernel cannot say: then everybody seems to share one CPU and nobody spins.
+    cpu as u32
+}
+
+/// A number that is the same in all processes of one running kernel, containers included, and
+/// differs between machines and boots. Never zero.
+pub(crate) fn host_identity() -> u64 {
+    static IDENTITY: OnceLock<u64> = OnceLock::new();
+    *IDENTITY.get_or_init(|| {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let digits: String = boot_id
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_hexdigit)
+            .take(16)
+            .collect();
+        // Without /proc all such processes count as one host; the broker still decides.
+        u64::from_str_radix(&digits, 16).unwrap_or(1).max(1)
+    })
+}
+
+/// This process's number in its own PID namespace.
+pub(crate) fn pid() -> u32 {
+    std::process::id()
+}
+
+/// Fills `bytes` with random data of the kernel.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), rustix::io::Errno> {
+    getrandom::fill(bytes).map_err(|error| {
+        error
+            .raw_os_error()
+            .map_or(rustix::io::Errno::IO, rustix::io::Errno::from_raw_os_error)
+    })
+}
+
+/// Nanoseconds of the system's monotonic clock, the same in all processes.
+pub(crate) fn monotonic_nanoseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

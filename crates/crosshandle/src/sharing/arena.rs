@@ -1,0 +1,158 @@
+//! The arena: what a context shares with every importer, in one memfd.
+
+use super::holding;
+use crate::counter::{Liveness, Owner, Slot};
+use crate::error::{Error, Result};
+use crate::os::mapping::{Access, Mapping};
+use crate::os::{lock, memfd};
+use std::mem::size_of;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Objects that one context can share at a time.
+pub(crate) const MAX_RECORDS: u32 = 1 << 20;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"XHARENA1");
+const RECORDS_AT: usize = 4096;
+const SLOTS_AT: usize = RECORDS_AT + MAX_RECORDS as usize * size_of::<Entry>();
+/// Most of it is never touched and takes no memory.
+const LEN: usize = SLOTS_AT + MAX_RECORDS as usize * size_of::<Slot>();
+/// Where the proofs of life are locked: far behind the last byte.
+const LOCKS_AT: u64 = 1 << 40;
+
+const _: () = assert!(SLOTS_AT.is_multiple_of(align_of::<Slot>()));
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    /// Records that were ever used: how far to look.
+    used: AtomicU32,
+}
+
+#[repr(C)]
+struct Entry {
+    generation: AtomicU32,
+    is_event: AtomicU32,
+}
+
+/// A mapped arena, the exporter's own or an importer's view of it.
+pub(crate) struct Arena {
+    mapping: Mapping,
+    /// The only descriptor of this file in this process: see `os::lock`.
+    file: Arc<OwnedFd>,
+}
+
+impl Arena {
+    /// A new, empty one.
+    pub(crate) fn create() -> Result<Self> {
+        let file = memfd::create("crosshandle-arena", LEN as u64)
+            .map_err(Error::os("creating an arena"))?;
+        let arena = Self::map(file)?;
+        arena.header().magic.store(MAGIC, Ordering::Release);
+        Ok(arena)
+    }
+
+    /// The one behind a descriptor that an exporter sent.
+    pub(super) fn open(file: OwnedFd) -> Result<Self> {
+        let (len, sealed) = memfd::check(&file).map_err(Error::os("looking at an arena"))?;
+        if len != LEN as u64 || !sealed {
+            return Err(Error::Protocol("its arena has another size or no seal"));
+        }
+        let arena = Self::map(file)?;
+        if arena.header().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Error::Protocol("its arena has another layout"));
+        }
+        Ok(arena)
+    }
+
+    fn map(file: OwnedFd) -> Result<Self> {
+        let mapping = Mapping::shared(&file, LEN, 1, Access::ReadWrite)
+            .map_err(Error::memory("mapping an arena", LEN))?;
+        mapping.exclude_from_dumps();
+        Ok(Self {
+            mapping,
+            file: Arc::new(file),
+        })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping is page-aligned, longer than a header, sealed against shrinking and
+        // lives as long as `self`. All fields are atomic, and any bits are valid in them.
+        unsafe { &*self.mapping.start().as_ptr().cast() }
+    }
+
+    fn entry(&self, record: u32) -> &Entry {
+        assert!(record < MAX_RECORDS);
+        // SAFETY: in bounds by the assertion and LEN; otherwise as for the header.
+        unsafe {
+            &*self
+                .mapping
+                .start()
+                .as_ptr()
+                .add(RECORDS_AT + record as usize * size_of::<Entry>())
+                .cast()
+        }
+    }
+
+    /// The generation of a record below [`MAX_RECORDS`].
+    #[inline]
+    pub(super) fn generation(&self, record: u32) -> &AtomicU32 {
+        &self.entry(record).generation
+    }
+
+    /// The event slot of a record below [`MAX_RECORDS`].
+    #[inline]
+    pub(crate) fn slot(&self, record: u32) -> &Slot {
+        assert!(record < MAX_RECORDS);
+        // SAFETY: in bounds by the assertion and LEN, aligned by the assertion on SLOTS_AT;
+        // otherwise as for the header.
+        unsafe {
+            &*self
+                .mapping
+                .start()
+                .as_ptr()
+                .add(SLOTS_AT + record as usize * size_of::<Slot>())
+                .cast()
+        }
+    }
+
+    /// Puts a record to use, for an event or for memory. The exporter only.
+    pub(super) fn begin(&self, record: u32, is_event: bool) -> u32 {
+        let entry = self.entry(record);
+        if is_event {
+            self.slot(record).reset();
+        }
+        entry.is_event.store(u32::from(is_event), Ordering::Relaxed);
+        self.header().used.fetch_max(record + 1, Ordering::AcqRel);
+        holding::begin(&entry.generation)
+    }
+
+    /// Fails the unfinished signals of dead owners in all events.
+    pub(super) fn bury(&self, liveness: &dyn Liveness) {
+        let used = self.header().used.load(Ordering::Acquire).min(MAX_RECORDS);
+        for record in 0..used {
+            if self.entry(record).is_event.load(Ordering::Acquire) != 0 {
+                self.slot(record).bury(liveness);
+            }
+        }
+    }
+
+    /// The descriptor to send to importers. Never duplicate it in this process.
+    pub(super) fn file(&self) -> &Arc<OwnedFd> {
+        &self.file
+    }
+
+    /// Declares this process to be `owner`, until it ends.
+    pub(super) fn prove_life(&self, owner: Owner) -> Result<()> {
+        lock::hold(self.file.as_fd(), LOCKS_AT + u64::from(owner.get()))
+            .map_err(Error::os("locking a place in an arena"))
+    }
+
+    /// Whether another process is `owner`. One system call.
+    pub(super) fn is_alive_elsewhere(&self, owner: Owner) -> bool {
+        let index = LOCKS_AT + u64::from(owner.get());
+        // Where the kernel cannot say, hang-ups still tell.
+        lock::is_held_elsewhere(self.file.as_fd(), index).unwrap_or(true)
+    }
+}

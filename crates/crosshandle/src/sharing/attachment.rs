@@ -1,0 +1,274 @@
+//! The importing process's half of sharing.
+
+use super::arena::{Arena, MAX_RECORDS};
+use super::exporter::{Exporter, Record};
+use super::holding;
+use super::ledger::Ledger;
+use crate::counter::{Liveness, Owner};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::{Reply, Request};
+use crate::exchange::{self, Connection, Next, PeerPolicy, Source, Watch, watch};
+use crate::handle::{Fields, Secret};
+use crate::os::mapping::Access;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+/// Where to look for exporters, and how patiently.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) policy: PeerPolicy,
+    pub(crate) timeout: Duration,
+}
+
+/// This process's place in one exporting context. There is at most one for each.
+pub(crate) struct Attachment {
+    /// `None` only while it is being dropped.
+    arena: Option<Arc<Arena>>,
+    ledger: Arc<Ledger>,
+    owner: Owner,
+    link: Link,
+    secret: Secret,
+}
+
+enum Link {
+    /// The exporter is this very process.
+    Local(Arc<Exporter>),
+    /// It is another one.
+    Remote {
+        connection: Connection,
+        gone: AtomicBool,
+        watch: OnceLock<Watch>,
+    },
+}
+
+/// Attachments to other processes by secret. `None`: one is being made or unmade.
+type Places = HashMap<Secret, Option<Weak<Attachment>>>;
+static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
+static CHANGED: Condvar = Condvar::new();
+
+impl Attachment {
+    /// The attachment to the context that made a handle, made now if there is none.
+    pub(crate) fn to(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let secret = fields.secret;
+        if let Some(exports) = exchange::local_exports(secret) {
+            let exporter = exports.as_any().downcast::<Exporter>();
+            let exporter = exporter.map_err(|_| Error::Stale)?;
+            return Ok(Arc::new(Self {
+                arena: Some(exporter.shared_arena()),
+                ledger: exporter.own_ledger()?,
+                owner: Owner::EXPORTER,
+                link: Link::Local(exporter),
+                secret,
+            }));
+        }
+        if exchange::address::exporter_id()? == fields.exporter {
+            // Ours, and its context is dropped.
+            return Err(Error::ExporterGone { pid: fields.pid });
+        }
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match places.get(&secret) {
+                None => break,
+                Some(place) => {
+                    // `None`: one is being made, or its drop has begun and closes the arena soon.
+                    if let Some(attachment) = place.as_ref().and_then(Weak::upgrade) {
+                        // First, since dropping the last attachment takes the lock.
+                        drop(places);
+                        if attachment.is_hung_up() {
+                            return Err(Error::ExporterGone { pid: fields.pid });
+                        }
+                        return Ok(attachment);
+                    }
+                }
+            }
+            places = CHANGED.wait(places).unwrap_or_else(PoisonError::into_inner);
+        }
+        places.insert(secret, None);
+        drop(places);
+        let result = Self::connect(fields, origin);
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        match &result {
+            Ok(attachment) => places.insert(secret, Some(Arc::downgrade(attachment))),
+            Err(_) => places.remove(&secret),
+        };
+        drop(places);
+        CHANGED.notify_all();
+        let attachment = result?;
+        // Only now, since a hang-up may drop the attachment.
+        attachment.watch_hang_up()?;
+        Ok(attachment)
+    }
+
+    fn connect(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let connection = Connection::open(
+            fields.exporter,
+            fields.pid,
+            origin.directory.as_deref(),
+            &origin.policy,
+            origin.timeout,
+        )?;
+        let (ledger, ledger_file) = Ledger::create()?;
+        let request = Request::Attach(fields.secret);
+        let (reply, file) = connection.ask(request, Some(ledger_file.as_fd()))?;
+        let Reply::Attached { owner } = reply else {
+            return Err(Error::Protocol("it answers another question"));
+        };
+        let owner = Owner::new(owner)
+            .filter(|owner| *owner != Owner::EXPORTER)
+            .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
+        let arena = Arena::open(file)?;
+        arena.prove_life(owner)?;
+        Ok(Arc::new(Self {
+            arena: Some(Arc::new(arena)),
+            ledger: Arc::new(ledger),
+            owner,
+            link: Link::Remote {
+                connection,
+                gone: AtomicBool::new(false),
+                watch: OnceLock::new(),
+            },
+            secret: fields.secret,
+        }))
+    }
+
+    fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
+        if let Link::Remote {
+            connection,
+            watch: place,
+            ..
+        } = &self.link
+        {
+            let notice = HangUp {
+                stream: connection.stream(),
+                attachment: Arc::downgrade(self),
+            };
+            let _ = place.set(watch(Arc::new(notice))?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        self.arena.as_deref().expect("present until drop")
+    }
+
+    /// Whom this process signals as.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Opens a record, to be given back with [`release`](Self::release).
+    #[inline]
+    pub(crate) fn hold(&self, record: u32, generation: u32) -> Result<()> {
+        if record >= MAX_RECORDS {
+            return Err(Error::Stale);
+        }
+        let count = self.ledger.count(record);
+        if holding::hold(count, self.arena().generation(record), generation) {
+            return Ok(());
+        }
+        Err(Error::Stale)
+    }
+
+    /// Closes a record.
+    #[inline]
+    pub(crate) fn release(&self, record: u32) {
+        holding::release(self.ledger.count(record));
+    }
+
+    /// Fetches the memory behind a record, and its size.
+    pub(crate) fn fetch(&self, record: Record, access: Access) -> Result<(Arc<OwnedFd>, u64)> {
+        match &self.link {
+            Link::Local(exporter) => {
+                use crate::exchange::{Exports, protocol::Refusal};
+                exporter
+                    .fetch(record.index, record.generation, access)
+                    .map_err(|refusal| match refusal {
+                        Refusal::ReadOnly => Error::ReadOnly,
+                        Refusal::NoRoom => Error::os("opening memory")(rustix::io::Errno::MFILE),
+                        _ => Error::Stale,
+                    })
+            }
+            Link::Remote { connection, .. } => {
+                let request = Request::Fetch {
+                    record: record.index,
+                    generation: record.generation,
+                    access,
+                };
+                match connection.ask(request, None)? {
+                    (Reply::Fetched { len }, file) => Ok((Arc::new(file), len)),
+                    _ => Err(Error::Protocol("it answers another question")),
+                }
+            }
+        }
+    }
+
+    /// Whether the exporter has hung up: nothing new can be fetched, what is open stays.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        match &self.link {
+            Link::Local(_) => false,
+            Link::Remote { gone, .. } => gone.load(Ordering::Acquire),
+        }
+    }
+}
+
+impl Liveness for Attachment {
+    fn is_dead(&self, owner: Owner) -> bool {
+        match &self.link {
+            Link::Local(exporter) => exporter.is_dead(owner),
+            Link::Remote { .. } if owner == self.owner => false,
+            Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
+            Link::Remote { .. } => !self.arena().is_alive_elsewhere(owner),
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let Link::Remote { watch, .. } = &mut self.link else {
+            return;
+        };
+        drop(watch.take());
+        // Closing the arena drops every lock that this process has on it, so nobody may attach
+        // anew before that: see `os::lock`.
+        self.arena = None;
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(place)) = places.get(&self.secret)
+            && place.strong_count() == 0
+        {
+            places.remove(&self.secret);
+        }
+        drop(places);
+        CHANGED.notify_all();
+    }
+}
+
+/// Notices that an exporter has hung up.
+struct HangUp {
+    stream: Arc<OwnedFd>,
+    attachment: Weak<Attachment>,
+}
+
+impl Source for HangUp {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    fn ready(&self) -> Next {
+        if let Some(attachment) = self.attachment.upgrade()
+            && let Link::Remote { gone, .. } = &attachment.link
+        {
+            gone.store(true, Ordering::Release);
+            attachment.arena().bury(&*attachment);
+        }
+        Next::Drop
+    }
+}

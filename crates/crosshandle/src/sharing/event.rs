@@ -1,0 +1,276 @@
+//! An event's core: its slot, who signals, and what keeps it in place.
+
+use super::arena::Arena;
+use super::attachment::Attachment;
+use super::deferred;
+use super::exporter::{Exporter, Record};
+use crate::counter::{
+    Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
+    Ticket, WaitError, WaitMode,
+};
+use crate::error::{Error, Result};
+use crate::os::process;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// An event that this process has, as its creator or by opening a handle.
+pub(crate) struct EventCore {
+    home: Home,
+    record: Record,
+    mode: WaitMode,
+    /// Whether a handle was ever made.
+    exported: AtomicBool,
+    /// Present if the event takes timestamps; then it cannot be shared.
+    pub(crate) profile: Option<Profile>,
+    /// Why the latest failed command of this process failed, in words.
+    failure: Mutex<Option<(u64, Arc<str>)>>,
+}
+
+enum Home {
+    Created(Arc<Exporter>),
+    Opened(Arc<Attachment>),
+}
+
+/// Timestamps of the command that signalled last, in nanoseconds of the monotonic clock.
+#[derive(Default)]
+pub(crate) struct Profile {
+    pub(crate) submitted: AtomicU64,
+    pub(crate) started: AtomicU64,
+    pub(crate) ended: AtomicU64,
+}
+
+impl Profile {
+    pub(crate) fn stamp(place: &AtomicU64) {
+        place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
+    }
+}
+
+impl EventCore {
+    pub(crate) fn create(
+        exporter: &Arc<Exporter>,
+        mode: WaitMode,
+        profiling: bool,
+    ) -> Result<Arc<Self>> {
+        let record = exporter.begin(true)?;
+        Ok(Arc::new(Self {
+            home: Home::Created(Arc::clone(exporter)),
+            record,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: profiling.then(Profile::default),
+            failure: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn open(
+        attachment: Arc<Attachment>,
+        record: Record,
+        mode: WaitMode,
+    ) -> Result<Arc<Self>> {
+        attachment.hold(record.index, record.generation)?;
+        Ok(Arc::new(Self {
+            home: Home::Opened(attachment),
+            record,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: None,
+            failure: Mutex::default(),
+        }))
+    }
+
+    /// The record to put into a handle, if this event was created here.
+    pub(crate) fn export(&self) -> Option<Record> {
+        match &self.home {
+            Home::Created(_) => {
+                if !self.exported.load(Ordering::Relaxed) {
+                    self.exported.store(true, Ordering::Relaxed);
+                }
+                Some(self.record)
+            }
+            Home::Opened(_) => None,
+        }
+    }
+
+    fn arena(&self) -> &Arena {
+        match &self.home {
+            Home::Created(exporter) => exporter.arena(),
+            Home::Opened(attachment) => attachment.arena(),
+        }
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        self.arena().slot(self.record.index)
+    }
+
+    fn owner(&self) -> Owner {
+        match &self.home {
+            Home::Created(_) => Owner::EXPORTER,
+            Home::Opened(attachment) => attachment.owner(),
+        }
+    }
+
+    fn liveness(&self) -> &dyn Liveness {
+        match &self.home {
+            Home::Created(exporter) => &**exporter,
+            Home::Opened(attachment) => &**attachment,
+        }
+    }
+
+    /// Signals from the host, at once if nothing earlier is unfinished; otherwise as soon as
+    /// that is done, without blocking. Returns the signal's number.
+    #[inline]
+    pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
+        match self.slot().signal(self.owner()) {
+            Ok(Signalled::Complete(number)) => Ok(number),
+            other => self.signal_later(other),
+        }
+    }
+
+    /// The same for all numbers up to `value`.
+    pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
+        let signalled = self.slot().signal_up_to(self.owner(), value);
+        self.signal_later(signalled)
+    }
+
+    #[cold]
+    fn signal_later(self: &Arc<Self>, signalled: Result<Signalled, IssueError>) -> Result<u64> {
+        match signalled.map_err(explain)? {
+            Signalled::Complete(number) => Ok(number),
+            Signalled::Submitted(tickets) => {
+                let number = tickets.last().map_or(0, |ticket| ticket.number);
+                for ticket in tickets {
+                    self.complete(ticket, Ok(()));
+                }
+                Ok(number)
+            }
+        }
+    }
+
+    /// Takes a number for a command that completes later.
+    pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.slot().issue(self.owner()).map_err(explain)
+    }
+
+    /// Completes a ticket, or has it completed when its turn comes. Never blocks.
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
+        if let Err(message) = &result {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some((ticket.number, Arc::clone(message)));
+        }
+        if self.try_complete(ticket, result.is_ok()) == Completion::TooEarly {
+            deferred::complete_later(Arc::clone(self), ticket, result.is_ok());
+        }
+    }
+
+    pub(super) fn try_complete(&self, ticket: Ticket, succeeded: bool) -> Completion {
+        if succeeded {
+            self.slot().complete(ticket)
+        } else {
+            self.slot().fail(ticket, FailureReason::CommandFailed)
+        }
+    }
+
+    /// Fails what a dead process left unfinished in this event.
+    pub(super) fn bury(&self) {
+        self.slot().bury(self.liveness());
+    }
+
+    /// The number to wait for now, unless all is complete.
+    #[inline]
+    pub(crate) fn unfinished(&self) -> Option<u64> {
+        self.slot().unfinished()
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.slot().issued()
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.slot().completed()
+    }
+
+    /// How a signal ended, if it has.
+    pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
+        match self.slot().outcome(number) {
+            Outcome::Pending => None,
+            Outcome::Complete => Some(Ok(())),
+            Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
+        }
+    }
+
+    /// Waits for a signal, submitted or not.
+    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        self.slot()
+            .wait(number, self.mode, deadline, self.liveness())
+            .map_err(|error| self.error_of(number, error))
+    }
+
+    pub(crate) fn mode(&self) -> WaitMode {
+        self.mode
+    }
+
+    /// The event's part in a wait for several.
+    pub(crate) fn target(&self, number: u64) -> Target<'_> {
+        Target {
+            slot: self.slot(),
+            number,
+            liveness: self.liveness(),
+        }
+    }
+
+    pub(crate) fn error_of(&self, number: u64, error: WaitError) -> Error {
+        match error {
+            WaitError::TimedOut => Error::TimedOut("waiting for an event"),
+            WaitError::Failed(reason) => self.failure_of(number, reason),
+            WaitError::Abandoned => Error::PeerDied,
+        }
+    }
+
+    fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
+        if reason == FailureReason::OwnerDied {
+            return Error::PeerDied;
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let message = failure.as_ref().filter(|(failed, _)| *failed == number);
+        Error::CommandFailed(message.map_or_else(
+            || "the process that ran it knows why".into(),
+            |(_, message)| Arc::clone(message),
+        ))
+    }
+}
+
+impl Drop for EventCore {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Created(exporter) => {
+                let exported = *self.exported.get_mut();
+                exporter.retire(self.record, exported, None);
+                if exported {
+                    exporter.reclaim();
+                }
+            }
+            Home::Opened(attachment) => attachment.release(self.record.index),
+        }
+    }
+}
+
+fn explain(error: IssueError) -> Error {
+    match error {
+        IssueError::TooManyOwners => Error::LimitReached {
+            what: "too many processes have unfinished signals on this event in turns".into(),
+            remedy: "wait for some of them before signalling".into(),
+        },
+        IssueError::Exhausted => Error::LimitReached {
+            what: "the event has counted to its end".into(),
+            remedy: "create a new one".into(),
+        },
+        IssueError::NotAhead(latest) => Error::invalid(format!(
+            "the event's value only grows: it is {latest} already"
+        )),
+        IssueError::TooFarAhead(most) => Error::invalid(format!(
+            "the event's value can be raised to {most} at most in one step"
+        )),
+    }
+}

@@ -1,0 +1,333 @@
+//! The exporting context's half of sharing.
+
+use super::arena::{Arena, MAX_RECORDS};
+use super::holding;
+use super::ledger::Ledger;
+use crate::counter::{Liveness, Owner};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Refusal;
+use crate::exchange::{self, Broker, Client, Exports, PeerPolicy, address};
+use crate::handle::Secret;
+use crate::os::mapping::Access;
+use crate::os::process;
+use std::any::Any;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// Memory that can be shared: something with a descriptor.
+pub(crate) trait Shared: Send + Sync {
+    /// Bytes behind the descriptor.
+    fn len(&self) -> usize;
+
+    /// A descriptor that allows this access and no more.
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
+}
+
+/// A record in use: one shared or shareable object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// What an export record lets importers fetch.
+struct Export {
+    memory: Arc<dyn Shared>,
+    access: Access,
+}
+
+#[derive(Default)]
+struct Records {
+    free: Vec<u32>,
+    used: u32,
+    exports: HashMap<u32, Export>,
+    /// Freed, but still open somewhere; with what must not be reused until it is closed.
+    retired: Vec<(u32, Keep)>,
+    /// Nothing is reused any more, so nothing has to be kept.
+    is_closed: bool,
+}
+
+/// Something that is kept until no importer can see it.
+pub(crate) type Keep = Option<Box<dyn Any + Send + Sync>>;
+
+struct Importer {
+    ledger: Ledger,
+    client: Weak<Client>,
+}
+
+/// A context's exports.
+pub(crate) struct Exporter {
+    arena: Arc<Arena>,
+    secret: Secret,
+    policy: PeerPolicy,
+    directory: Option<PathBuf>,
+    broker: OnceLock<Arc<Broker>>,
+    records: Mutex<Records>,
+    importers: Mutex<HashMap<u16, Importer>>,
+    /// Opens by this process itself.
+    own_ledger: OnceLock<Arc<Ledger>>,
+    this: Weak<Exporter>,
+}
+
+impl Exporter {
+    pub(crate) fn new(policy: PeerPolicy, directory: Option<PathBuf>) -> Result<Arc<Self>> {
+        let mut secret = [0; 16];
+        process::random(&mut secret).map_err(Error::os("reading random bytes"))?;
+        // A handle with an all-zero secret is refused, so this one never occurs.
+        secret[0] |= 1;
+        let arena = Arena::create()?;
+        arena.prove_life(Owner::EXPORTER)?;
+        Ok(Arc::new_cyclic(|this| Self {
+            arena: Arc::new(arena),
+            secret: Secret::from_bytes(secret),
+            policy,
+            directory,
+            broker: OnceLock::new(),
+            records: Mutex::default(),
+            importers: Mutex::default(),
+            own_ledger: OnceLock::new(),
+            this: this.clone(),
+        }))
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub(crate) fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    /// Answers importers from now on, if it doesn't yet.
+    pub(crate) fn go_public(&self) -> Result<()> {
+        if self.broker.get().is_some() {
+            return Ok(());
+        }
+        let directories = address::directories(self.directory.as_deref());
+        let broker = Broker::listen(&directories[0], &self.policy)?;
+        let this: Weak<dyn Exports> = self.this.clone();
+        exchange::publish(self.secret, this);
+        // A thread that was faster has done the same; the broker is one and the same.
+        let _ = self.broker.set(broker);
+        Ok(())
+    }
+
+    /// A record for a new object.
+    pub(crate) fn begin(&self, is_event: bool) -> Result<Record> {
+        let index = self.records().take_index()?;
+        let generation = self.arena.begin(index, is_event);
+        Ok(Record { index, generation })
+    }
+
+    /// A record that lets importers fetch `memory`.
+    fn export(&self, memory: Arc<dyn Shared>, access: Access) -> Result<Record> {
+        let mut records = self.records();
+        let index = records.take_index()?;
+        records.exports.insert(index, Export { memory, access });
+        let generation = self.arena.begin(index, false);
+        Ok(Record { index, generation })
+    }
+
+    /// The record in `place`; made now if there is none.
+    pub(crate) fn export_at(
+        &self,
+        place: &OnceLock<Record>,
+        memory: &Arc<dyn Shared>,
+        access: Access,
+    ) -> Result<Record> {
+        self.go_public()?;
+        let record = self.export(Arc::clone(memory), access)?;
+        let kept = *place.get_or_init(|| record);
+        if kept != record {
+            // Another thread was faster.
+            self.retire(record, false, None);
+        }
+        Ok(kept)
+    }
+
+    /// Frees an object. `keep` is dropped once no importer has it open any more. An object of
+    /// which no handle was ever made (`!exported`) is free at once.
+    pub(crate) fn retire(&self, record: Record, exported: bool, keep: Keep) {
+        holding::retire(self.arena.generation(record.index));
+        let held = exported && self.is_held(record.index);
+        let mut records = self.records();
+        let export = records.exports.remove(&record.index);
+        if held && !records.is_closed {
+            records.retired.push((record.index, keep));
+        } else {
+            records.free.push(record.index);
+            drop(records);
+            drop(keep);
+        }
+        drop(export);
+    }
+
+    /// Lets go of what importers have closed in the meantime.
+    pub(crate) fn reclaim(&self) {
+        let mut freed = Vec::new();
+        {
+            let mut records = self.records();
+            if records.retired.is_empty() {
+                return;
+            }
+            let (held, free) = std::mem::take(&mut records.retired)
+                .into_iter()
+                .partition::<Vec<_>, _>(|(index, _)| self.is_held(*index));
+            records.retired = held;
+            for (index, keep) in free {
+                records.free.push(index);
+                freed.push(keep);
+            }
+        }
+        // Without the lock: dropping may retire more.
+        drop(freed);
+    }
+
+    /// Keeps nothing for importers from now on: its context allocates no more.
+    pub(crate) fn close(&self) {
+        let retired = {
+            let mut records = self.records();
+            records.is_closed = true;
+            std::mem::take(&mut records.retired)
+        };
+        drop(retired);
+    }
+
+    fn is_held(&self, record: u32) -> bool {
+        let own = self.own_ledger.get();
+        own.is_some_and(|ledger| holding::is_held(ledger.count(record)))
+            || self
+                .importers()
+                .values()
+                .any(|importer| holding::is_held(importer.ledger.count(record)))
+    }
+
+    /// The ledger for opens by this process itself.
+    pub(super) fn own_ledger(&self) -> Result<Arc<Ledger>> {
+        if let Some(ledger) = self.own_ledger.get() {
+            return Ok(Arc::clone(ledger));
+        }
+        let (ledger, _) = Ledger::create()?;
+        Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    pub(super) fn shared_arena(&self) -> Arc<Arena> {
+        Arc::clone(&self.arena)
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn importers(&self) -> MutexGuard<'_, HashMap<u16, Importer>> {
+        self.importers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Records {
+    fn take_index(&mut self) -> Result<u32> {
+        if let Some(index) = self.free.pop() {
+            return Ok(index);
+        }
+        if self.used == MAX_RECORDS {
+            return Err(Error::LimitReached {
+                what: format!("this context shares {MAX_RECORDS} objects already"),
+                remedy: "free some, or use a second context".into(),
+            });
+        }
+        self.used += 1;
+        Ok(self.used - 1)
+    }
+}
+
+impl Liveness for Exporter {
+    fn is_dead(&self, owner: Owner) -> bool {
+        owner != Owner::EXPORTER
+            && (!self.importers().contains_key(&owner.get())
+                || !self.arena.is_alive_elsewhere(owner))
+    }
+}
+
+impl Exports for Exporter {
+    fn admits(&self, uid: u32) -> bool {
+        self.policy.admits(uid)
+    }
+
+    fn attach(&self, client: Arc<Client>, ledger: OwnedFd) -> Result<(u16, Arc<OwnedFd>), Refusal> {
+        let ledger = Ledger::open(&ledger).map_err(|error| match error {
+            Error::Protocol(_) => Refusal::BadRequest,
+            _ => Refusal::NoRoom,
+        })?;
+        let mut importers = self.importers();
+        let owner = (Owner::EXPORTER.get() + 1..=Owner::MAX)
+            .find(|owner| !importers.contains_key(owner))
+            .ok_or(Refusal::NoRoom)?;
+        let client = Arc::downgrade(&client);
+        importers.insert(owner, Importer { ledger, client });
+        Ok((owner, Arc::clone(self.arena.file())))
+    }
+
+    fn fetch(
+        &self,
+        record: u32,
+        generation: u32,
+        access: Access,
+    ) -> Result<(Arc<OwnedFd>, u64), Refusal> {
+        let memory = {
+            let records = self.records();
+            let export = records.exports.get(&record).ok_or(Refusal::Stale)?;
+            // Under the lock, so that the export found is the one of this generation.
+            let current = self
+                .arena
+                .generation(record)
+                .load(std::sync::atomic::Ordering::SeqCst);
+            if current != generation {
+                return Err(Refusal::Stale);
+            }
+            if access == Access::ReadWrite && export.access == Access::ReadOnly {
+                return Err(Refusal::ReadOnly);
+            }
+            Arc::clone(&export.memory)
+        };
+        let descriptor = memory.descriptor(access).map_err(|_| Refusal::NoRoom)?;
+        Ok((descriptor, memory.len() as u64))
+    }
+
+    fn detach(&self, owner: u16) {
+        /// The importer hung up, so nothing of its is under way, whatever its lock says.
+        struct Gone(u16);
+        impl Liveness for Gone {
+            fn is_dead(&self, owner: Owner) -> bool {
+                owner.get() == self.0
+            }
+        }
+        // Buried before its number can go to somebody else.
+        self.arena.bury(&Gone(owner));
+        self.importers().remove(&owner);
+        self.reclaim();
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if self.broker.get().is_some() {
+            exchange::withdraw(self.secret);
+        }
+        let clients: Vec<_> = self
+            .importers()
+            .drain()
+            .filter_map(|(_, importer)| importer.client.upgrade())
+            .collect();
+        for client in clients {
+            client.hang_up();
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What a context shares: who exports it, who has it open, and when it may be reused.
+//!
+//! An exporting context has an **arena**: one memfd with a generation for each shared object (its
+//! *record*) and the counters of its events. Every importing process maps it once, so that opening
+//! the thousandth object costs no system call.
+//!
+//! Every importing process brings a **ledger**: one memfd in which it counts its opens of each
+//! record. The exporter reads the ledgers before it reuses what it freed; when an importer dies,
+//! its ledger goes with it, and nothing has to be repaired.
+//!
+//! [`Exporter`] is the exporting context's half, [`Attachment`] the importing process's.
+
+mod arena;
+mod attachment;
+mod deferred;
+mod event;
+mod exporter;
+mod holding;
+mod ledger;
+
+pub(crate) use attachment::{Attachment, Origin};
+pub(crate) use event::{EventCore, Profile};
+pub(crate) use exporter::{Exporter, Keep, Record, Shared};
