@@ -1,4 +1,83 @@
-//! Crosshandle: device memory and events shared between processes through small handles.
+//! Device memory and events, shared between processes through small handles.
+//!
+//! One process *gets* a handle to a piece of memory or to an event. The handle is plain bytes,
+//! and travels any way the application likes. Another process *opens* it and holds the same
+//! object: the same bytes, the same state, no copy. The meaning follows the inter-process
+//! communication extension of oneAPI's Unified Runtime.
+//!
+//! ```no_run
+//! use crosshandle::{Context, Device};
+//!
+//! # fn main() -> crosshandle::Result<()> {
+//! // The producer.
+//! let context = Context::new(&Device::find("host")?)?;
+//! let memory = context.allocate(1 << 20)?;
+//! let ready = context.create_event()?;
+//! println!("{} {}", memory.handle()?, ready.handle()?);
+//! memory.write(0, b"hello")?;
+//! ready.signal()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```no_run
+//! use crosshandle::{Context, Device};
+//!
+//! # fn consume(memory: &str, ready: &str) -> crosshandle::Result<()> {
+//! // The consumer, in another process, given the two words.
+//! let context = Context::new(&Device::find("host")?)?;
+//! let memory = context.open_memory(&memory.parse()?)?;
+//! let ready = context.open_event(&ready.parse()?)?;
+//! ready.wait_value(1)?;
+//! let mut greeting = [0; 5];
+//! memory.read(0, &mut greeting)?;
+//! assert_eq!(&greeting, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The nouns
+//! | noun | what it is | where it lives |
+//! |---|---|---|
+//! | [`Device`] | where memory lives and queues run | `device` |
+//! | [`Context`] | allocates, exports and opens on one device | `context/` |
+//! | [`Memory`] | a range of bytes, allocated here or opened | `memory/` |
+//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical` |
+//! | [`Event`] | a counter of signals that processes wait on | `event` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, signals and waits, run beside the host | `queue` |
+//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | what crosses | [`handle`] |
+//!
+//! # What happens
+//! `Memory::handle()` gives the allocation a *record* in the context's arena and writes its number,
+//! its place in its segment and the context's secret into a [`handle`]. `Context::open_memory`
+//! checks every byte of it, and, if the segment isn't mapped here yet, asks the exporter's
+//! *broker* for its descriptor: over a Unix socket, after a check of the user, without any ptrace
+//! permission. From then on nothing is asked any more: the next handle into that segment opens
+//! without a system call.
+//!
+//! An [`Event`] is a few counters in the same arena. A signal is one atomic operation, a wait one
+//! load, and only who really has to sleep calls the kernel. Signal *n* is a number, so that a wait
+//! is for a signal, and may be for one that is yet to come.
+//!
+//! # Lifetime
+//! Whoever has an object open keeps it. An exporter that frees memory or ends takes nothing from
+//! its importers; it reuses freed memory only once nobody has it open. Every open is closed by
+//! itself, on drop. Objects keep what they need: a `Memory` outlives its `Context`.
+//!
+//! # Death
+//! When a process ends, however it ends, its connection hangs up. The signals it had submitted and
+//! not finished fail with [`Error::PeerDied`] in all other processes, at once; so do waits for a
+//! value that nobody has submitted when the event's creator ends. Everybody else carries on.
+//!
+//! # Trust
+//! A handle is a capability of its [`Context`]: whoever has one can disturb that context's other
+//! shared events and what shares a segment with the memory, but nothing beyond. Handles and peers
+//! may be hostile: anything they send is checked, and what they write into shared memory can make
+//! data wrong, never memory unsafe.
+//!
+//! # Errors, threads, time
+//! All fallible calls return [`Error`], which keeps the system's or driver's own code. Everything
+//! is `Send` and `Sync`. Every blocking call has a form with a [`Duration`](std::time::Duration).
 
 #![deny(unsafe_code)]
 
@@ -12,11 +91,9 @@ mod error;
 mod event;
 mod exchange;
 pub mod handle;
-#[allow(unsafe_code)]
 mod memory;
 #[allow(unsafe_code)]
 mod os;
-#[allow(unsafe_code)]
 mod physical;
 mod platform;
 mod pool;

@@ -297,6 +297,7 @@ impl VirtualRange {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they don't lie in one mapping.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
         let access = self.check_mapped(offset, len)?;
         let start = Address::new(self.range.start()).offset(offset);

@@ -13,7 +13,15 @@ pub(crate) struct Ticket {
     /// The signal's number.
     pub(crate) number: u64,
     /// The number that the signal's word must stand at before (its lower 32 bits).
-    previous: u32,
+    pub(crate) previous: u32,
+}
+
+impl Ticket {
+    /// The first number that it completes: its own, or one before it after a jump.
+    fn first(self) -> u64 {
+        let step = (self.number as u32).wrapping_sub(self.previous);
+        (self.number + RING).saturating_sub(u64::from(step))
+    }
 }
 
 /// What a host signal came to.
@@ -33,7 +41,8 @@ pub(crate) enum IssueError {
     TooManyOwners,
     /// The event has counted to its end, or the value asked for lies beyond it.
     Exhausted,
-    /// The value asked for is more than 2³⁰ ahead; the number is the greatest one possible now.
+    /// The value asked for is more than 2²⁹ ahead of what is unfinished; the number is the
+    /// greatest one possible now.
     TooFarAhead(u64),
     /// The value asked for has been submitted already; the number is the latest one.
     NotAhead(u64),
@@ -199,8 +208,14 @@ impl Slot {
     fn take(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
-        } else if current.owner() != owner.get() {
-            self.close_run(current)?;
+        } else {
+            let limit = self.completed() + WINDOW;
+            if number > limit {
+                return Err(IssueError::TooFarAhead(limit));
+            }
+            if current.owner() != owner.get() {
+                self.close_run(current)?;
+            }
         }
         let next = Issued::pending(number, owner).0 | current.0 & WATCHED;
         Ok(self
@@ -212,19 +227,31 @@ impl Slot {
     /// Writes down that `latest` ends its owner's run, before somebody else takes the next number.
     #[cold]
     fn close_run(&self, latest: Issued) -> Result<(), IssueError> {
-        let place = &self.runs[(latest.number() % RUNS as u64) as usize];
-        let old = place.load(Ordering::Acquire);
-        let recorded = Issued(old).number();
-        // A greater number there means that `latest` is out of date; taking a number will fail.
-        if recorded >= latest.number() {
+        let completed = self.completed();
+        for offset in 0..RUNS as u64 {
+            let place = &self.runs[((latest.number() + offset) % RUNS as u64) as usize];
+            let mut old = place.load(Ordering::Acquire);
+            loop {
+                let recorded = Issued(old).number();
+                // A greater number means that `latest` is out of date; taking a number will fail.
+                if recorded >= latest.number() {
+                    return Ok(());
+                }
+                if recorded > completed {
+                    break;
+                }
+                // If it fails, it may be for an earlier number that somebody slow has written.
+                match place.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => return Ok(()),
+                    Err(seen) => old = seen,
+                }
+            }
+        }
+        // What is out of date says nothing about now; taking a number will fail.
+        if self.load_issued() != latest {
             return Ok(());
         }
-        if recorded > self.completed() {
-            return Err(IssueError::TooManyOwners);
-        }
-        // If this fails, somebody else wrote the same record or a later one.
-        let _ = place.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Relaxed);
-        Ok(())
+        Err(IssueError::TooManyOwners)
     }
 
     /// Completes a signal and wakes its waiters.
@@ -234,10 +261,12 @@ impl Slot {
 
     /// Completes a signal as failed and wakes its waiters.
     pub(crate) fn fail(&self, ticket: Ticket, reason: FailureReason) -> Completion {
-        let word = self.word(ticket.number);
-        if sequence(word.load(Ordering::Acquire)) == ticket.previous {
-            self.record_failure(ticket.number, ticket.number, reason);
+        let word = self.word(ticket.number).load(Ordering::Acquire);
+        if sequence(word) != ticket.previous {
+            // Its turn may come from now on, but nothing is written down yet.
+            return not_its_turn(word, ticket);
         }
+        self.record_failure(ticket.first(), ticket.number, reason);
         self.finish(ticket, FAILED)
     }
 
@@ -247,11 +276,7 @@ impl Slot {
         let mut current = word.load(Ordering::Acquire);
         loop {
             if sequence(current) != ticket.previous {
-                return if reached(sequence(current), ticket.number) {
-                    Completion::Superseded
-                } else {
-                    Completion::TooEarly
-                };
+                return not_its_turn(current, ticket);
             }
             match word.compare_exchange_weak(current, done, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(old) => {
@@ -267,12 +292,18 @@ impl Slot {
     /// Says that the signals `first..=last` of one word failed. Before the word says so.
     pub(super) fn record_failure(&self, first: u64, last: u64, reason: FailureReason) {
         let index = (last % RING) as usize;
-        // The end first: a reader in between sees too wide a range, never too narrow a one.
-        self.failed_to[index].fetch_max(
+        let (from, to) = (&self.failed_from[index], &self.failed_to[index]);
+        let recorded = to.load(Ordering::Acquire) >> FailureReason::BITS;
+        // Failures that follow one another make one range, so that none of them is forgotten.
+        if recorded == 0 || recorded + RING < first {
+            // The start first: readers take the end first, so they never see too wide a range,
+            // which would make failures of the successes between two.
+            from.fetch_max(first, Ordering::AcqRel);
+        }
+        to.fetch_max(
             last << FailureReason::BITS | reason as u64,
             Ordering::AcqRel,
         );
-        self.failed_from[index].fetch_max(first, Ordering::AcqRel);
     }
 
     /// Tells waiters where signals come from, so that they spin only if that is another CPU.
@@ -282,6 +313,15 @@ impl Slot {
         if self.signaller_cpu.load(Ordering::Relaxed) != cpu {
             self.signaller_cpu.store(cpu, Ordering::Relaxed);
         }
+    }
+}
+
+/// Why a signal cannot complete on `word`, which does not stand at the number before.
+fn not_its_turn(word: u64, ticket: Ticket) -> Completion {
+    if reached(sequence(word), ticket.number) {
+        Completion::Superseded
+    } else {
+        Completion::TooEarly
     }
 }
 

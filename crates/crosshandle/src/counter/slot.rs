@@ -16,8 +16,9 @@ const NUMBER_SHIFT: u32 = OWNER_BITS + 2;
 /// The greatest signal number.
 pub(super) const MAX_NUMBER: u64 = (1 << (64 - NUMBER_SHIFT)) - 1;
 
-/// How far apart numbers may be where only their lower 32 bits are compared, with room to spare.
-pub(super) const WINDOW: u64 = 1 << 30;
+/// How far ahead a signal may be of what is unfinished. A word may be left behind by two of these
+/// and a few numbers more, and only lower halves within 2³¹ of each other compare rightly.
+pub(super) const WINDOW: u64 = 1 << 29;
 
 /// Set in a completion word whose signal failed; `failed_*` says which and why.
 pub(super) const FAILED: u64 = 1 << 31;
@@ -119,13 +120,15 @@ pub(crate) struct Slot {
     _line_1: [u32; 15],
 
     /// For each word the last range of failed signals: first number, then last number and reason.
-    /// Both only grow, so that a survivor that comes late undoes nothing.
+    /// Both only grow, so that a survivor that comes late undoes nothing. A failure behind a
+    /// success starts a new range, and the one before is forgotten.
     pub(super) failed_from: [AtomicU64; RING as usize],
     _line_2: u64,
     pub(super) failed_to: [AtomicU64; RING as usize],
     _line_3: u64,
 
-    /// Where runs of one owner ended, stored at `number mod 16`, in the form of `issued`.
+    /// Where runs of one owner ended, in the form of `issued`: at `number mod 16`, or at the next
+    /// place that no unfinished signal needs.
     pub(super) runs: [AtomicU64; RUNS],
 }
 

@@ -211,18 +211,17 @@ impl Client {
     }
 
     fn answer(&self, message: &[u8], descriptor: Option<OwnedFd>) -> Result<(), Errno> {
-        let answer = Request::decode(message)
-            .map_err(|bad| match bad {
-                BadMessage::Version => Refusal::Version,
-                BadMessage::Malformed(_) => Refusal::BadRequest,
-            })
-            .and_then(|request| self.grant(request, descriptor));
-        match answer {
-            Ok((reply, granted)) => {
-                socket::send(&self.stream, &reply.encode(), Some(granted.as_fd()))
-            }
-            Err(refusal) => socket::send(&self.stream, &Reply::Refused(refusal).encode(), None),
-        }
+        let (answer, serial) = match Request::decode(message) {
+            Ok((request, serial)) => (self.grant(request, descriptor), serial),
+            Err(BadMessage::Version) => (Err(Refusal::Version), 0),
+            Err(BadMessage::Malformed(_)) => (Err(Refusal::BadRequest), 0),
+        };
+        let (reply, granted) = match answer {
+            Ok((reply, granted)) => (reply, Some(granted)),
+            Err(refusal) => (Reply::Refused(refusal), None),
+        };
+        let granted = granted.as_ref().map(|file| file.as_fd());
+        socket::send(&self.stream, &reply.encode(serial), granted)
     }
 
     fn grant(
@@ -270,18 +269,16 @@ impl Source for Client {
 
     fn ready(&self) -> Next {
         let mut buffer = [0; REQUEST_SIZE];
-        loop {
-            let result = match socket::receive(&self.stream, &mut buffer) {
-                Ok(Received::Message(len, descriptor)) => self.answer(&buffer[..len], descriptor),
-                Ok(Received::HungUp) => Err(Errno::CONNRESET),
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(()) => {}
-                Err(Errno::AGAIN) => return Next::Keep,
-                // Hung up, or neither listening nor making sense: no importer of ours.
-                Err(_) => return Next::Drop,
-            }
+        // One message a call: the next one is reported again, and others get their turn.
+        let result = match socket::receive(&self.stream, &mut buffer) {
+            Ok(Received::Message(len, descriptor)) => self.answer(&buffer[..len], descriptor),
+            Ok(Received::HungUp) => Err(Errno::CONNRESET),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) | Err(Errno::AGAIN) => Next::Keep,
+            // Hung up, or neither listening nor making sense: no importer of ours.
+            Err(_) => Next::Drop,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The importer's side: asks an exporter's broker.
 
 use super::address::{self, PeerPolicy};
-use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
+use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use crate::error::{Error, Result};
 use crate::os::socket::{self, Received};
 use rustix::io::Errno;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// A connection to the broker of one exporting process.
 pub(crate) struct Connection {
     stream: Arc<OwnedFd>,
-    /// One question at a time.
-    turn: Mutex<()>,
+    /// One question at a time; the number of the last one.
+    turn: Mutex<Serial>,
     /// The exporter's process id, for messages.
     pid: u32,
     timeout: Duration,
@@ -64,18 +64,15 @@ impl Connection {
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, OwnedFd)> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = self.exchange(request, descriptor);
-        if matches!(result, Err(Error::TimedOut(_) | Error::Protocol(_))) {
-            // A late answer must not be taken for that to a later question.
-            let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
-        }
-        result
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        *turn = turn.wrapping_add(1).max(1);
+        self.exchange(request, *turn, descriptor)
     }
 
     fn exchange(
         &self,
         request: Request,
+        serial: Serial,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, OwnedFd)> {
         let gone = || Error::ExporterGone { pid: self.pid };
@@ -84,32 +81,35 @@ impl Connection {
             errno => Error::os("talking to the exporter")(errno),
         };
         let deadline = Instant::now() + self.timeout;
-        socket::send(&self.stream, &request.encode(), descriptor).map_err(lost)?;
+        socket::send(&self.stream, &request.encode(serial), descriptor).map_err(lost)?;
         let mut buffer = [0; REPLY_SIZE];
-        let (len, granted) = loop {
-            match socket::receive(&self.stream, &mut buffer) {
-                Ok(Received::Message(len, granted)) => break (len, granted),
+        let (reply, granted) = loop {
+            socket::wait_readable(self.stream.as_fd(), deadline).map_err(|errno| match errno {
+                Errno::TIMEDOUT => Error::TimedOut("waiting for the exporter's answer"),
+                errno => lost(errno),
+            })?;
+            let (len, granted) = match socket::receive(&self.stream, &mut buffer) {
+                Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::HungUp) => return Err(gone()),
-                Err(Errno::AGAIN) => {
-                    socket::wait_readable(self.stream.as_fd(), deadline).map_err(|errno| {
-                        match errno {
-                            Errno::TIMEDOUT => Error::TimedOut("waiting for the exporter's answer"),
-                            errno => lost(errno),
-                        }
-                    })?;
-                }
+                Err(Errno::AGAIN) => continue,
                 Err(errno) => return Err(lost(errno)),
+            };
+            match Reply::decode(&buffer[..len]) {
+                // 0: the broker could not even read the question.
+                Ok((reply, of)) if of == serial || of == 0 => break (reply, granted),
+                // Late: it belongs to a question that was given up.
+                Ok(_) => {}
+                Err(BadMessage::Version) => {
+                    return Err(Error::Protocol("it is of another version"));
+                }
+                Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what)),
             }
         };
-        match Reply::decode(&buffer[..len]) {
-            Ok(Reply::Refused(refusal)) => Err(self.explain(refusal)),
-            Ok(reply) => {
-                let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
-                Ok((reply, granted))
-            }
-            Err(BadMessage::Version) => Err(Error::Protocol("it is of another version")),
-            Err(BadMessage::Malformed(what)) => Err(Error::Protocol(what)),
+        if let Reply::Refused(refusal) = reply {
+            return Err(self.explain(refusal));
         }
+        let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
+        Ok((reply, granted))
     }
 
     fn explain(&self, refusal: Refusal) -> Error {

@@ -79,7 +79,7 @@ struct RawRequest {
     record: U32,
     generation: U32,
     access: U32,
-    reserved: U32,
+    serial: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -89,15 +89,19 @@ struct RawReply {
     version: U16,
     status: U16,
     owner: U16,
-    reserved: [U16; 3],
+    reserved: U16,
+    serial: U32,
     len: U64,
 }
 
 const ATTACH: u16 = 1;
 const FETCH: u16 = 2;
 
+/// Tells the answers on one connection apart: an answer has its question's number.
+pub(crate) type Serial = u32;
+
 impl Request {
-    pub(crate) fn encode(self) -> [u8; REQUEST_SIZE] {
+    pub(crate) fn encode(self, serial: Serial) -> [u8; REQUEST_SIZE] {
         let mut raw = RawRequest {
             magic: MAGIC,
             version: VERSION.into(),
@@ -106,7 +110,7 @@ impl Request {
             record: 0.into(),
             generation: 0.into(),
             access: 0.into(),
-            reserved: 0.into(),
+            serial: serial.into(),
         };
         match self {
             Self::Attach(secret) => raw.secret = *secret.as_bytes(),
@@ -124,18 +128,15 @@ impl Request {
         zerocopy::transmute!(raw)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadMessage> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Serial), BadMessage> {
         let raw =
             RawRequest::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
-        if raw.reserved != 0 {
-            return Err(BadMessage::Malformed("reserved bits"));
-        }
-        match raw.operation.get() {
+        let request = match raw.operation.get() {
             ATTACH if raw.record == 0 && raw.generation == 0 && raw.access == 0 => {
-                Ok(Self::Attach(Secret::from_bytes(raw.secret)))
+                Self::Attach(Secret::from_bytes(raw.secret))
             }
-            FETCH if raw.secret == [0; 16] => Ok(Self::Fetch {
+            FETCH if raw.secret == [0; 16] => Self::Fetch {
                 record: raw.record.get(),
                 generation: raw.generation.get(),
                 access: match raw.access.get() {
@@ -143,14 +144,15 @@ impl Request {
                     1 => Access::ReadWrite,
                     _ => return Err(BadMessage::Malformed("access")),
                 },
-            }),
-            _ => Err(BadMessage::Malformed("operation")),
-        }
+            },
+            _ => return Err(BadMessage::Malformed("operation")),
+        };
+        Ok((request, raw.serial.get()))
     }
 }
 
 impl Reply {
-    pub(crate) fn encode(self) -> [u8; REPLY_SIZE] {
+    pub(crate) fn encode(self, serial: Serial) -> [u8; REPLY_SIZE] {
         let (status, owner, len) = match self {
             Self::Attached { owner } => (0, owner, 0),
             Self::Fetched { len } => (0, 0, len),
@@ -161,27 +163,29 @@ impl Reply {
             version: VERSION.into(),
             status: status.into(),
             owner: owner.into(),
-            reserved: [0.into(); 3],
+            reserved: 0.into(),
+            serial: serial.into(),
             len: len.into(),
         };
         zerocopy::transmute!(raw)
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BadMessage> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Serial), BadMessage> {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
-        if raw.reserved.iter().any(|part| *part != 0) {
+        if raw.reserved != 0 {
             return Err(BadMessage::Malformed("reserved bits"));
         }
-        match (raw.status.get(), raw.owner.get(), raw.len.get()) {
-            (0, owner, 0) if owner != 0 => Ok(Self::Attached { owner }),
-            (0, 0, len) if len != 0 => Ok(Self::Fetched { len }),
+        let reply = match (raw.status.get(), raw.owner.get(), raw.len.get()) {
+            (0, owner, 0) if owner != 0 => Self::Attached { owner },
+            (0, 0, len) if len != 0 => Self::Fetched { len },
             (status, 0, 0) => Refusal::from_status(status)
                 .map(Self::Refused)
-                .ok_or(BadMessage::Malformed("status")),
-            _ => Err(BadMessage::Malformed("fields of two replies")),
-        }
+                .ok_or(BadMessage::Malformed("status"))?,
+            _ => return Err(BadMessage::Malformed("fields of two replies")),
+        };
+        Ok((reply, raw.serial.get()))
     }
 }
 

@@ -233,6 +233,7 @@ impl MemoryRange {
     /// From the submission of any command that uses the range until that command is done, `len`
     /// bytes at `address` must be valid for the device's reads, and for its writes if `access`
     /// allows them.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn from_raw_parts(address: NonNull<u8>, len: usize, access: Access) -> Self {
         Self {
             address: Address::new(address),

@@ -15,12 +15,15 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// The size of a file in bytes, and whether it is sealed against shrinking.
+/// The size of a stranger's file in bytes, and whether touching a mapping of it is safe: ordinary
+/// memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
     let len = fs::fstat(&file)?.st_size;
+    let is_memory = fs::fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
     // Files that don't know seals answer EINVAL: not sealed.
     let sealed = fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    Ok((len.try_into().unwrap_or(0), sealed))
+    Ok((len.try_into().unwrap_or(0), is_memory && sealed))
 }
 
 /// A second, read-only descriptor of our own file. Needs no permission: it is our own.
