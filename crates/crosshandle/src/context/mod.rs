@@ -16,6 +16,7 @@ use crate::event::Event;
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 use crate::memory::{Allocation, Memory};
 use crate::os::mapping::Access;
+use crate::os::process;
 use crate::physical::{PhysicalMemory, VirtualRange};
 use crate::queue::Queue;
 use crate::sharing::EventCore;
@@ -45,6 +46,9 @@ struct Lifetime(Arc<ContextCore>);
 
 impl Drop for Lifetime {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         self.0.close();
     }
 }

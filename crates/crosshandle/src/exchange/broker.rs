@@ -6,6 +6,7 @@ use super::reactor::{Next, Source, Watch, watch};
 use crate::error::{Error, Result};
 use crate::handle::Secret;
 use crate::os::mapping::Access;
+use crate::os::process;
 use crate::os::socket::{self, Received};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -119,6 +120,9 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         // Another thread may be listening there again; then the name is its own.
         let mut brokers = brokers();
         if let Some(directory) = self.path.parent()
@@ -189,7 +193,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn serve(stream: OwnedFd) {
-        let Ok(uid) = socket::peer_uid(&stream) else {
+        let Ok((uid, _)) = socket::peer(&stream) else {
             return;
         };
         let client = Arc::new_cyclic(|this| Self {

@@ -39,7 +39,16 @@ impl Connection {
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
             // The secret goes only to whom the policy trusts.
-            let uid = socket::peer_uid(&stream).map_err(Error::os("asking who the exporter is"))?;
+            let (uid, is_self) =
+                socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            if is_self {
+                // One process must not open an arena twice: see `os::lock`.
+                return Err(Error::Unsupported(
+                    "the handle was made by another copy of crosshandle in this same process; \
+                     use the object itself"
+                        .into(),
+                ));
+            }
             if !policy.admits(uid) {
                 return Err(Error::NotAdmitted { uid });
             }

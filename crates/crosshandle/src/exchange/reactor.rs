@@ -1,6 +1,7 @@
 //! One thread a process that serves importers and notices hang-ups.
 
 use crate::error::{Error, Result};
+use crate::os::process;
 use rustix::event::epoll;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,6 +34,10 @@ pub(crate) struct Watch(u64);
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        // The epoll instance is one and the same in a forked child.
+        if process::is_forked() {
+            return;
+        }
         if let Some(Ok(reactor)) = REACTOR.get() {
             reactor.forget(self.0);
         }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
+use crate::os::process;
 use crate::pool::{Block, SizeClass};
 use crate::sharing::{Keep, Record, Shared};
 use std::mem;
@@ -117,6 +118,9 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         self.core.forget_address(self.start.get());
         let Some(block) = self.block.take() else {
             return;
@@ -193,6 +197,10 @@ impl Drop for Owned {
         let Some(allocation) = mem::take(&mut self.0) else {
             return;
         };
+        if process::is_forked() {
+            mem::forget(allocation);
+            return;
+        }
         if Arc::strong_count(&allocation) == 1 && !allocation.is_exported() {
             allocation.len.store(0, Ordering::Relaxed);
             let core = Arc::clone(&allocation.core);

@@ -1,6 +1,7 @@
 //! This process and the machine it runs on.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
 
 /// The number of the CPU that runs the caller at the moment.
 #[inline]
@@ -47,4 +48,29 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), rustix::io::Errno> {
 pub(crate) fn monotonic_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Lets [`is_forked`] notice from now on.
+pub(crate) fn watch_forks() {
+    static WATCHING: Once = Once::new();
+    extern "C" fn in_child() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    WATCHING.call_once(|| {
+        // SAFETY: the handler only stores to an atomic, which is allowed after a fork.
+        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        if result != 0 {
+            tracing::warn!(result, "a fork will not be noticed");
+        }
+    });
+}
+
+/// Whether this is a child made by `fork` without `exec`. It has copies of its parent's objects,
+/// but what they share with other processes is still the parent's alone: it must not be given
+/// back here, and locks may be held by threads that don't exist in the child.
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
 }

@@ -51,9 +51,10 @@ pub(crate) fn connect(path: &Path, deadline: Instant) -> Result<OwnedFd, Errno> 
     }
 }
 
-/// The user who is at the other end.
-pub(crate) fn peer_uid(stream: impl AsFd) -> Result<u32, Errno> {
-    Ok(net::sockopt::socket_peercred(stream)?.uid.as_raw())
+/// The user at the other end, and whether the other end is this very process.
+pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
+    let peer = net::sockopt::socket_peercred(stream)?;
+    Ok((peer.uid.as_raw(), peer.pid == rustix::process::getpid()))
 }
 
 /// Sends one message, with a descriptor if there is one. Never blocks.

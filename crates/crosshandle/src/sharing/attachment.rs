@@ -10,6 +10,7 @@ use crate::exchange::protocol::{Reply, Request};
 use crate::exchange::{self, Connection, Next, PeerPolicy, Source, Watch, watch};
 use crate::handle::{Fields, Secret};
 use crate::os::mapping::Access;
+use crate::os::process;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -177,6 +178,9 @@ impl Attachment {
     /// Closes a record.
     #[inline]
     pub(crate) fn release(&self, record: u32) {
+        if process::is_forked() {
+            return;
+        }
         holding::release(self.ledger.count(record));
     }
 
@@ -229,6 +233,9 @@ impl Liveness for Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         let Link::Remote { watch, .. } = &mut self.link else {
             return;
         };

@@ -150,6 +150,9 @@ impl Exporter {
     /// Frees an object. `keep` is dropped once no importer has it open any more. An object of
     /// which no handle was ever made (`!exported`) is free at once.
     pub(crate) fn retire(&self, record: Record, exported: bool, keep: Keep) {
+        if process::is_forked() {
+            return;
+        }
         holding::retire(self.arena.generation(record.index));
         let held = exported && self.is_held(record.index);
         let mut records = self.records();
@@ -166,6 +169,9 @@ impl Exporter {
 
     /// Lets go of what importers have closed in the meantime.
     pub(crate) fn reclaim(&self) {
+        if process::is_forked() {
+            return;
+        }
         let mut freed = Vec::new();
         {
             let mut records = self.records();
@@ -318,6 +324,9 @@ impl Exports for Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         if self.broker.get().is_some() {
             exchange::withdraw(self.secret);
         }

@@ -6,6 +6,7 @@ use super::work;
 use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
 use crate::counter::{Interrupt, Target, Ticket, WaitError, WaitMode, wait_any};
 use crate::error::{Error, Result};
+use crate::os::process;
 use crate::platform;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
@@ -113,6 +114,9 @@ impl BackendQueue for HostQueue {
 
 impl Drop for HostQueue {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         // What was submitted still runs.
         self.0.state().is_closed = true;
         self.0.added.notify_one();
