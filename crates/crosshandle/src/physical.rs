@@ -9,10 +9,10 @@ use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::{SharedBytes, check_range};
 use crate::pool;
-use crate::sharing::{Attachment, Record, Shared};
+use crate::sharing::{Attachment, Record, RecordCell, Shared};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory without an address: it is accessed by mapping it into a [`VirtualRange`], any number of
 /// times. Cheap to clone; any thread may use it.
@@ -29,7 +29,7 @@ struct Physical {
     access: Access,
     number: u32,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [OnceLock<Record>; 2],
+    exports: [RecordCell; 2],
     opened: Option<(Arc<Attachment>, Record)>,
 }
 
@@ -79,7 +79,7 @@ impl PhysicalMemory {
                 memory,
                 access,
                 number: pool::next_number(core.numbers(), true),
-                exports: [const { OnceLock::new() }; 2],
+                exports: Default::default(),
                 opened,
             }),
         }
@@ -131,7 +131,7 @@ impl Physical {
         }
         let place = &self.exports[usize::from(access == Access::ReadOnly)];
         let record = match place.get() {
-            Some(record) => *record,
+            Some(record) => record,
             None => self
                 .core
                 .exporter()
@@ -154,9 +154,9 @@ impl Drop for Physical {
             attachment.release(record.index);
         }
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(OnceLock::get) {
+        for record in self.exports.iter().filter_map(RecordCell::get) {
             // Its memory is never reused, so there is nothing to keep.
-            exporter.retire(*record, true, None);
+            exporter.retire(record, true, None);
         }
     }
 }

@@ -33,7 +33,11 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     assert_eq!(&bytes, b"before");
     opener.open_event(&event_handle).expect("not stale");
     drop((opened, again, memory, event));
-    assert!(opener.open_memory(&handle).is_err_and(|error| error.is_stale()));
+    assert!(
+        opener
+            .open_memory(&handle)
+            .is_err_and(|error| error.is_stale())
+    );
 }
 
 /// The exit status of a child, which must end within ten seconds.

@@ -7,7 +7,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Names the socket directory. Set it to one directory in all containers that share.
 pub const SOCKET_DIR_VARIABLE: &str = "CROSSHANDLE_SOCKET_DIR";
@@ -72,6 +72,13 @@ pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
+/// The socket directories of this process, best first, unless
+/// [`ContextOptions::socket_dir`](crate::ContextOptions::socket_dir) names one. Exporters listen in
+/// the first one; importers look in all. They may not exist yet.
+pub fn socket_directories() -> Vec<PathBuf> {
+    directories(None)
+}
+
 /// The name of a process's socket in `directory`.
 pub(crate) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
     directory.join(format!("{exporter:016x}.sock"))
@@ -123,8 +130,8 @@ pub(crate) fn sweep(directory: &Path) {
             continue;
         }
         // A socket gets its name only once somebody listens, so nobody new is refused here.
-        let deadline = Instant::now() + Duration::from_millis(5);
-        if let Err(Errno::CONNREFUSED) = socket::connect(&path, deadline) {
+        let patience = Duration::from_millis(5);
+        if let Err(Errno::CONNREFUSED) = socket::connect(&path, patience) {
             let _ = fs::remove_file(&path);
         }
     }

@@ -5,7 +5,7 @@ use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use crate::error::{Error, Result};
 use crate::os::socket::{self, Received};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,10 +29,9 @@ impl Connection {
         policy: &PeerPolicy,
         timeout: Duration,
     ) -> Result<Self> {
-        let deadline = Instant::now() + timeout;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
-            let stream = match socket::connect(&path, deadline) {
+            let stream = match socket::connect(&path, timeout) {
                 Ok(stream) => stream,
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
@@ -93,21 +92,19 @@ impl Connection {
         socket::send(&self.stream, &request.encode(serial), descriptor).map_err(lost)?;
         let mut buffer = [0; REPLY_SIZE];
         let (reply, granted) = loop {
-            socket::wait_readable(self.stream.as_fd(), deadline).map_err(|errno| match errno {
-                Errno::TIMEDOUT => Error::TimedOut("waiting for the exporter's answer"),
-                errno => lost(errno),
-            })?;
-            let (len, granted) = match socket::receive(&self.stream, &mut buffer) {
+            let late = Error::TimedOut("waiting for the exporter's answer");
+            let (len, granted) = match socket::receive_within(&self.stream, &mut buffer) {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::HungUp) => return Err(gone()),
-                Err(Errno::AGAIN) => continue,
+                Err(Errno::TIMEDOUT) => return Err(late),
                 Err(errno) => return Err(lost(errno)),
             };
             match Reply::decode(&buffer[..len]) {
                 // 0: the broker could not even read the question.
                 Ok((reply, of)) if of == serial || of == 0 => break (reply, granted),
                 // Late: it belongs to a question that was given up.
-                Ok(_) => {}
+                Ok(_) if Instant::now() < deadline => {}
+                Ok(_) => return Err(late),
                 Err(BadMessage::Version) => {
                     return Err(Error::Protocol("it is of another version"));
                 }

@@ -9,10 +9,10 @@ use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::pool::{Block, SizeClass};
-use crate::sharing::{Keep, Record, Shared};
+use crate::sharing::{Keep, Record, RecordCell, Shared};
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// A block in use, or on a pool's list of free ones.
 pub(crate) struct Allocation {
@@ -25,7 +25,7 @@ pub(crate) struct Allocation {
     /// Bytes that were asked for; 0 while it is free.
     len: AtomicUsize,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [OnceLock<Record>; 2],
+    exports: [RecordCell; 2],
 }
 
 impl Allocation {
@@ -64,7 +64,7 @@ impl Allocation {
             class,
             kind: options.kind,
             len: AtomicUsize::new(options.len),
-            exports: [const { OnceLock::new() }; 2],
+            exports: Default::default(),
         });
         core.note_address(start.get(), &allocation);
         Ok(allocation)
@@ -109,7 +109,7 @@ impl Allocation {
     fn export(&self, access: Access) -> Result<Record> {
         let place = &self.exports[usize::from(access == Access::ReadOnly)];
         if let Some(record) = place.get() {
-            return Ok(*record);
+            return Ok(record);
         }
         let memory: Arc<dyn Shared> = Arc::clone(&self.block().segment.memory) as _;
         self.core.exporter().export_at(place, &memory, access)
@@ -136,9 +136,9 @@ impl Drop for Allocation {
             block: Some(block),
         });
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(OnceLock::get) {
+        for record in self.exports.iter().filter_map(RecordCell::get) {
             let keep: Keep = Some(Box::new(Arc::clone(&returned)));
-            exporter.retire(*record, true, keep);
+            exporter.retire(record, true, keep);
         }
         drop(returned);
         exporter.reclaim();

@@ -2,9 +2,11 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
+use super::nudge::{self, Nudged};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
+use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -24,10 +26,29 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
 
 /// Sleeps until somebody wakes the word, unless its upper half is not `expected`; at most `limit`.
 /// May return for no reason.
+///
+/// A sleep of [`nudge::INTERVAL`] or more takes no timer of its own, which costs a third of a
+/// wake-up, but shares one with all sleepers of the process.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    let limit = limit.try_into().ok();
+    let nudged = (limit >= nudge::INTERVAL).then(|| Nudged::new(word));
+    // Without the shared timer each sleeper has its own.
+    let limit = match nudged {
+        Some(Some(_)) => None,
+        _ => limit.try_into().ok(),
+    };
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
-    let _ = futex::wait(upper(word), futex::Flags::empty(), expected, limit.as_ref());
+    let _ = futex::wait_bitset(
+        upper(word),
+        futex::Flags::empty(),
+        expected,
+        limit.as_ref(),
+        nudge::our_bits(),
+    );
+}
+
+/// Wakes the sleepers of the word that belong to one of `bits`.
+pub(super) fn wake_some(word: &AtomicU64, bits: NonZeroU32) {
+    let _ = futex::wake_bitset(upper(word), futex::Flags::empty(), EVERYBODY, bits);
 }
 
 /// Like [`sleep`], on several words at once.
@@ -63,8 +84,9 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
 }
 
+const EVERYBODY: u32 = i32::MAX as u32;
+
 /// Wakes all sleepers of the word, in every process.
 pub(crate) fn wake_all(word: &AtomicU64) {
-    const EVERYBODY: u32 = i32::MAX as u32;
     let _ = futex::wake(upper(word), futex::Flags::empty(), EVERYBODY);
 }

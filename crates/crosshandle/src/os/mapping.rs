@@ -53,23 +53,34 @@ impl Mapping {
         align: usize,
         access: Access,
     ) -> Result<Self, Errno> {
-        if align <= page_size() {
-            // SAFETY: a new mapping at an address that the kernel chooses.
-            let start = unsafe {
-                mm::mmap(
-                    ptr::null_mut(),
-                    len,
-                    access.protection(),
-                    MapFlags::SHARED,
-                    file,
-                    0,
-                )
-            }?;
-            return Self::new(start, len);
+        // Recent kernels align large mappings by themselves. Where one doesn't, the next address
+        // below that fits is free as a rule.
+        let mapping = Self::shared_near(0, &file, len, access)?;
+        let address = mapping.start.addr().get();
+        if address.is_multiple_of(align) {
+            return Ok(mapping);
         }
+        drop(mapping);
+        let mapping = Self::shared_near(address - address % align, &file, len, access)?;
+        if mapping.start.addr().get().is_multiple_of(align) {
+            return Ok(mapping);
+        }
+        drop(mapping);
         let mapping = Self::reserve(len, align)?;
         mapping.place(0, file, 0, len, access)?;
         Ok(mapping)
+    }
+
+    fn shared_near(
+        address: usize,
+        file: impl AsFd,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        let hint = ptr::without_provenance_mut(address);
+        // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+        let start = unsafe { mm::mmap(hint, len, access.protection(), MapFlags::SHARED, file, 0) }?;
+        Self::new(start, len)
     }
 
     /// Reserves addresses without memory: touching them is a fault.
@@ -165,13 +176,10 @@ impl Mapping {
             return false;
         };
         for page in (0..len).step_by(HUGE_PAGE) {
-            // The kernel collapses only where a page is present. An atomic OR of nothing makes
-            // one and leaves what a peer may be writing alone.
-            // SAFETY: inside this writable mapping, byte-aligned, atomic.
-            unsafe {
-                (*start.add(page).cast::<std::sync::atomic::AtomicU8>())
-                    .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
-            }
+            // The kernel collapses only where a page is present. Reading makes one. (An atomic
+            // that changes nothing would not do: the compiler drops it.)
+            // SAFETY: inside this mapping; what is read doesn't matter.
+            unsafe { start.add(page).read_volatile() };
         }
         const MADV_COLLAPSE: libc::c_int = 25;
         // SAFETY: the range is ours, and collapsing changes no byte of it.

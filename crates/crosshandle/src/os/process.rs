@@ -14,8 +14,9 @@ pub(crate) fn current_cpu() -> u32 {
 }
 
 /// A number that is the same in all processes of one running kernel, containers included, and
-/// differs between machines and boots. Never zero.
-pub(crate) fn host_identity() -> u64 {
+/// differs between machines and boots. Never zero. Handles carry it;
+/// [`AnyHandle::explain`](crate::handle::AnyHandle::explain) compares it.
+pub fn host_identity() -> u64 {
     static IDENTITY: OnceLock<u64> = OnceLock::new();
     *IDENTITY.get_or_init(|| {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");

@@ -1,6 +1,5 @@
 //! Unix sockets that keep message boundaries and carry a descriptor with a message.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -9,20 +8,16 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-fn socket() -> Result<OwnedFd, Errno> {
-    net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
+fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// Listens at `path`, which must not exist.
 pub(crate) fn listen(path: &Path) -> Result<OwnedFd, Errno> {
-    let listener = socket()?;
+    let listener = socket(SocketFlags::NONBLOCK)?;
     net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     net::listen(&listener, 128)?;
     Ok(listener)
@@ -33,16 +28,17 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
     net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Connects to the socket at `path`; a full queue there is waited for until `deadline`.
-pub(crate) fn connect(path: &Path, deadline: Instant) -> Result<OwnedFd, Errno> {
-    let stream = socket()?;
+/// Connects to the socket at `path`. Waits for at most `timeout` for room in its queue, and as
+/// long in every [`receive_within`].
+pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> {
+    let stream = socket(SocketFlags::empty())?;
+    // None means for ever, and zero is not a timeout.
+    let timeout = Some(timeout.max(Duration::from_micros(1)));
+    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, timeout)?;
+    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, timeout)?;
     let address = SocketAddrUnix::new(path)?;
     loop {
         match net::connect(&stream, &address) {
-            // A Unix socket cannot be polled for room in the listener's queue.
-            Err(Errno::AGAIN) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
@@ -92,10 +88,14 @@ pub(crate) enum Received {
 /// longer than the buffer or with more than one descriptor is [`Errno::MSGSIZE`]; a descriptor
 /// that this process has no room for is [`Errno::MFILE`].
 pub(crate) fn receive(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    receive_with(stream, buffer, flags)
+}
+
+fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
     // Room for two, to see that a stranger sent more than one; all are closed in that case.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = loop {
         let mut parts = [IoSliceMut::new(&mut *buffer)];
         match net::recvmsg(&stream, &mut parts, &mut control, flags) {
@@ -123,18 +123,10 @@ pub(crate) fn receive(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, 
     Ok(Received::Message(message.bytes, descriptors.pop()))
 }
 
-/// Waits until there is something to [`receive`].
-pub(crate) fn wait_readable(stream: impl AsFd, deadline: Instant) -> Result<(), Errno> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Errno::TIMEDOUT);
-        }
-        let timeout = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-        match poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(error),
-        }
+/// Like [`receive`], but waits for a message, for as long as [`connect`] was told.
+pub(crate) fn receive_within(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    match receive_with(stream, buffer, RecvFlags::CMSG_CLOEXEC) {
+        Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),
+        result => result,
     }
 }

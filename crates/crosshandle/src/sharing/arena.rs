@@ -124,7 +124,10 @@ impl Arena {
             self.slot(record).reset();
         }
         entry.is_event.store(u32::from(is_event), Ordering::Relaxed);
-        self.header().used.fetch_max(record + 1, Ordering::AcqRel);
+        let used = &self.header().used;
+        if used.load(Ordering::Relaxed) <= record {
+            used.fetch_max(record + 1, Ordering::AcqRel);
+        }
         holding::begin(&entry.generation)
     }
 

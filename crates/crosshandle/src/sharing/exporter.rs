@@ -14,6 +14,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// Memory that can be shared: something with a descriptor.
@@ -32,6 +33,34 @@ pub(crate) struct Record {
     pub(crate) generation: u32,
 }
 
+/// Where an object keeps the record under which it is exported, once it is.
+#[derive(Default)]
+pub(crate) struct RecordCell(AtomicU64);
+
+impl RecordCell {
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Record> {
+        // A generation in use is odd, so never zero.
+        let packed = self.0.load(Ordering::Acquire);
+        (packed != 0).then_some(Record {
+            index: (packed >> 32) as u32,
+            generation: packed as u32,
+        })
+    }
+
+    /// Keeps `record`, unless another one is kept already.
+    fn keep(&self, record: Record) -> Record {
+        let packed = u64::from(record.index) << 32 | u64::from(record.generation);
+        let kept = self
+            .0
+            .compare_exchange(0, packed, Ordering::AcqRel, Ordering::Acquire);
+        match kept {
+            Ok(_) => record,
+            Err(_) => self.get().unwrap_or(record),
+        }
+    }
+}
+
 /// What an export record lets importers fetch.
 struct Export {
     memory: Arc<dyn Shared>,
@@ -42,7 +71,8 @@ struct Export {
 struct Records {
     free: Vec<u32>,
     used: u32,
-    exports: HashMap<u32, Export>,
+    /// What each record exports, if it is memory.
+    exports: Vec<Option<Export>>,
     /// Freed, but still open somewhere; with what must not be reused until it is closed.
     retired: Vec<(u32, Keep)>,
     /// Nothing is reused any more, so nothing has to be kept.
@@ -125,7 +155,7 @@ impl Exporter {
     fn export(&self, memory: Arc<dyn Shared>, access: Access) -> Result<Record> {
         let mut records = self.records();
         let index = records.take_index()?;
-        records.exports.insert(index, Export { memory, access });
+        records.set_export(index, Export { memory, access });
         let generation = self.arena.begin(index, false);
         Ok(Record { index, generation })
     }
@@ -133,13 +163,13 @@ impl Exporter {
     /// The record in `place`; made now if there is none.
     pub(crate) fn export_at(
         &self,
-        place: &OnceLock<Record>,
+        place: &RecordCell,
         memory: &Arc<dyn Shared>,
         access: Access,
     ) -> Result<Record> {
         self.go_public()?;
         let record = self.export(Arc::clone(memory), access)?;
-        let kept = *place.get_or_init(|| record);
+        let kept = place.keep(record);
         if kept != record {
             // Another thread was faster.
             self.retire(record, false, None);
@@ -156,7 +186,10 @@ impl Exporter {
         holding::retire(self.arena.generation(record.index));
         let held = exported && self.is_held(record.index);
         let mut records = self.records();
-        let export = records.exports.remove(&record.index);
+        let export = records
+            .exports
+            .get_mut(record.index as usize)
+            .and_then(Option::take);
         if held && !records.is_closed {
             records.retired.push((record.index, keep));
         } else {
@@ -235,6 +268,14 @@ impl Exporter {
 }
 
 impl Records {
+    fn set_export(&mut self, record: u32, export: Export) {
+        let record = record as usize;
+        if record >= self.exports.len() {
+            self.exports.resize_with(record + 1, || None);
+        }
+        self.exports[record] = Some(export);
+    }
+
     fn take_index(&mut self) -> Result<u32> {
         if let Some(index) = self.free.pop() {
             return Ok(index);
@@ -285,12 +326,10 @@ impl Exports for Exporter {
     ) -> Result<(Arc<OwnedFd>, u64), Refusal> {
         let memory = {
             let records = self.records();
-            let export = records.exports.get(&record).ok_or(Refusal::Stale)?;
+            let export = records.exports.get(record as usize);
+            let export = export.and_then(Option::as_ref).ok_or(Refusal::Stale)?;
             // Under the lock, so that the export found is the one of this generation.
-            let current = self
-                .arena
-                .generation(record)
-                .load(std::sync::atomic::Ordering::SeqCst);
+            let current = self.arena.generation(record).load(Ordering::SeqCst);
             if current != generation {
                 return Err(Refusal::Stale);
             }

@@ -30,8 +30,8 @@ pub(crate) fn is_held(count: &AtomicU32) -> bool {
 
 /// Puts a record to a new use and returns its generation, which is odd.
 pub(crate) fn begin(generation: &AtomicU32) -> u32 {
-    let next = generation.load(Ordering::SeqCst).wrapping_add(1) | 1;
-    generation.store(next, Ordering::SeqCst);
+    let next = generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
+    generation.store(next, Ordering::Release);
     next
 }
 

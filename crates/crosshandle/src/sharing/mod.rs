@@ -20,4 +20,4 @@ mod ledger;
 
 pub(crate) use attachment::{Attachment, Origin};
 pub(crate) use event::{EventCore, Profile};
-pub(crate) use exporter::{Exporter, Keep, Record, Shared};
+pub(crate) use exporter::{Exporter, Keep, Record, RecordCell, Shared};

@@ -1,0 +1,165 @@
+//! A two-way channel between two processes that carries messages and descriptors.
+
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
+};
+
+/// Longest message; a full one must fit into a socket's default send buffer.
+pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
+
+/// Most descriptors in one message.
+const DESCRIPTORS_MAX: usize = 64;
+
+/// The process at the other end of a link has gone.
+#[derive(Debug)]
+pub(crate) struct HungUp;
+
+impl fmt::Display for HungUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process at the other end has gone")
+    }
+}
+
+impl std::error::Error for HungUp {}
+
+/// One end of a sequenced-packet socket: each `send` arrives as one `receive`.
+pub(crate) struct Link {
+    socket: OwnedFd,
+}
+
+/// What one `send` carried.
+pub(crate) struct Message {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Link {
+    pub(crate) fn pair() -> Result<(Self, Self)> {
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .context("cannot create a socket pair")?;
+        Ok((Self::from(a), Self::from(b)))
+    }
+
+    pub(crate) fn send(&self, bytes: &[u8]) -> Result<()> {
+        self.send_with(bytes, &[])
+    }
+
+    pub(crate) fn send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        // An empty message could not be told from a hang-up.
+        ensure!(!bytes.is_empty(), "a message has at least one byte");
+        ensure!(
+            bytes.len() <= MESSAGE_MAX,
+            "a message has at most {MESSAGE_MAX} bytes"
+        );
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            ensure!(
+                control.push(SendAncillaryMessage::ScmRights(descriptors)),
+                "a message carries at most {DESCRIPTORS_MAX} descriptors"
+            );
+        }
+        let sent = retry_on_intr(|| {
+            sendmsg(
+                &self.socket,
+                &[IoSlice::new(bytes)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            )
+        });
+        match sent {
+            Ok(_) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(HungUp.into()),
+            Err(error) => Err(error).context("cannot send a message"),
+        }
+    }
+
+    /// Waits for the next message. There is no deadline here: whoever started this process kills
+    /// it when it is late.
+    pub(crate) fn receive(&self) -> Result<Message> {
+        let mut bytes = vec![0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = match retry_on_intr(|| {
+            recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            )
+        }) {
+            Ok(received) => received,
+            Err(Errno::CONNRESET) => return Err(HungUp.into()),
+            Err(error) => return Err(error).context("cannot receive a message"),
+        };
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
+            bail!("a message was cut: too long, or no room for its descriptors");
+        }
+        if received.bytes == 0 {
+            return Err(HungUp.into());
+        }
+        bytes.truncate(received.bytes);
+        let descriptors = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        Ok(Message { bytes, descriptors })
+    }
+
+    /// Waits for a message that is exactly the `N` bytes of a number or tag.
+    pub(crate) fn receive_array<const N: usize>(&self) -> Result<[u8; N]> {
+        let message = self.receive()?;
+        let found = message.bytes.len();
+        message
+            .bytes
+            .try_into()
+            .map_err(|_| anyhow::anyhow!("expected a message of {N} bytes, not {found}"))
+    }
+
+    pub(crate) fn send_number(&self, number: u64) -> Result<()> {
+        self.send(&number.to_le_bytes())
+    }
+
+    pub(crate) fn receive_number(&self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.receive_array()?))
+    }
+}
+
+impl From<OwnedFd> for Link {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+}
+
+impl From<Link> for OwnedFd {
+    fn from(link: Link) -> Self {
+        link.socket
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,13 @@
+//! What every measurement needs: processes that can be killed, links between them, clocks and
+//! order statistics, the machine's CPUs, and what `/proc` says about a process.
+
+pub(crate) mod child;
+pub(crate) mod cpu;
+pub(crate) mod crew;
+pub(crate) mod link;
+pub(crate) mod outcome;
+pub(crate) mod plan;
+pub(crate) mod procfs;
+pub(crate) mod region;
+pub(crate) mod scenario;
+pub(crate) mod timing;

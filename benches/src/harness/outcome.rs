@@ -1,0 +1,152 @@
+//! What a measuring process reports back.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Order statistics of one series, in the series' own unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) samples: usize,
+}
+
+impl Summary {
+    /// `None` for a series without samples.
+    pub(crate) fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted = samples.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let at = |share: f64| {
+            let index = (sorted.len() as f64 * share) as usize;
+            sorted
+                .get(index.min(sorted.len().saturating_sub(1)))
+                .copied()
+        };
+        Some(Self {
+            p50: at(0.5)?,
+            p99: at(0.99)?,
+            samples: sorted.len(),
+        })
+    }
+}
+
+/// Who was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Ours,
+    Raw,
+}
+
+impl Side {
+    /// The order in which both take their turn in `round`: it alternates, so that neither always
+    /// finds the caches as the other left them.
+    pub(crate) fn turns(round: usize) -> [Self; 2] {
+        if round.is_multiple_of(2) {
+            [Self::Raw, Self::Ours]
+        } else {
+            [Self::Ours, Self::Raw]
+        }
+    }
+}
+
+/// Samples by row, while measuring.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    ours: BTreeMap<&'static str, Vec<f64>>,
+    raw: BTreeMap<&'static str, Vec<f64>>,
+    notes: BTreeMap<&'static str, String>,
+}
+
+impl Recorder {
+    pub(crate) fn push(&mut self, row: &'static str, side: Side, sample: f64) {
+        self.series(row, side).push(sample);
+    }
+
+    pub(crate) fn extend(
+        &mut self,
+        row: &'static str,
+        side: Side,
+        samples: impl IntoIterator<Item = f64>,
+    ) {
+        self.series(row, side).extend(samples);
+    }
+
+    /// Something the reader of the row has to know.
+    pub(crate) fn note(&mut self, row: &'static str, text: impl Into<String>) {
+        self.notes.insert(row, text.into());
+    }
+
+    /// Adds what another recorder holds, measured later.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        for (row, samples) in other.ours {
+            self.extend(row, Side::Ours, samples);
+        }
+        for (row, samples) in other.raw {
+            self.extend(row, Side::Raw, samples);
+        }
+        self.notes.extend(other.notes);
+    }
+
+    fn series(&mut self, row: &'static str, side: Side) -> &mut Vec<f64> {
+        match side {
+            Side::Ours => &mut self.ours,
+            Side::Raw => &mut self.raw,
+        }
+        .entry(row)
+        .or_default()
+    }
+
+    pub(crate) fn finish(self) -> Outcome {
+        let summarise = |series: BTreeMap<&'static str, Vec<f64>>| {
+            series
+                .into_iter()
+                .filter_map(|(row, samples)| Some((row.to_owned(), Summary::of(&samples)?)))
+                .collect()
+        };
+        Outcome {
+            ours: summarise(self.ours),
+            raw: summarise(self.raw),
+            notes: self
+                .notes
+                .into_iter()
+                .map(|(row, text)| (row.to_owned(), text))
+                .collect(),
+        }
+    }
+}
+
+/// Summaries by row identifier; the form in which they cross the process boundary.
+#[derive(Default, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) ours: BTreeMap<String, Summary>,
+    pub(crate) raw: BTreeMap<String, Summary>,
+    pub(crate) notes: BTreeMap<String, String>,
+}
+
+impl Outcome {
+    /// Adds what another process of the same scenario found.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.ours.extend(other.ours);
+        self.raw.extend(other.raw);
+        self.notes.extend(other.notes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    #[test]
+    fn order_statistics() {
+        let samples: Vec<f64> = (0..100).rev().map(f64::from).collect();
+        let summary = Summary::of(&samples).unwrap();
+        assert_eq!(
+            (summary.p50, summary.p99, summary.samples),
+            (50.0, 99.0, 100)
+        );
+        assert_eq!(Summary::of(&[]), None);
+        let single = Summary::of(&[7.0]).unwrap();
+        assert_eq!((single.p50, single.p99, single.samples), (7.0, 7.0, 1));
+    }
+}

@@ -1,0 +1,50 @@
+//! Clocks.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // The clock starts at boot, so neither part is ever negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e9
+}
+
+/// Runs `operation` `count` times between two clock readings; nanoseconds per operation. With a
+/// thousand operations and more, the readings themselves are lost in the result.
+pub(crate) fn per_operation<E>(
+    count: usize,
+    mut operation: impl FnMut() -> Result<(), E>,
+) -> Result<f64, E> {
+    let start = Instant::now();
+    for _ in 0..count {
+        operation()?;
+    }
+    Ok(nanoseconds(start.elapsed()) / count as f64)
+}
+
+/// What two clock readings in a row cost, in nanoseconds: to be taken off an operation that is
+/// timed alone.
+pub(crate) fn clock_cost() -> f64 {
+    let mut samples: Vec<f64> = (0..10_001)
+        .map(|_| nanoseconds(Instant::now().elapsed()))
+        .collect();
+    samples.sort_unstable_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Times one operation alone, with the clock's cost taken off; in nanoseconds.
+pub(crate) fn once<T, E>(
+    clock_cost: f64,
+    operation: impl FnOnce() -> Result<T, E>,
+) -> Result<(T, f64), E> {
+    let start = Instant::now();
+    let value = operation()?;
+    let elapsed = nanoseconds(start.elapsed());
+    Ok((value, (elapsed - clock_cost).max(0.0)))
+}

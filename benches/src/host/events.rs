@@ -1,0 +1,79 @@
+//! Signals nobody waits for, and waits for what has been signalled.
+
+use std::hint::black_box;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::ours;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::per_operation;
+use crate::raw::counter::FutexCounter;
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+const SIGNAL: &str = "events.signal";
+const WAIT: &str = "events.wait";
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "events",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        RowSpec {
+            id: SIGNAL,
+            what: "signal, nobody waiting",
+            raw: "atomic add and a look at the sleepers",
+            unit: Unit::Nanoseconds,
+            statistic: Statistic::P50,
+            target: Target::AtMost(10.0),
+        },
+        RowSpec {
+            id: WAIT,
+            what: "wait on a signalled event",
+            raw: "atomic load",
+            unit: Unit::Nanoseconds,
+            statistic: Statistic::P50,
+            target: Target::AtMost(4.0),
+        },
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const OPERATIONS: usize = 10_000;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    seat.plan.pin(0)?;
+    let context = ours::context()?;
+    let event = context.create_event()?;
+    // Exported, as an event that is signalled across processes is.
+    event.handle()?;
+    let word = AtomicU64::new(0);
+    let counter = FutexCounter(&word);
+    let mut recorder = Recorder::default();
+    let batches = seat.plan.pick(20, 5);
+    for round in 0..seat.plan.rounds() {
+        for side in Side::turns(round) {
+            for batch in 0..=batches {
+                let signal = per_operation(OPERATIONS, || match side {
+                    Side::Ours => Ok(black_box(&event).signal().map(drop)?),
+                    Side::Raw => black_box(&counter).signal(),
+                })?;
+                let wait = per_operation(OPERATIONS, || match side {
+                    Side::Ours => Ok(black_box(&event).wait()?),
+                    Side::Raw => black_box(&counter).wait(1),
+                })?;
+                // The first batch of a turn finds the other side's data in the caches.
+                if batch > 0 {
+                    recorder.push(SIGNAL, side, signal);
+                    recorder.push(WAIT, side, wait);
+                }
+            }
+        }
+    }
+    Ok(recorder.finish())
+}

@@ -1,0 +1,237 @@
+//! Opening memory whose segment the importer has not seen before.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::ours;
+use crate::harness::link::Link;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::{clock_cost, once};
+use crate::raw::descriptor::{self, Offers};
+use crate::raw::memfd::{self, Mapping};
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+/// One size of segment.
+struct Size {
+    bytes: usize,
+    two_cores: &'static str,
+    shared_core: &'static str,
+    /// Segments opened: full, quick.
+    count: (usize, usize),
+}
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+static SIZES: [Size; 5] = [
+    Size {
+        bytes: 4 * KIB,
+        two_cores: "first-open.4KiB",
+        shared_core: "first-open-shared-core.4KiB",
+        count: (1000, 100),
+    },
+    Size {
+        bytes: 64 * KIB,
+        two_cores: "first-open.64KiB",
+        shared_core: "first-open-shared-core.64KiB",
+        count: (1000, 100),
+    },
+    Size {
+        bytes: 2 * MIB,
+        two_cores: "first-open.2MiB",
+        shared_core: "first-open-shared-core.2MiB",
+        count: (500, 50),
+    },
+    Size {
+        bytes: 64 * MIB,
+        two_cores: "first-open.64MiB",
+        shared_core: "first-open-shared-core.64MiB",
+        count: (100, 11),
+    },
+    Size {
+        bytes: 1024 * MIB,
+        two_cores: "first-open.1GiB",
+        shared_core: "first-open-shared-core.1GiB",
+        count: (21, 5),
+    },
+];
+
+/// Segments of each size that nobody measures: the first one finds no connection.
+const WARM_UP: usize = 2;
+
+/// What the raw exporter offers.
+const MEASURED: u64 = 0;
+/// Opened on both sides right before those that are timed. The exporter's threads have slept while
+/// the new segments were made, and whoever is timed first would pay for that.
+const WARMING: u64 = 1;
+const WARMING_LENGTH: usize = 4 * KIB;
+
+pub(crate) static TWO_CORES: Scenario = Scenario {
+    name: "first-open",
+    hands: 1,
+    cores: 2,
+    limit: Duration::from_secs(180),
+    rows: &[
+        row(
+            "first-open.4KiB",
+            "first open of a new segment, 4 KiB, two cores",
+        ),
+        row(
+            "first-open.64KiB",
+            "first open of a new segment, 64 KiB, two cores",
+        ),
+        row(
+            "first-open.2MiB",
+            "first open of a new segment, 2 MiB, two cores",
+        ),
+        row(
+            "first-open.64MiB",
+            "first open of a new segment, 64 MiB, two cores",
+        ),
+        row(
+            "first-open.1GiB",
+            "first open of a new segment, 1 GiB, two cores",
+        ),
+    ],
+    lead: |seat| lead(seat, 1),
+    hand: |seat| hand(seat, |size| size.two_cores),
+};
+
+pub(crate) static SHARED_CORE: Scenario = Scenario {
+    name: "first-open-shared-core",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(180),
+    rows: &[
+        row(
+            "first-open-shared-core.4KiB",
+            "first open of a new segment, 4 KiB, one shared core",
+        ),
+        row(
+            "first-open-shared-core.64KiB",
+            "first open of a new segment, 64 KiB, one shared core",
+        ),
+        row(
+            "first-open-shared-core.2MiB",
+            "first open of a new segment, 2 MiB, one shared core",
+        ),
+        row(
+            "first-open-shared-core.64MiB",
+            "first open of a new segment, 64 MiB, one shared core",
+        ),
+        row(
+            "first-open-shared-core.1GiB",
+            "first open of a new segment, 1 GiB, one shared core",
+        ),
+    ],
+    lead: |seat| lead(seat, 0),
+    hand: |seat| hand(seat, |size| size.shared_core),
+};
+
+const fn row(id: &'static str, what: &'static str) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw: "memfd, descriptor asked for over a socket (SCM_RIGHTS), mmap",
+        unit: Unit::Nanoseconds,
+        statistic: Statistic::P50,
+        target: Target::AtMostTimesRaw(1.3),
+    }
+}
+
+fn segments(seat: &Seat, size: &Size) -> usize {
+    WARM_UP + seat.plan.pick(size.count.0, size.count.1)
+}
+
+/// What the first word of segment `index` holds.
+fn token(size: &Size, index: usize) -> u64 {
+    size.bytes as u64 ^ (index as u64 + 1) << 40
+}
+
+/// The exporter. `cpu` is for this process and for the thread that answers in it; the importer
+/// has CPU 0.
+fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
+    seat.plan.pin(cpu)?;
+    let link = seat.peer()?;
+    let context = ours::unpooled_context()?;
+    let (exporter, importer) = Link::pair()?;
+    link.send_with(b"raw", &[importer.as_fd()])?;
+    drop(importer);
+    let offers = Offers::default();
+    offers.serve(exporter.into())?;
+    for size in &SIZES {
+        for index in 0..segments(seat, size) {
+            let file = memfd::create(size.bytes)?;
+            Mapping::shared(&file, size.bytes)?
+                .region()
+                .write(0, token(size, index));
+            offers.add(MEASURED, file);
+            offers.add(WARMING, memfd::create(WARMING_LENGTH)?);
+            let memory = context.allocate(size.bytes)?;
+            ours::region(&memory).write(0, token(size, index));
+            let warming = context.allocate(WARMING_LENGTH)?;
+            link.send(warming.handle()?.as_bytes())?;
+            link.send(memory.handle()?.as_bytes())?;
+            ensure!(
+                link.receive_number()? == index as u64,
+                "the other process lost count"
+            );
+        }
+    }
+    Ok(Outcome::default())
+}
+
+fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
+    seat.plan.pin(0)?;
+    let link = seat.peer()?;
+    let context = ours::context()?;
+    let message = link.receive()?;
+    let socket = message.descriptors.first().context("expected a socket")?;
+    let open_ours = |handle: &[u8]| ours::open_memory(&context, handle);
+    let open_raw = |number, length| descriptor::open(socket.as_fd(), number, length);
+    let clock = clock_cost();
+    let mut recorder = Recorder::default();
+    for size in &SIZES {
+        for index in 0..segments(seat, size) {
+            let warming = link.receive()?.bytes;
+            let measured = link.receive()?.bytes;
+            // Closed only after both have been timed: closing may be heard of by the exporter.
+            let mut opened = vec![open_ours(&warming)?];
+            let mut mapped = vec![open_raw(WARMING, WARMING_LENGTH)?];
+            for side in Side::turns(index) {
+                let (region, elapsed) = match side {
+                    Side::Ours => {
+                        let (memory, elapsed) = once(clock, || open_ours(&measured))?;
+                        opened.push(memory);
+                        (ours::region(&opened[1]), elapsed)
+                    }
+                    Side::Raw => {
+                        let (mapping, elapsed) = once(clock, || open_raw(MEASURED, size.bytes))?;
+                        mapped.push(mapping);
+                        (mapped[1].region(), elapsed)
+                    }
+                };
+                check(region.read(0), size, index)?;
+                if index >= WARM_UP {
+                    recorder.push(row(size), side, elapsed);
+                }
+            }
+            drop((opened, mapped));
+            link.send_number(index as u64)?;
+        }
+    }
+    Ok(recorder.finish())
+}
+
+fn check(found: u64, size: &Size, index: usize) -> Result<()> {
+    ensure!(
+        found == token(size, index),
+        "segment {index} of {} bytes does not hold what its exporter wrote",
+        size.bytes
+    );
+    Ok(())
+}

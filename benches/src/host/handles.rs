@@ -1,0 +1,295 @@
+//! Handles of memory and events whose segment the importer has mapped already.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Context, Event, Memory};
+
+use super::ours::{self, Waiters};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::nanoseconds;
+use crate::raw::memfd::{self, Mapping};
+use crate::raw::slab::{Place, Segments};
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+const GET: &str = "handles.memory.get";
+const GET_AGAIN: &str = "handles.memory.get-again";
+const OPEN: &str = "handles.memory.open";
+const CLOSE: &str = "handles.memory.close";
+const EVENT_GET: &str = "handles.event.get";
+const EVENT_GET_AGAIN: &str = "handles.event.get-again";
+const EVENT_OPEN: &str = "handles.event.open";
+const EVENT_CLOSE: &str = "handles.event.close";
+
+const SLAB: &str = "offset into a slab, nothing checked";
+const NONE: &str = "none";
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "handles",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(120),
+    rows: &[
+        row(
+            GET,
+            "get a memory handle, first of its allocation",
+            SLAB,
+            Target::AtMost(50.0),
+        ),
+        row(
+            GET_AGAIN,
+            "get a memory handle again",
+            NONE,
+            Target::AtMost(50.0),
+        ),
+        row(
+            OPEN,
+            "open memory, segment mapped",
+            SLAB,
+            Target::AtMost(100.0),
+        ),
+        row(CLOSE, "close memory", SLAB, Target::None),
+        row(
+            EVENT_GET,
+            "get an event handle, first of its event",
+            NONE,
+            Target::AtMost(50.0),
+        ),
+        row(
+            EVENT_GET_AGAIN,
+            "get an event handle again",
+            NONE,
+            Target::AtMost(50.0),
+        ),
+        row(
+            EVENT_OPEN,
+            "open an event, segment mapped",
+            NONE,
+            Target::AtMost(100.0),
+        ),
+        row(EVENT_CLOSE, "close an event", NONE, Target::None),
+    ],
+    lead,
+    hand,
+};
+
+const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw,
+        unit: Unit::Nanoseconds,
+        statistic: Statistic::P50,
+        target,
+    }
+}
+
+/// Objects in one batch; their handles fit into one message.
+const BATCH: usize = 1000;
+const LENGTH: usize = 4096;
+/// Batches that fill the pools and map the segments before anything is measured.
+const WARM_UP: usize = 3;
+
+fn batches(seat: &Seat) -> usize {
+    WARM_UP + seat.plan.pick(100, 20)
+}
+
+/// What the first word of allocation `index` holds in batch `batch`.
+fn token(batch: usize, index: usize) -> u64 {
+    (batch * BATCH + index) as u64 + 1
+}
+
+/// Nanoseconds per object since `start`.
+fn each(start: Instant) -> f64 {
+    nanoseconds(start.elapsed()) / BATCH as f64
+}
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    seat.plan.pin(0)?;
+    let link = seat.peer()?;
+    let context = ours::context()?;
+    let slab = memfd::create(BATCH * LENGTH)?;
+    link.send_with(b"slab", &[slab.as_fd()])?;
+    let slab = Mapping::shared(&slab, BATCH * LENGTH)?;
+    let mut recorder = Recorder::default();
+    for batch in 0..batches(seat) {
+        let mut batch_recorder = Recorder::default();
+        let memory = create_memory(&context, &slab, batch)?;
+        link.send(&memory_handles(&memory, &mut batch_recorder)?)?;
+        link.send(&slab_places(&mut batch_recorder))?;
+        let events = create_events(&context)?;
+        link.send(&event_handles(&events, &mut batch_recorder)?)?;
+        // Frees nothing before the other process has closed it.
+        ensure!(
+            link.receive_number()? == batch as u64,
+            "the other process lost count"
+        );
+        if batch >= WARM_UP {
+            recorder.absorb(batch_recorder);
+        }
+    }
+    Ok(recorder.finish())
+}
+
+/// Fresh allocations, and their twins in the slab, each with its token in the first word.
+fn create_memory(context: &Context, slab: &Mapping, batch: usize) -> Result<Vec<Memory>> {
+    let slab = slab.region();
+    let mut memory = Vec::with_capacity(BATCH);
+    for index in 0..BATCH {
+        let allocation = context.allocate(LENGTH)?;
+        ours::region(&allocation).write(0, token(batch, index));
+        slab.write(index * LENGTH / 8, token(batch, index));
+        memory.push(allocation);
+    }
+    Ok(memory)
+}
+
+fn create_events(context: &Context) -> Result<Vec<Event>> {
+    (0..BATCH).map(|_| Ok(context.create_event()?)).collect()
+}
+
+fn memory_handles(memory: &[Memory], recorder: &mut Recorder) -> Result<Vec<u8>> {
+    let mut handles = Vec::with_capacity(2 * BATCH);
+    for row in [GET, GET_AGAIN] {
+        handles.clear();
+        let start = Instant::now();
+        for allocation in memory {
+            handles.push(allocation.handle()?);
+        }
+        recorder.push(row, Side::Ours, each(start));
+    }
+    Ok(handles
+        .iter()
+        .flat_map(|handle| *handle.as_bytes())
+        .collect())
+}
+
+fn event_handles(events: &[Event], recorder: &mut Recorder) -> Result<Vec<u8>> {
+    let mut handles = Vec::with_capacity(2 * BATCH);
+    for row in [EVENT_GET, EVENT_GET_AGAIN] {
+        handles.clear();
+        let start = Instant::now();
+        for event in events {
+            handles.push(event.handle()?);
+        }
+        recorder.push(row, Side::Ours, each(start));
+    }
+    Ok(handles
+        .iter()
+        .flat_map(|handle| *handle.as_bytes())
+        .collect())
+}
+
+fn slab_places(recorder: &mut Recorder) -> Vec<u8> {
+    let mut places = Vec::with_capacity(BATCH);
+    let start = Instant::now();
+    for index in 0..BATCH {
+        places.push(Place::get(1, (index * LENGTH) as u64, LENGTH as u64));
+    }
+    recorder.push(GET, Side::Raw, each(start));
+    places.concat()
+}
+
+fn hand(seat: &Seat) -> Result<Outcome> {
+    seat.plan.pin(1)?;
+    let link = seat.peer()?;
+    let context = ours::context()?;
+    let message = link.receive()?;
+    let slab = message
+        .descriptors
+        .first()
+        .context("expected a descriptor")?;
+    let size = BATCH * LENGTH;
+    let segments = Segments::one(1, Mapping::shared(slab, size)?, size as u64);
+    let mut recorder = Recorder::default();
+    for batch in 0..batches(seat) {
+        let mut batch_recorder = Recorder::default();
+        let (memory, places, events) = (link.receive()?, link.receive()?, link.receive()?);
+        for side in Side::turns(batch) {
+            match side {
+                Side::Ours => open_memory(&context, &memory.bytes, batch, &mut batch_recorder)?,
+                Side::Raw => open_places(&segments, &places.bytes, batch, &mut batch_recorder)?,
+            }
+        }
+        open_events(&context, &events.bytes, &mut batch_recorder)?;
+        link.send_number(batch as u64)?;
+        if batch >= WARM_UP {
+            recorder.absorb(batch_recorder);
+        }
+    }
+    Ok(recorder.finish())
+}
+
+fn open_memory(
+    context: &Context,
+    bytes: &[u8],
+    batch: usize,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    ensure!(
+        bytes.len() == BATCH * HANDLE_SIZE,
+        "expected {BATCH} handles"
+    );
+    let mut opened = Vec::with_capacity(BATCH);
+    let start = Instant::now();
+    for bytes in ours::each_handle(bytes) {
+        opened.push(ours::open_memory(context, bytes)?);
+    }
+    recorder.push(OPEN, Side::Ours, each(start));
+    for (index, memory) in opened.iter().enumerate() {
+        ensure!(
+            ours::region(memory).read(0) == token(batch, index),
+            "allocation {index} does not hold what its exporter wrote"
+        );
+    }
+    let start = Instant::now();
+    opened.clear();
+    recorder.push(CLOSE, Side::Ours, each(start));
+    Ok(())
+}
+
+fn open_places(
+    segments: &Segments,
+    bytes: &[u8],
+    batch: usize,
+    recorder: &mut Recorder,
+) -> Result<()> {
+    let (places, _) = bytes.as_chunks();
+    let mut opened = Vec::with_capacity(BATCH);
+    let start = Instant::now();
+    for place in places {
+        opened.push(segments.open(place).context("not in the slab")?);
+    }
+    recorder.push(OPEN, Side::Raw, each(start));
+    for (index, memory) in opened.iter().enumerate() {
+        ensure!(
+            memory.first_word() == token(batch, index),
+            "place {index} holds something else"
+        );
+    }
+    let start = Instant::now();
+    opened.clear();
+    recorder.push(CLOSE, Side::Raw, each(start));
+    Ok(())
+}
+
+fn open_events(context: &Context, bytes: &[u8], recorder: &mut Recorder) -> Result<()> {
+    ensure!(
+        bytes.len() == BATCH * HANDLE_SIZE,
+        "expected {BATCH} handles"
+    );
+    let mut opened = Vec::with_capacity(BATCH);
+    let start = Instant::now();
+    for bytes in ours::each_handle(bytes) {
+        opened.push(ours::open_event(context, bytes, Waiters::Default)?);
+    }
+    recorder.push(EVENT_OPEN, Side::Ours, each(start));
+    let start = Instant::now();
+    opened.clear();
+    recorder.push(EVENT_CLOSE, Side::Ours, each(start));
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Benchmarks of crosshandle beside the raw techniques it is built on.
+//!
+//! Each row of the table is measured in fresh processes of this same binary, ours and the raw
+//! technique taking turns in the same processes, so that the machine's noise hits both alike.
+//! What is measured and how is told in `docs/performance.md`.
+
+mod harness;
+mod host;
+mod raw;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::harness::plan::Plan;
+
+/// Benchmarks of crosshandle beside the raw techniques it is built on.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Memory and events of the host backend
+    Host(HostArgs),
+    /// One process of a measurement; started by the benchmark itself
+    #[command(hide = true)]
+    Child(ChildArgs),
+}
+
+#[derive(Args)]
+struct HostArgs {
+    /// Print the rows as JSON
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print the rows as a Markdown table
+    #[arg(long)]
+    markdown: bool,
+    /// Exit with 1 and name on the last line every row that misses its target
+    #[arg(long)]
+    check: bool,
+    /// Shorter runs: to try things out, not to quote figures from
+    #[arg(long)]
+    quick: bool,
+    /// Measure only the scenarios whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// List the scenarios and their rows, and measure nothing
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Args)]
+struct ChildArgs {
+    scenario: String,
+    /// 0 for the process that leads, 1 and up for the others
+    seat: usize,
+    /// The plan, as JSON
+    plan: String,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Host(args) => bench_host(&args),
+        Command::Child(args) => harness::child::run(&args.scenario, args.seat, &args.plan),
+    }
+}
+
+fn bench_host(args: &HostArgs) -> ExitCode {
+    if args.list {
+        return list_scenarios();
+    }
+    let plan = match Plan::new(args.quick) {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    let report = match host::measure(&plan, args.only.as_deref()) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
+    // Pipes close early (`| head`): then there is nobody left to tell, and nothing to report.
+    let _ = if args.json {
+        report.print_json()
+    } else if args.markdown {
+        report.print_markdown()
+    } else {
+        report.print_table()
+    };
+    let failed = report.failed();
+    if args.check {
+        let missed = report.missed();
+        if missed.is_empty() {
+            eprintln!("every measured row reaches its target");
+        } else {
+            eprintln!("missed: {}", missed.join(", "));
+            return ExitCode::from(1);
+        }
+    }
+    ExitCode::from(u8::from(failed))
+}
+
+fn list_scenarios() -> ExitCode {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    for scenario in host::SCENARIOS {
+        let _ = writeln!(out, "{}", scenario.name);
+        for row in scenario.rows {
+            let _ = writeln!(out, "    {:28} {} (raw: {})", row.id, row.what, row.raw);
+        }
+    }
+    ExitCode::SUCCESS
+}

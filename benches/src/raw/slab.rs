@@ -1,0 +1,94 @@
+//! Handles: a place in a segment that both processes have mapped already.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+use super::memfd::Mapping;
+
+/// Number of a segment, offset and length: all a process needs that trusts the other one.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    segment: u64,
+    offset: u64,
+    length: u64,
+}
+
+impl Place {
+    pub(crate) const SIZE: usize = 24;
+
+    /// What an exporter sends for `length` bytes at `offset`.
+    #[inline]
+    pub(crate) fn get(segment: u64, offset: u64, length: u64) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&segment.to_le_bytes());
+        bytes[8..16].copy_from_slice(&offset.to_le_bytes());
+        bytes[16..].copy_from_slice(&length.to_le_bytes());
+        black_box(bytes)
+    }
+
+    fn parse(bytes: &[u8; Self::SIZE]) -> Self {
+        let (numbers, _) = bytes.as_chunks();
+        let number = |index: usize| u64::from_le_bytes(numbers[index]);
+        Self {
+            segment: number(0),
+            offset: number(1),
+            length: number(2),
+        }
+    }
+}
+
+/// The segments that an importer has mapped.
+pub(crate) struct Segments(HashMap<u64, (Arc<Mapping>, u64)>);
+
+/// Memory of a slab: keeps the segment mapped.
+pub(crate) struct Opened {
+    segment: Arc<Mapping>,
+    offset: u64,
+}
+
+impl Segments {
+    pub(crate) fn one(number: u64, mapping: Mapping, length: u64) -> Self {
+        Self(HashMap::from([(number, (Arc::new(mapping), length))]))
+    }
+
+    #[inline]
+    pub(crate) fn open(&self, bytes: &[u8; Place::SIZE]) -> Option<Opened> {
+        let place = Place::parse(bytes);
+        let (segment, length) = self.0.get(&place.segment)?;
+        let end = place.offset.checked_add(place.length)?;
+        (end <= *length).then(|| Opened {
+            segment: Arc::clone(segment),
+            offset: place.offset,
+        })
+    }
+}
+
+impl Opened {
+    pub(crate) fn first_word(&self) -> u64 {
+        self.segment.region().read(self.offset as usize / 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw::memfd;
+
+    #[test]
+    fn places() {
+        let file = memfd::create(8192).unwrap();
+        let mapping = Mapping::shared(&file, 8192).unwrap();
+        mapping.region().write(512, 5);
+        let segments = Segments::one(9, mapping, 8192);
+        assert_eq!(
+            segments
+                .open(&Place::get(9, 4096, 4096))
+                .unwrap()
+                .first_word(),
+            5
+        );
+        assert!(segments.open(&Place::get(9, 4096, 4097)).is_none());
+        assert!(segments.open(&Place::get(8, 0, 1)).is_none());
+    }
+}

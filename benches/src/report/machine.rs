@@ -1,0 +1,59 @@
+//! The machine that the figures belong to.
+
+use std::fmt;
+use std::fs;
+use std::thread;
+
+use serde::Serialize;
+
+use crate::harness::procfs;
+
+#[derive(Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    /// CPUs this process may use.
+    pub(crate) cpus: usize,
+    pub(crate) kernel: String,
+    /// Load average over one minute, before the first measurement: near zero, or the figures tell
+    /// about others too.
+    pub(crate) load: Option<f64>,
+}
+
+impl Machine {
+    pub(crate) fn here() -> Self {
+        let uname = rustix::system::uname();
+        Self {
+            cpu: cpu_model().unwrap_or_else(|| "unknown CPU".to_owned()),
+            cpus: thread::available_parallelism().map_or(1, usize::from),
+            kernel: format!(
+                "{} {} {}",
+                uname.sysname().to_string_lossy(),
+                uname.release().to_string_lossy(),
+                uname.machine().to_string_lossy()
+            ),
+            load: procfs::load_average().ok(),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cpu,
+            cpus,
+            kernel,
+            load,
+        } = self;
+        write!(f, "{cpu}, {cpus} CPUs, {kernel}")?;
+        match load {
+            Some(load) => write!(f, ", load {load:.2} at the start"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn cpu_model() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}

@@ -1,0 +1,130 @@
+//! The table of all rows, for people and for programs.
+
+pub(crate) mod machine;
+pub(crate) mod row;
+pub(crate) mod unit;
+
+use std::io::{self, Write};
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{Cell, CellAlignment, Table};
+use serde::Serialize;
+
+use machine::Machine;
+use row::{Row, Statistic, Target, Verdict};
+
+const COLUMNS: [&str; 6] = ["what", "ours", "raw", "ratio", "target", "verdict"];
+
+/// Everything one run found.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    /// A quick run, whose figures are not to be quoted.
+    pub(crate) quick: bool,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Report {
+    /// Identifiers of the rows that miss their target, those that could not be measured for an
+    /// error included.
+    pub(crate) fn missed(&self) -> Vec<&'static str> {
+        self.rows
+            .iter()
+            .filter(|row| match row.verdict {
+                Verdict::Missed => true,
+                Verdict::Failed => row.target != Target::None,
+                Verdict::Reached | Verdict::Information | Verdict::Skipped => false,
+            })
+            .map(|row| row.id)
+            .collect()
+    }
+
+    /// Whether any measurement failed.
+    pub(crate) fn failed(&self) -> bool {
+        self.rows.iter().any(|row| row.verdict == Verdict::Failed)
+    }
+
+    pub(crate) fn print_json(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, self)?;
+        writeln!(out)
+    }
+
+    pub(crate) fn print_table(&self) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_style(UTF8_FULL_CONDENSED).set_header(COLUMNS);
+        for row in &self.rows {
+            let [what, ours, raw, ratio, target, verdict] = cells(row);
+            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+            table.add_row([
+                Cell::new(what),
+                right(ours),
+                right(raw),
+                right(ratio),
+                right(target),
+                Cell::new(verdict),
+            ]);
+        }
+        let mut out = io::stdout().lock();
+        writeln!(out, "{table}")?;
+        self.print_notes(&mut out, "  ")?;
+        writeln!(out, "{}{}", self.machine, self.warning())
+    }
+
+    pub(crate) fn print_markdown(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "| {} | raw technique |", COLUMNS.join(" | "))?;
+        writeln!(out, "|---|---:|---:|---:|---:|---|---|")?;
+        for row in &self.rows {
+            writeln!(
+                out,
+                "| {} | {} |",
+                cells(row).join(" | "),
+                row.raw_technique
+            )?;
+        }
+        writeln!(out)?;
+        self.print_notes(&mut out, "- ")?;
+        writeln!(out, "\n{}{}", self.machine, self.warning())
+    }
+
+    /// Each note once: the rows of one scenario may share theirs.
+    fn print_notes(&self, out: &mut impl Write, bullet: &str) -> io::Result<()> {
+        for rows in self.rows.chunk_by(|a, b| a.note == b.note) {
+            let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+                continue;
+            };
+            match &first.note {
+                Some(note) if rows.len() > 1 => {
+                    writeln!(out, "{bullet}{} to {}: {note}", first.id, last.id)?;
+                }
+                Some(note) => writeln!(out, "{bullet}{}: {note}", first.id)?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn warning(&self) -> &'static str {
+        if self.quick {
+            "\nA quick run: not to be quoted."
+        } else {
+            ""
+        }
+    }
+}
+
+fn cells(row: &Row) -> [String; COLUMNS.len()] {
+    let what = match row.statistic {
+        Statistic::P50 => row.what.to_owned(),
+        Statistic::P99 => format!("{}, p99", row.what),
+    };
+    [
+        what,
+        row.show(row.ours),
+        row.show(row.raw),
+        row.show_ratio(),
+        row.show_target(),
+        row.verdict.word().to_owned(),
+    ]
+}

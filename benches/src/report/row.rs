@@ -1,0 +1,232 @@
+//! One row of the table: what it asks for, what was found, whether that is enough.
+
+use serde::Serialize;
+
+use super::unit::Unit;
+use crate::harness::outcome::{Outcome, Summary};
+
+/// Which figure of a series is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Statistic {
+    P50,
+    P99,
+}
+
+/// What ours has to reach.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", content = "bound", rename_all = "snake_case")]
+pub(crate) enum Target {
+    /// At most this, in the row's unit.
+    AtMost(f64),
+    /// At least this, in the row's unit.
+    AtLeast(f64),
+    /// At most this multiple of the raw technique.
+    AtMostTimesRaw(f64),
+    /// At least this multiple of the raw technique.
+    AtLeastTimesRaw(f64),
+    /// Nothing: the row is there to explain others.
+    None,
+}
+
+/// A row before it is measured.
+pub(crate) struct RowSpec {
+    /// Unique, stable, shell-safe.
+    pub(crate) id: &'static str,
+    pub(crate) what: &'static str,
+    /// The technique in the raw column, or what a missing one means.
+    pub(crate) raw: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) statistic: Statistic,
+    pub(crate) target: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Reached,
+    Missed,
+    /// Without a target.
+    Information,
+    /// This machine cannot measure it; the note says why.
+    Skipped,
+    /// The measurement itself failed; the note says how.
+    Failed,
+}
+
+impl Verdict {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Reached => "ok",
+            Self::Missed => "MISSED",
+            Self::Information => "–",
+            Self::Skipped => "skipped",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// A row after it was measured.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) id: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) raw_technique: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) statistic: Statistic,
+    pub(crate) ours: Option<Summary>,
+    pub(crate) raw: Option<Summary>,
+    /// Ours divided by raw, where both were measured and raw is not zero.
+    pub(crate) ratio: Option<f64>,
+    pub(crate) target: Target,
+    pub(crate) verdict: Verdict,
+    pub(crate) note: Option<String>,
+}
+
+impl RowSpec {
+    /// The row with what the scenario reported under its identifier.
+    pub(crate) fn measured(&self, outcome: &Outcome) -> Row {
+        let ours = outcome.ours.get(self.id).copied();
+        let raw = outcome.raw.get(self.id).copied();
+        let mut row = self.empty(Verdict::Failed, outcome.notes.get(self.id).cloned());
+        (row.ours, row.raw) = (ours, raw);
+        let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
+            row.note
+                .get_or_insert_with(|| "the scenario reported no figure".to_owned());
+            return row;
+        };
+        row.ratio = raw
+            .map(|summary| self.statistic.of(&summary))
+            .filter(|&raw| raw != 0.0)
+            .map(|raw| ours / raw);
+        row.verdict = match (self.target, row.ratio) {
+            (Target::None, _) => Verdict::Information,
+            (Target::AtMost(bound), _) => reached(ours <= bound),
+            (Target::AtLeast(bound), _) => reached(ours >= bound),
+            (Target::AtMostTimesRaw(bound), Some(ratio)) => reached(ratio <= bound),
+            (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
+            (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
+                row.note
+                    .get_or_insert_with(|| "the raw technique has no figure".to_owned());
+                Verdict::Failed
+            }
+        };
+        row
+    }
+
+    /// The row without figures.
+    pub(crate) fn empty(&self, verdict: Verdict, note: Option<String>) -> Row {
+        Row {
+            id: self.id,
+            what: self.what,
+            raw_technique: self.raw,
+            unit: self.unit,
+            statistic: self.statistic,
+            ours: None,
+            raw: None,
+            ratio: None,
+            target: self.target,
+            verdict,
+            note,
+        }
+    }
+}
+
+impl Row {
+    /// The figure of `summary` that this row compares, with its unit.
+    pub(crate) fn show(&self, summary: Option<Summary>) -> String {
+        summary.map_or_else(
+            || "–".to_owned(),
+            |summary| self.unit.show(self.statistic.of(&summary)),
+        )
+    }
+
+    pub(crate) fn show_ratio(&self) -> String {
+        match self.ratio {
+            None => "–".to_owned(),
+            Some(ratio) if ratio.abs() < 0.1 => format!("{ratio:.4} ×"),
+            Some(ratio) => format!("{ratio:.2} ×"),
+        }
+    }
+
+    pub(crate) fn show_target(&self) -> String {
+        match self.target {
+            Target::AtMost(bound) => format!("≤ {}", self.unit.show(bound)),
+            Target::AtLeast(bound) => format!("≥ {}", self.unit.show(bound)),
+            Target::AtMostTimesRaw(bound) => format!("≤ {bound} × raw"),
+            Target::AtLeastTimesRaw(bound) => format!("≥ {bound} × raw"),
+            Target::None => "–".to_owned(),
+        }
+    }
+}
+
+impl Statistic {
+    pub(crate) fn of(self, summary: &Summary) -> f64 {
+        match self {
+            Self::P50 => summary.p50,
+            Self::P99 => summary.p99,
+        }
+    }
+}
+
+fn reached(yes: bool) -> Verdict {
+    if yes {
+        Verdict::Reached
+    } else {
+        Verdict::Missed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(target: Target, ours: Option<f64>, raw: Option<f64>) -> Verdict {
+        let spec = RowSpec {
+            id: "a",
+            what: "",
+            raw: "",
+            unit: Unit::Nanoseconds,
+            statistic: Statistic::P50,
+            target,
+        };
+        let mut outcome = Outcome::default();
+        let series = |value: Option<f64>| Some(("a".to_owned(), Summary::of(&[value?])?));
+        outcome.ours.extend(series(ours));
+        outcome.raw.extend(series(raw));
+        spec.measured(&outcome).verdict
+    }
+
+    #[test]
+    fn verdicts() {
+        use Verdict::*;
+        assert_eq!(verdict(Target::AtMost(10.0), Some(10.0), None), Reached);
+        assert_eq!(verdict(Target::AtMost(10.0), Some(10.1), None), Missed);
+        assert_eq!(verdict(Target::AtLeast(10.0), Some(9.9), None), Missed);
+        assert_eq!(
+            verdict(Target::AtMostTimesRaw(1.5), Some(3.0), Some(2.0)),
+            Reached
+        );
+        assert_eq!(
+            verdict(Target::AtMostTimesRaw(1.5), Some(3.1), Some(2.0)),
+            Missed
+        );
+        assert_eq!(
+            verdict(Target::AtLeastTimesRaw(0.5), Some(1.0), Some(2.0)),
+            Reached
+        );
+        assert_eq!(
+            verdict(Target::AtLeastTimesRaw(0.5), Some(0.9), Some(2.0)),
+            Missed
+        );
+        assert_eq!(
+            verdict(Target::AtMostTimesRaw(1.5), Some(3.0), None),
+            Failed
+        );
+        assert_eq!(
+            verdict(Target::AtMostTimesRaw(1.5), None, Some(2.0)),
+            Failed
+        );
+        assert_eq!(verdict(Target::None, Some(1.0), None), Information);
+    }
+}

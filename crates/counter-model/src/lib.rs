@@ -1,0 +1,1 @@
+//! Model checker of the event protocol.

@@ -1,0 +1,160 @@
+//! A process dies at any step of anything it does. The others' waits end, with the truth.
+
+use crate::check::check;
+use crate::counter::WaitError;
+use crate::platform::{self, one_in, pick};
+use crate::world::{Process, World};
+
+/// Does this and that until it is killed or done; what it holds then is unfinished.
+fn busy(process: &Process) {
+    let mut tickets = Vec::new();
+    for _ in 0..4 {
+        match pick(7) {
+            0 | 1 => tickets.push(process.submit()),
+            2 => {
+                let value = process.slot().issued() + 1 + pick(9);
+                tickets.extend(process.signal_up_to(value));
+            }
+            5 => tickets.extend(process.signal()),
+            3 => process.slot().bury(&*process.world.ledger),
+            4 => {
+                let issued = process.slot().issued();
+                let _ = process.wait(issued + pick(2));
+            }
+            _ => {}
+        }
+        if one_in(2) && !tickets.is_empty() {
+            let ticket = tickets.swap_remove(pick(tickets.len() as u64) as usize);
+            if one_in(3) {
+                process.try_fail(ticket);
+            } else {
+                process.try_complete(ticket);
+            }
+        }
+    }
+}
+
+/// Submits and completes, whoever dies.
+fn steady(process: &Process) {
+    let mut tickets = vec![process.submit(), process.submit()];
+    process.complete(tickets.remove(0));
+    tickets.extend(process.signal());
+    process.complete_all(tickets);
+}
+
+/// Waits for what others have submitted.
+fn watchful(process: &Process) {
+    for _ in 0..3 {
+        let start = process.world.number(0);
+        let issued = process.slot().issued();
+        if issued > start {
+            let _ = process.wait(issued);
+            let _ = process.wait(start + 1 + pick(issued - start));
+            process.look(start + 1 + pick(issued - start));
+        }
+    }
+}
+
+/// One process dies somewhere; three live on.
+pub(crate) fn one_dies(start: u64) {
+    platform::naps_end();
+    let world = World::starting_at(start);
+    let processes = [
+        world.start(1, steady),
+        world.start_mortal(2, pick(120) as u32, busy),
+        world.start(3, watchful),
+        world.start(4, watchful),
+    ];
+    world.end(processes);
+}
+
+#[test]
+fn at_every_step() {
+    check(4000, || one_dies(0));
+}
+
+/// Several die, some of them while they bury others.
+#[test]
+fn buriers_die_too() {
+    check(3000, || {
+        platform::naps_end();
+        let world = World::new();
+        let leave_behind = |process: &Process| {
+            let _ = process.submit();
+            let _ = process.signal_up_to(process.slot().issued() + 8);
+        };
+        let bury = |process: &Process| {
+            let _ = process.submit();
+            for _ in 0..4 {
+                process.slot().bury(&*process.world.ledger);
+            }
+        };
+        let processes = [
+            world.start(1, steady),
+            world.start_mortal(2, pick(40) as u32, leave_behind),
+            world.start_mortal(3, pick(100) as u32, bury),
+            world.start_mortal(4, pick(100) as u32, bury),
+            world.start(5, watchful),
+        ];
+        world.end(processes);
+    });
+}
+
+/// The exporter dies: waits for signals that nobody submitted end as well.
+#[test]
+fn of_the_exporter() {
+    check(2000, || {
+        platform::naps_end();
+        let world = World::new();
+        let waiter = |owner| {
+            world.start(owner, move |process| {
+                let number = 2 + pick(3);
+                let result = process.wait(number);
+                if number > 2 {
+                    assert_eq!(result, Err(WaitError::Abandoned));
+                }
+            })
+        };
+        let processes = [
+            world.start_mortal(1, pick(30) as u32, |process| {
+                let first = process.submit();
+                let second = process.signal();
+                process.complete(first);
+                process.complete_all(second);
+            }),
+            waiter(2),
+            waiter(3),
+        ];
+        world.end(processes);
+    });
+}
+
+/// A waiter that is killed in its sleep costs a needless wake call once, and never a wake-up.
+#[test]
+fn of_a_sleeper() {
+    check(2000, || {
+        let world = World::new();
+        let first = world.process(1).submit();
+        let sleeper = world.start_mortal(2, pick(16) as u32, |process| {
+            let _ = process.wait(1);
+        });
+        let others = [
+            world.start(1, move |process| process.complete(first)),
+            world.start(3, |process| process.wait(1).unwrap()),
+        ];
+        for process in others.into_iter().chain([sleeper]) {
+            process.join().unwrap();
+        }
+        let exporter = world.process(1);
+        let once_around = || {
+            for _ in 0..7 {
+                exporter.complete(exporter.submit());
+            }
+        };
+        once_around();
+        let before = platform::wakes();
+        once_around();
+        assert_eq!(platform::wakes(), before, "a sleeper is counted still");
+        world.end([]);
+    });
+}

@@ -1,0 +1,18 @@
+//! The event protocol under many interleavings (shuttle).
+
+mod check;
+mod death;
+mod ledger;
+mod platform;
+mod release;
+mod runs;
+mod wake_ups;
+mod world;
+mod wrap;
+
+#[path = "../../../crosshandle/src/counter/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
+mod counter;
+
+/// Spinning adds steps and no transitions: the other test program has it.
+pub(crate) const MAY_SPIN: bool = false;

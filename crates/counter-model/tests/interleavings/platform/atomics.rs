@@ -1,0 +1,115 @@
+//! Atomic words whose every operation is a step of the model.
+
+use super::chance::one_in;
+use super::fate::step;
+use shuttle::sync::atomic as model;
+use std::sync::atomic::Ordering;
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        /// Like the standard library's. The checker takes every ordering for `SeqCst`.
+        pub(crate) struct $name(model::$name);
+
+        #[allow(dead_code, reason = "one interface, used in part by each test program")]
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self(model::$name::new(value))
+            }
+
+            /// Reads on the kernel's behalf: a killed process's system call still ends.
+            pub(super) fn peek(&self) -> $value {
+                self.0.load(Ordering::SeqCst)
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                step();
+                self.0.load(order)
+            }
+
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                if step() {
+                    self.0.store(value, order);
+                }
+            }
+
+            pub(crate) fn swap(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.swap(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                if step() {
+                    self.0.compare_exchange(current, new, success, failure)
+                } else {
+                    Ok(current)
+                }
+            }
+
+            /// Fails now and then for no reason, as it does on real machines.
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                if one_in(16) {
+                    return Err(self.load(failure));
+                }
+                self.compare_exchange(current, new, success, failure)
+            }
+
+            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.fetch_add(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+
+            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.fetch_sub(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.fetch_or(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+
+            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.fetch_and(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+
+            pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                if step() {
+                    self.0.fetch_max(value, order)
+                } else {
+                    self.peek()
+                }
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);

@@ -1,0 +1,147 @@
+//! No wake-up is lost: nobody's time is ever up here, so whoever isn't woken sleeps for ever and
+//! the checker reports a deadlock.
+
+use crate::check::check;
+use crate::counter::{Interrupt, WaitMode, wait_any};
+use crate::platform::{AtomicU64, Ordering, one_in, pick, wake_all};
+use crate::world::{Process, World};
+use std::sync::Arc;
+
+/// One signal, at once or later.
+fn signal_somehow(process: &Process) {
+    let tickets = if one_in(2) {
+        vec![process.submit()]
+    } else {
+        process.signal()
+    };
+    process.complete_all(tickets);
+}
+
+#[test]
+fn several_waiters_and_signallers() {
+    check(1500, || {
+        let world = World::new();
+        let signaller = |owner| {
+            world.start(owner, |process| {
+                for _ in 0..2 {
+                    signal_somehow(process);
+                }
+            })
+        };
+        let waiter = |owner| {
+            world.start(owner, |process| {
+                // Signals that may not be submitted yet, not always in order.
+                let last = 1 + pick(4);
+                process.wait(last).unwrap();
+                process.wait(1 + pick(4)).unwrap();
+                process.wait(4).unwrap();
+            })
+        };
+        let processes = [signaller(1), signaller(2), waiter(3), waiter(4)];
+        world.end(processes);
+    });
+}
+
+/// Two waiters for different signals of one word: the first wake-up is not the second one's.
+#[test]
+fn one_word_twice() {
+    check(1500, || {
+        let world = World::new();
+        let signaller = world.start(1, |process| {
+            // At once, behind an unfinished one, or some of each.
+            let early = one_in(2).then(|| process.submit());
+            let jump = process.signal_up_to(8);
+            process.complete_all(early.into_iter().chain(jump).collect());
+        });
+        let waiter = |owner| {
+            world.start(owner, |process| {
+                process.wait(1 + 7 * pick(2)).unwrap();
+                process.wait(8).unwrap();
+            })
+        };
+        let processes = [signaller, waiter(2), waiter(3), waiter(4)];
+        world.end(processes);
+    });
+}
+
+/// Waiting for any of several signals, on two events.
+#[test]
+fn any_of_several() {
+    check(1500, || {
+        let (one, two) = (World::new(), World::new());
+        let signal = |world: &World, owner| {
+            world.start(owner, |process| {
+                signal_somehow(process);
+            })
+        };
+        let waiter = {
+            let two = two.clone();
+            one.start(3, move |process| {
+                let other = two.process(3);
+                let numbers = [(process, 2), (process, 1), (&other, 1), (&other, 2)];
+                let mut targets = numbers
+                    .map(|(process, number)| process.target(number))
+                    .to_vec();
+                let mut left = numbers.to_vec();
+                while !targets.is_empty() {
+                    let (index, result) =
+                        wait_any(&targets, None, WaitMode::LowPower, None).unwrap();
+                    let (process, number) = left.swap_remove(index);
+                    targets.swap_remove(index);
+                    process.world.ledger.check(number, result, process.slot());
+                    assert_eq!(result, Ok(()));
+                }
+            })
+        };
+        let own = [signal(&one, 1), signal(&one, 2), waiter];
+        let others = [signal(&two, 1), signal(&two, 2)];
+        one.end(own);
+        two.end(others);
+    });
+}
+
+/// An interrupt ends a wait for any whose signals never come, and does not hide one that came.
+#[test]
+fn interrupts() {
+    check(1500, || {
+        let world = World::new();
+        let interrupt = Arc::new(AtomicU64::new(0));
+        let signals = pick(2) == 0;
+        let signaller = world.start(1, move |process| {
+            if signals {
+                signal_somehow(process);
+            }
+        });
+        let interrupter = {
+            let word = interrupt.clone();
+            world.start(2, move |_| {
+                word.store(1 << 32, Ordering::Release);
+                wake_all(&word);
+            })
+        };
+        let waiter = world.start(3, move |process| {
+            let targets = [process.target(1), process.target(2)];
+            let wait = |expected| {
+                let interrupt = Interrupt {
+                    word: &interrupt,
+                    expected,
+                };
+                wait_any(&targets, Some(interrupt), WaitMode::LowPower, None)
+            };
+            match wait(0) {
+                Some((index, result)) => {
+                    assert_eq!((index, result), (0, Ok(())));
+                    process.world.ledger.check(1, result, process.slot());
+                }
+                None => {
+                    assert_eq!(interrupt.load(Ordering::Acquire) >> 32, 1);
+                    // Nothing was taken from the signal: the next wait still finds it.
+                    if signals {
+                        assert_eq!(wait(1), Some((0, Ok(()))));
+                    }
+                }
+            }
+        });
+        world.end([signaller, interrupter, waiter]);
+    });
+}

@@ -1,0 +1,273 @@
+//! One event and the processes that share it.
+
+use crate::counter::{
+    Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
+    Ticket, WaitError, WaitMode,
+};
+use crate::ledger::Ledger;
+use crate::platform::{self, Instant};
+use shuttle::thread::{JoinHandle, spawn, yield_now};
+use std::sync::Arc;
+
+/// An event, and what happened to it.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) ledger: Arc<Ledger>,
+    start: u64,
+}
+
+impl World {
+    /// A fresh event.
+    pub(crate) fn new() -> Self {
+        Self::starting_at(0)
+    }
+
+    /// An event that has counted to `start` already.
+    pub(crate) fn starting_at(start: u64) -> Self {
+        let slot = Slot::new();
+        while slot.issued() < start {
+            // In the longest jumps that there may be, so that the words are left far behind.
+            match slot.signal_up_to(Owner::EXPORTER, start) {
+                Ok(Signalled::Complete(number)) => assert_eq!(number, start),
+                Err(IssueError::TooFarAhead(limit)) => {
+                    let longest = slot.signal_up_to(Owner::EXPORTER, limit);
+                    assert!(matches!(longest, Ok(Signalled::Complete(_))));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        Self {
+            slot: Arc::new(slot),
+            ledger: Arc::default(),
+            start,
+        }
+    }
+
+    /// A process that takes part; number 1 is the exporter.
+    pub(crate) fn process(&self, owner: u16) -> Process {
+        Process {
+            world: self.clone(),
+            owner: Owner::new(owner).unwrap(),
+        }
+    }
+
+    /// Starts a process.
+    pub(crate) fn start(
+        &self,
+        owner: u16,
+        life: impl FnOnce(&Process) + Send + 'static,
+    ) -> JoinHandle<()> {
+        let process = self.process(owner);
+        spawn(move || life(&process))
+    }
+
+    /// Starts a process that is killed after `steps` steps, or ends before.
+    pub(crate) fn start_mortal(
+        &self,
+        owner: u16,
+        steps: u32,
+        life: impl FnOnce(&Process) + Send + 'static,
+    ) -> JoinHandle<()> {
+        let process = self.process(owner);
+        spawn(move || {
+            let _ = platform::live_for(steps, || life(&process));
+            process.world.ledger.died(process.owner);
+        })
+    }
+
+    /// Waits for all processes to end, buries the dead, and checks every signal.
+    pub(crate) fn end(self, processes: impl IntoIterator<Item = JoinHandle<()>>) {
+        for process in processes {
+            process.join().unwrap();
+        }
+        self.slot.bury(&*self.ledger);
+        self.ledger.check_all(self.start, &self.slot);
+    }
+
+    /// The first number of this world's own, plus `distance`.
+    pub(crate) fn number(&self, distance: u64) -> u64 {
+        self.start + distance
+    }
+}
+
+impl Liveness for Ledger {
+    fn is_dead(&self, owner: Owner) -> bool {
+        Ledger::is_dead(self, owner)
+    }
+}
+
+/// One process. What it does is noted in the ledger and checked against it.
+pub(crate) struct Process {
+    pub(crate) world: World,
+    pub(crate) owner: Owner,
+}
+
+impl Process {
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.world.slot
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.world.ledger
+    }
+
+    /// Takes the next number, to be completed later.
+    pub(crate) fn submit(&self) -> Ticket {
+        self.try_submit().unwrap()
+    }
+
+    /// The same; a refusal is handed on.
+    pub(crate) fn try_submit(&self) -> Result<Ticket, IssueError> {
+        let ticket = self.slot().issue(self.owner)?;
+        self.ledger().submitted(self.owner, ticket);
+        Ok(ticket)
+    }
+
+    /// Signals, at once if possible.
+    pub(crate) fn signal(&self) -> Vec<Ticket> {
+        let attempt = self.ledger().attempting();
+        let result = self.slot().signal(self.owner);
+        self.note(attempt, result, false).unwrap()
+    }
+
+    /// Signals all numbers up to `value` that are left, at once if possible.
+    pub(crate) fn signal_up_to(&self, value: u64) -> Vec<Ticket> {
+        match self.try_signal_up_to(value) {
+            Ok(tickets) => tickets,
+            Err(IssueError::NotAhead(latest)) => {
+                assert!(latest >= value);
+                Vec::new()
+            }
+            Err(error) => panic!("no numbers: {error:?}"),
+        }
+    }
+
+    /// The same; a refusal is handed on.
+    pub(crate) fn try_signal_up_to(&self, value: u64) -> Result<Vec<Ticket>, IssueError> {
+        let attempt = self.ledger().attempting();
+        let result = self.slot().signal_up_to(self.owner, value);
+        self.note(attempt, result, true)
+    }
+
+    fn note(
+        &self,
+        attempt: usize,
+        result: Result<Signalled, IssueError>,
+        jumped: bool,
+    ) -> Result<Vec<Ticket>, IssueError> {
+        let ledger = self.ledger();
+        match result {
+            Ok(Signalled::Complete(number)) => {
+                ledger.attempted(attempt, Some(number), jumped);
+                Ok(Vec::new())
+            }
+            Ok(Signalled::Submitted(tickets)) => {
+                ledger.attempted(attempt, None, jumped);
+                for ticket in &tickets {
+                    ledger.submitted(self.owner, *ticket);
+                }
+                Ok(tickets)
+            }
+            Err(error) => {
+                ledger.attempted(attempt, None, jumped);
+                Err(error)
+            }
+        }
+    }
+
+    /// Completes a signal if nothing is before it.
+    pub(crate) fn try_complete(&self, ticket: Ticket) -> bool {
+        self.ledger().completing(ticket);
+        match self.slot().complete(ticket) {
+            Completion::Done => {
+                self.ledger().completed(ticket);
+                true
+            }
+            Completion::TooEarly => false,
+            Completion::Superseded => panic!("a live process's signal was failed by another"),
+        }
+    }
+
+    /// Fails a signal if nothing is before it.
+    pub(crate) fn try_fail(&self, ticket: Ticket) -> bool {
+        self.ledger().failing(ticket);
+        match self.slot().fail(ticket, FailureReason::CommandFailed) {
+            Completion::Done => true,
+            Completion::TooEarly => false,
+            Completion::Superseded => panic!("a live process's signal was failed by another"),
+        }
+    }
+
+    /// Completes a signal, however long that takes.
+    pub(crate) fn complete(&self, ticket: Ticket) {
+        while !self.try_complete(ticket) {
+            self.pause();
+        }
+    }
+
+    /// Fails a signal, however long that takes.
+    pub(crate) fn fail(&self, ticket: Ticket) {
+        while !self.try_fail(ticket) {
+            self.pause();
+        }
+    }
+
+    /// Completes signals in some order.
+    pub(crate) fn complete_all(&self, mut tickets: Vec<Ticket>) {
+        while !tickets.is_empty() {
+            let index = platform::pick(tickets.len() as u64) as usize;
+            if self.try_complete(tickets[index]) {
+                let _ = tickets.swap_remove(index);
+            } else {
+                self.pause();
+            }
+        }
+    }
+
+    /// Lets others go on. What a submitter does while it is somebody else's turn.
+    pub(crate) fn pause(&self) {
+        if self.ledger().anybody_died() {
+            self.slot().bury(self.ledger());
+        }
+        yield_now();
+    }
+
+    /// Waits for a signal, submitted or not.
+    pub(crate) fn wait(&self, number: u64) -> Result<(), WaitError> {
+        self.wait_until(number, None)
+    }
+
+    /// Waits for a signal until a deadline.
+    pub(crate) fn wait_until(
+        &self,
+        number: u64,
+        deadline: Option<Instant>,
+    ) -> Result<(), WaitError> {
+        let result = self
+            .slot()
+            .wait(number, WaitMode::Spin, deadline, self.ledger());
+        if number > self.world.start {
+            self.ledger().check(number, result, self.slot());
+        }
+        result
+    }
+
+    /// Looks at a signal.
+    pub(crate) fn look(&self, number: u64) -> Outcome {
+        let completed = self.ledger().is_completed(number);
+        let outcome = self.slot().outcome(number);
+        self.ledger()
+            .check_look(number, outcome, completed, self.slot());
+        outcome
+    }
+
+    /// A signal as `wait_any` has it.
+    pub(crate) fn target(&self, number: u64) -> Target<'_> {
+        Target {
+            slot: self.slot(),
+            number,
+            liveness: self.ledger(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The same around great numbers: where the words' sequences of 32 bits start again or change
+//! their sign, and where words that were left behind catch up lest they mislead.
+
+use crate::check::check;
+use crate::counter::IssueError;
+use crate::platform::pick;
+use crate::world::World;
+use crate::{death, release, runs};
+
+/// Shortly before such a number.
+fn start() -> u64 {
+    [1 << 30, 1 << 31, 1 << 32, 3 << 31][pick(4) as usize] - 1 - pick(18)
+}
+
+#[test]
+fn ring_reuse() {
+    check(700, || release::ring_reuse(start()));
+}
+
+#[test]
+fn future_values() {
+    check(700, || release::future_values(start()));
+}
+
+#[test]
+fn failures() {
+    check(700, || release::failures(start()));
+}
+
+#[test]
+fn death() {
+    check(1500, || death::one_dies(start()));
+}
+
+#[test]
+fn records() {
+    check(500, || runs::records_of_one_place(start()));
+}
+
+/// Values far apart, all unfinished: each wait is for its own.
+#[test]
+fn far_apart() {
+    check(500, || {
+        let world = World::new();
+        let first = world.process(1).submit();
+        let jumper = |owner| {
+            world.start(owner, |process| {
+                let mut tickets = Vec::new();
+                for _ in 0..6 {
+                    let far = process.slot().issued() + (1 << 29) - pick(3);
+                    match process.try_signal_up_to(far) {
+                        Ok(more) => tickets.extend(more),
+                        Err(IssueError::TooFarAhead(limit)) => assert!(limit < far),
+                        Err(IssueError::NotAhead(latest)) => assert!(latest >= far),
+                        Err(error) => panic!("{error:?}"),
+                    }
+                    match process.try_submit() {
+                        Ok(ticket) => tickets.push(ticket),
+                        Err(error) => assert!(matches!(error, IssueError::TooFarAhead(_))),
+                    }
+                }
+                process.complete_all(tickets);
+            })
+        };
+        let (two, three) = (jumper(2), jumper(3));
+        let last = world.start(1, move |process| {
+            for _ in 0..10 {
+                let issued = process.slot().issued();
+                for number in [1, 2, issued / 2, issued - 1, issued] {
+                    process.look(number.max(1));
+                }
+            }
+            process.complete(first);
+        });
+        world.end([two, three, last]);
+    });
+}

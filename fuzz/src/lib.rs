@@ -1,0 +1,117 @@
+//! What the fuzz targets for handles share.
+
+use crosshandle::handle::{
+    AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
+    PhysicalMemoryHandle, TEXT_LENGTH,
+};
+
+/// The bytes with a right tag, if they have the size of a handle: a fuzzer does not find a CRC by
+/// itself, and without one it would never see the checks behind it.
+pub fn retagged(bytes: &[u8]) -> Option<[u8; HANDLE_SIZE]> {
+    let mut bytes: [u8; HANDLE_SIZE] = bytes.try_into().ok()?;
+    let (contents, tag) = bytes.split_at_mut(HANDLE_SIZE - 4);
+    tag.copy_from_slice(&crc32c::crc32c(contents).to_le_bytes());
+    Some(bytes)
+}
+
+/// Parses the bytes with each type, and checks that the types agree.
+pub fn parse_bytes(bytes: &[u8]) -> Result<AnyHandle, HandleError> {
+    let any = AnyHandle::from_bytes(bytes);
+    agree(
+        &any,
+        MemoryHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::Memory,
+    );
+    agree(
+        &any,
+        PhysicalMemoryHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::PhysicalMemory,
+    );
+    agree(
+        &any,
+        EventHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::Event,
+    );
+    if let Ok(handle) = &any {
+        assert_eq!(handle.as_bytes(), bytes);
+        check_accepted(handle);
+    }
+    any
+}
+
+/// Reads the text with each type, and checks that the types agree.
+pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
+    let any = text.parse::<AnyHandle>();
+    agree(
+        &any,
+        text.parse::<MemoryHandle>().map(AnyHandle::from),
+        HandleKind::Memory,
+    );
+    agree(
+        &any,
+        text.parse::<PhysicalMemoryHandle>().map(AnyHandle::from),
+        HandleKind::PhysicalMemory,
+    );
+    agree(
+        &any,
+        text.parse::<EventHandle>().map(AnyHandle::from),
+        HandleKind::Event,
+    );
+    match &any {
+        Ok(handle) => {
+            assert_eq!(
+                handle.to_string(),
+                text.trim_ascii(),
+                "two texts for one handle"
+            );
+            check_accepted(handle);
+        }
+        Err(HandleError::BadText { at, .. }) => {
+            let characters = text.trim_ascii().chars().count();
+            assert!((1..=characters + 1).contains(at), "no such character: {at}");
+        }
+        Err(_) => {}
+    }
+    any
+}
+
+/// A type accepts what `AnyHandle` accepts, if it is of its kind; what both refuse they refuse for
+/// the same reason, unless the kind is the reason.
+fn agree(
+    any: &Result<AnyHandle, HandleError>,
+    one: Result<AnyHandle, HandleError>,
+    kind: HandleKind,
+) {
+    match (any, one) {
+        (Ok(handle), Err(HandleError::WrongKind { expected, found })) => {
+            assert_eq!((expected, found), (kind, handle.kind()));
+            assert_ne!(expected, found);
+        }
+        (Err(_), Err(HandleError::WrongKind { expected, found })) => {
+            assert_eq!(expected, kind);
+            assert_ne!(expected, found);
+        }
+        (any, one) => assert_eq!(*any, one),
+    }
+}
+
+/// What must hold for every value of a handle type.
+fn check_accepted(handle: &AnyHandle) {
+    assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(*handle));
+    let text = handle.to_string();
+    assert_eq!(text.len(), TEXT_LENGTH);
+    assert_eq!(text.parse(), Ok(*handle));
+    let explanation = handle.explain(Some(1));
+    assert_eq!(explanation.kind, handle.kind().to_string());
+    match (&explanation.memory, handle.kind()) {
+        (None, HandleKind::Event) => {}
+        (Some(range), HandleKind::Memory | HandleKind::PhysicalMemory) => {
+            assert_ne!(range.length, 0);
+            let end = range.offset.checked_add(range.length);
+            assert!(end.is_some_and(|end| end <= range.segment_length));
+        }
+        (memory, kind) => panic!("{kind} with {memory:?}"),
+    }
+    assert!(explanation.to_string().lines().count() > explanation.opening.len());
+    assert!(format!("{handle:?}").contains("Secret(..)"));
+}

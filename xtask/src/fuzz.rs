@@ -1,0 +1,298 @@
+//! Fuzz targets on the stable toolchain: libFuzzer with coverage, without sanitizers.
+//!
+//! `cargo fuzz` would need a nightly compiler for its sanitizers only; the coverage that
+//! guides the search comes from an LLVM pass that stable compilers have too.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Result;
+use crate::step::{Step, say};
+use crate::workspace::Workspace;
+
+/// Coverage counters and traced comparisons on every edge, and the checks of a debug build.
+const RUSTFLAGS: &str = "--cfg fuzzing \
+    -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Cllvm-args=-simplifycfg-branch-fold-threshold=0 \
+    -Ccodegen-units=1 \
+    -Cdebug-assertions=on \
+    -Coverflow-checks=on";
+
+/// How many seconds one input may take before it counts as a hang.
+const INPUT_SECONDS: u64 = 10;
+
+pub(crate) fn manifest(workspace: &Workspace) -> PathBuf {
+    workspace.root.join("fuzz").join("Cargo.toml")
+}
+
+/// The names of the targets, sorted; empty where there are none.
+pub(crate) fn targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let directory = workspace.root.join("fuzz").join("fuzz_targets");
+    if !directory.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for path in files(&directory)? {
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(
+                path.file_stem()
+                    .map(|stem| stem.to_string_lossy().into_owned()),
+            );
+        }
+    }
+    Ok(names)
+}
+
+/// Prints the names of the targets.
+pub(crate) fn list(workspace: &Workspace) -> Result<()> {
+    for name in targets(workspace)? {
+        say(&name);
+    }
+    Ok(())
+}
+
+/// Looks for a failing input for `seconds`, with libFuzzer's own output.
+pub(crate) fn run(workspace: &Workspace, name: &str, seconds: u64) -> Result<()> {
+    let target = Target::build_one(workspace, name)?;
+    finish(name, target.search(seconds)?)
+}
+
+/// Runs one input, to reproduce a failure.
+pub(crate) fn reproduce(workspace: &Workspace, name: &str, input: &Path) -> Result<()> {
+    let input = std::path::absolute(input).map_err(|error| error.to_string())?;
+    if !input.is_file() {
+        return Err(format!("there is no file {}", input.display()));
+    }
+    let target = Target::build_one(workspace, name)?;
+    let mut command = target.command()?;
+    command.arg(input);
+    finish(name, command)
+}
+
+fn finish(name: &str, mut command: Command) -> Result<()> {
+    let status = command
+        .status()
+        .map_err(|error| format!("cannot run {name}: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("fuzz target {name}: {status}"))
+    }
+}
+
+/// Builds every target and runs each for `seconds`, as steps of the test command. A target
+/// whose program and seeds are those that passed before is not run again; the answer names
+/// these.
+pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> {
+    let names = targets(workspace)?;
+    if names.is_empty() {
+        return Ok(names);
+    }
+    let triple = workspace.host_triple()?;
+    let lints = cargo(workspace, &triple, &["clippy"], &["--", "-D", "warnings"]);
+    Step::new(workspace, "fuzz targets: lints", lints).run()?;
+    let build = cargo(workspace, &triple, &["build"], &[]);
+    Step::new(workspace, "fuzz targets: build", build).run()?;
+
+    let mut unchanged = Vec::new();
+    for name in names {
+        let target = Target {
+            workspace,
+            name,
+            triple: triple.clone(),
+        };
+        let stamp = workspace
+            .target
+            .join("xtask")
+            .join(format!("fuzz-{}.passed", target.name));
+        let print = format!("{:016x} {seconds}", target.fingerprint()?);
+        if fs::read_to_string(&stamp).is_ok_and(|passed| passed == print) {
+            unchanged.push(target.name);
+            continue;
+        }
+        let step = Step::new(
+            workspace,
+            format!("fuzz {}", target.name),
+            target.search(seconds)?,
+        );
+        step.limit(Duration::from_secs(seconds + 3 * INPUT_SECONDS + 30))
+            .repeat(format!(
+                "cargo xtask fuzz {} --input FILE, with the file that it names above",
+                target.name
+            ))
+            .run_noting(|finished| searched(&finished.output()?).map(Some))?;
+        fs::write(&stamp, print)
+            .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
+    }
+    Ok(unchanged)
+}
+
+/// Checks that libFuzzer was guided and did run the target; says how often.
+fn searched(output: &str) -> Result<String> {
+    if !output.contains("inline 8-bit counters") {
+        return Err("the program has no coverage counters, so nothing guided the search".into());
+    }
+    let runs = output
+        .lines()
+        .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+        .and_then(|count| count.trim().parse::<u64>().ok());
+    match runs {
+        Some(runs) if runs > 0 => Ok(format!("{runs} inputs")),
+        _ => Err("the target ran no input".into()),
+    }
+}
+
+fn cargo(workspace: &Workspace, triple: &str, task: &[&str], rest: &[&str]) -> Command {
+    let mut command = workspace.cargo(task);
+    command.args([
+        "--locked",
+        "--release",
+        "--target",
+        triple,
+        "--manifest-path",
+    ]);
+    command.arg(manifest(workspace)).args(rest);
+    // Naming the target keeps the flags away from build scripts and procedural macros.
+    command
+        .env("RUSTFLAGS", RUSTFLAGS)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // Apart from the workspace's, so that neither build waits for the other's lock.
+    command.env("CARGO_TARGET_DIR", workspace.target.join("fuzz"));
+    command
+}
+
+/// A target whose program is built.
+struct Target<'a> {
+    workspace: &'a Workspace,
+    name: String,
+    triple: String,
+}
+
+impl<'a> Target<'a> {
+    fn build_one(workspace: &'a Workspace, name: &str) -> Result<Self> {
+        let known = targets(workspace)?;
+        if !known.iter().any(|target| target == name) {
+            let known = known.join(", ");
+            return Err(format!(
+                "there is no fuzz target {name:?}; there are: {known}"
+            ));
+        }
+        let triple = workspace.host_triple()?;
+        let mut build = cargo(workspace, &triple, &["build"], &["--bin", name]);
+        let status = build
+            .status()
+            .map_err(|error| format!("cannot run cargo: {error}"))?;
+        if !status.success() {
+            return Err(format!("the fuzz target {name} does not build"));
+        }
+        Ok(Self {
+            workspace,
+            name: name.to_owned(),
+            triple,
+        })
+    }
+
+    fn program(&self) -> PathBuf {
+        self.workspace
+            .target
+            .join("fuzz")
+            .join(&self.triple)
+            .join("release")
+            .join(&self.name)
+    }
+
+    /// The inputs that come with the project.
+    fn seeds(&self) -> PathBuf {
+        self.workspace
+            .root
+            .join("fuzz")
+            .join("corpus")
+            .join(&self.name)
+    }
+
+    /// The program with the limits of one input, and the place for failing ones.
+    fn command(&self) -> Result<Command> {
+        let artifacts = self.made(&["fuzz", "artifacts", &self.name])?;
+        let mut command = Command::new(self.program());
+        command.current_dir(&self.workspace.root);
+        command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+        command.arg(format!("-timeout={INPUT_SECONDS}"));
+        command.args(["-rss_limit_mb=2048", "-print_final_stats=1"]);
+        Ok(command)
+    }
+
+    /// The program, looking for new inputs: those found go to the target directory, so that
+    /// a run does not change the checkout.
+    fn search(&self, seconds: u64) -> Result<Command> {
+        let found = self.made(&["fuzz", "corpus", &self.name])?;
+        let mut command = self.command()?;
+        command.arg(format!("-max_total_time={seconds}")).arg(found);
+        if self.seeds().is_dir() {
+            command.arg(self.seeds());
+        }
+        Ok(command)
+    }
+
+    fn made(&self, parts: &[&str]) -> Result<PathBuf> {
+        let path = parts
+            .iter()
+            .fold(self.workspace.target.clone(), |path, part| path.join(part));
+        fs::create_dir_all(&path)
+            .map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Changes whenever the program or a seed does.
+    fn fingerprint(&self) -> Result<u64> {
+        let mut hasher = DefaultHasher::new();
+        let mut inputs = vec![self.program()];
+        if self.seeds().is_dir() {
+            inputs.extend(files(&self.seeds())?);
+        }
+        for path in inputs {
+            let bytes = fs::read(&path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            bytes.hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+}
+
+/// The files right in `directory`, sorted.
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let cannot = |error| format!("cannot list {}: {error}", directory.display());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        if path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::searched;
+
+    #[test]
+    fn a_search_counts_only_when_guided_and_run() {
+        let guided = "INFO: Loaded 1 modules   (151 inline 8-bit counters)";
+        let ran = "stat::number_of_executed_units: 42";
+        assert_eq!(
+            searched(&format!("{guided}\n{ran}\n")).unwrap(),
+            "42 inputs"
+        );
+        assert!(searched(ran).is_err());
+        assert!(searched(guided).is_err());
+        assert!(searched(&format!("{guided}\nstat::number_of_executed_units: 0")).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! The project's own tasks, run as `cargo xtask <task>`.
+//!
+//! | task | does |
+//! |---|---|
+//! | `test` | every check; the test runner comes last |
+//! | `bench` | the benchmarks, each beside the raw technique, in one run |
+//! | `fuzz` | one fuzz target, on the stable toolchain |
+
+mod bench;
+mod fuzz;
+mod process;
+mod step;
+mod supply_chain;
+mod test;
+mod tools;
+mod workspace;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// What went wrong, said once to the person who ran the task.
+type Result<T, E = String> = std::result::Result<T, E>;
+
+/// The project's own tasks.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", version)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every check: format, lints, docs, licences, examples, doc tests, fuzzing, tests.
+    Test,
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`.
+    Bench {
+        /// Passed to the benchmark program as they are; `host --help` lists them.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+    /// Run a fuzz target; without one, list them.
+    Fuzz {
+        /// The name of a file in `fuzz/fuzz_targets`, without `.rs`.
+        target: Option<String>,
+        /// How long to look for new inputs.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Run this one input instead, to reproduce a crash.
+        #[arg(
+            long,
+            value_name = "FILE",
+            conflicts_with = "seconds",
+            requires = "target"
+        )]
+        input: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let task = Cli::parse().task;
+    let outcome = Workspace::find().and_then(|workspace| match task {
+        Task::Test => test::run(&workspace),
+        Task::Bench { args } => bench::run(&workspace, &args),
+        Task::Fuzz { target: None, .. } => fuzz::list(&workspace),
+        Task::Fuzz {
+            target: Some(target),
+            seconds,
+            input,
+        } => match input {
+            Some(input) => fuzz::reproduce(&workspace, &target, &input),
+            None => fuzz::run(&workspace, &target, seconds),
+        },
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Every check, cheapest first; the test runner last, so that its summary ends the output.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::step::{Step, say, seconds};
+use crate::workspace::Workspace;
+use crate::{Result, fuzz, supply_chain, tools};
+
+/// How long each fuzz target is run.
+const FUZZ_SECONDS: u64 = 20;
+
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let started = Instant::now();
+    prerequisites(workspace)?;
+    let mut skipped = Vec::new();
+    let fuzzed = !fuzz::targets(workspace)?.is_empty();
+
+    format(workspace, fuzzed)?;
+    let fetch = workspace.cargo(&["fetch", "--locked"]);
+    Step::new(workspace, "lock file", fetch).run()?;
+    let lints = [
+        "clippy",
+        "--locked",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    Step::new(workspace, "lints", workspace.cargo(&lints)).run()?;
+    documentation(workspace)?;
+    skipped.extend(supply_chain::check(workspace)?);
+    let examples = workspace.cargo(&["build", "--locked", "--workspace", "--examples"]);
+    Step::new(workspace, "examples", examples).run()?;
+    let doc_tests = workspace.cargo(&["test", "--locked", "--workspace", "--doc"]);
+    Step::new(workspace, "doc tests", doc_tests).run()?;
+    let unchanged = fuzz::check(workspace, FUZZ_SECONDS)?;
+    if !fuzzed {
+        skipped.push("fuzzing: there are no targets".to_owned());
+    } else if !unchanged.is_empty() {
+        let names = unchanged.join(", ");
+        skipped.push(format!("fuzzing: unchanged since it last passed: {names}"));
+    }
+
+    let runner = tools::NEXTEST.get(workspace)?;
+    let mut build = Command::new(&runner);
+    workspace.prepare(&mut build);
+    build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
+    Step::new(workspace, "build the tests", build).run()?;
+
+    say(&format!("checks passed in {}", seconds(started.elapsed())));
+    match skipped.as_slice() {
+        [] => say("skipped: nothing"),
+        reasons => reasons
+            .iter()
+            .for_each(|reason| say(&format!("skipped: {reason}"))),
+    }
+    let mut tests = Command::new(&runner);
+    workspace.prepare(&mut tests);
+    tests.args(["nextest", "run", "--locked", "--workspace"]);
+    // Each test and the run as a whole have their time limits in .config/nextest.toml.
+    let status = tests
+        .status()
+        .map_err(|error| format!("cannot run cargo nextest: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err("tests: failed\n  repeat it with: cargo nextest run --workspace".to_owned())
+}
+
+fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {
+    let check = workspace.cargo(&["fmt", "--all", "--check"]);
+    Step::new(workspace, "format", check)
+        .repeat("cargo fmt --all")
+        .run()?;
+    if fuzzed {
+        let args = ["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"];
+        let step = Step::new(workspace, "format of fuzz", workspace.cargo(&args));
+        step.repeat("cargo fmt --manifest-path fuzz/Cargo.toml")
+            .run()?;
+    }
+    Ok(())
+}
+
+fn documentation(workspace: &Workspace) -> Result<()> {
+    let mut command = workspace.cargo(&["doc", "--locked", "--workspace", "--no-deps"]);
+    command
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .env_remove("CARGO_ENCODED_RUSTDOCFLAGS");
+    let repeat = "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps";
+    Step::new(workspace, "documentation", command)
+        .repeat(repeat)
+        .run()
+}
+
+/// Names what is missing before anything is built. Parts of the toolchain are not fetched
+/// here: which toolchain a machine has is its owner's choice.
+fn prerequisites(workspace: &Workspace) -> Result<()> {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let mut cpp = Command::new(compiler);
+    cpp.arg("--version");
+    let needed = [
+        (
+            workspace.cargo(&["fmt", "--version"]),
+            "rustfmt: rustup component add rustfmt",
+        ),
+        (
+            workspace.cargo(&["clippy", "--version"]),
+            "clippy: rustup component add clippy",
+        ),
+        (
+            cpp,
+            "a C++ compiler, for the fuzz targets: install g++, or name one in CXX",
+        ),
+    ];
+    for (mut command, what) in needed {
+        if !command.output().is_ok_and(|output| output.status.success()) {
+            return Err(format!("this machine lacks {what}"));
+        }
+    }
+    Ok(())
+}

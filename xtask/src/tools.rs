@@ -1,0 +1,124 @@
+//! The tools that cargo does not bring along, at fixed versions.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Result;
+use crate::step::Step;
+use crate::workspace::Workspace;
+
+/// A cargo subcommand from the package registry.
+pub(crate) struct Tool {
+    /// The package, and the program that it installs.
+    name: &'static str,
+    /// What is installed. Newer patch versions of the same series serve as well.
+    version: Version,
+    /// How it is built, beyond the default.
+    install: &'static [&'static str],
+}
+
+type Version = (u64, u64, u64);
+
+pub(crate) const NEXTEST: Tool = Tool {
+    name: "cargo-nextest",
+    version: (0, 9, 143),
+    // Without the part that updates itself.
+    install: &["--no-default-features", "--features", "default-no-update"],
+};
+pub(crate) const DENY: Tool = Tool {
+    name: "cargo-deny",
+    version: (0, 20, 2),
+    install: &[],
+};
+
+impl Tool {
+    /// The program: the one on `PATH`, else the one kept in the target directory, else built
+    /// into there.
+    pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let on_path = PathBuf::from(self.name);
+        if self.serves(&on_path) {
+            return Ok(on_path);
+        }
+        let kept = workspace.target.join("tools");
+        let program = kept.join("bin").join(self.name);
+        if self.serves(&program) {
+            return Ok(program);
+        }
+        self.install(workspace, &kept)?;
+        if self.serves(&program) {
+            return Ok(program);
+        }
+        Err(format!(
+            "{} was installed but does not report version {}",
+            self.name,
+            self.wanted()
+        ))
+    }
+
+    fn wanted(&self) -> String {
+        let (major, minor, patch) = self.version;
+        format!("{major}.{minor}.{patch}")
+    }
+
+    fn serves(&self, program: &Path) -> bool {
+        let mut command = Command::new(program);
+        // A runner answers to its subcommand's name first.
+        if self.name == NEXTEST.name {
+            command.arg("nextest");
+        }
+        let Ok(output) = command.arg("--version").output() else {
+            return false;
+        };
+        let found = parse(&String::from_utf8_lossy(&output.stdout));
+        let (major, minor, patch) = self.version;
+        found.is_some_and(|found| (found.0, found.1) == (major, minor) && found.2 >= patch)
+    }
+
+    fn install(&self, workspace: &Workspace, root: &Path) -> Result<()> {
+        let build = root.join("build");
+        let package = format!("{}@{}", self.name, self.wanted());
+        let mut command = workspace.cargo(&["install", "--locked", "--force", &package, "--root"]);
+        command
+            .arg(root)
+            .args(self.install)
+            .env("CARGO_TARGET_DIR", &build);
+        let minutes = Duration::from_secs(45 * 60);
+        Step::new(workspace, format!("build {package}"), command)
+            .limit(minutes)
+            .run()?;
+        // Half a gigabyte that nothing reads again.
+        std::fs::remove_dir_all(&build)
+            .map_err(|error| format!("cannot remove {}: {error}", build.display()))
+    }
+}
+
+/// The version in "cargo-name 1.2.3 (commit date)".
+fn parse(output: &str) -> Option<Version> {
+    let mut numbers = output
+        .split_whitespace()
+        .nth(1)?
+        .splitn(3, '.')
+        .map(str::parse);
+    Some((
+        numbers.next()?.ok()?,
+        numbers.next()?.ok()?,
+        numbers.next()?.ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn versions_are_read_as_tools_print_them() {
+        assert_eq!(parse("cargo-deny 0.20.2"), Some((0, 20, 2)));
+        assert_eq!(
+            parse("cargo-nextest 0.9.143 (60fa45f63 2026-08-04)\nrelease: 0.9.143"),
+            Some((0, 9, 143))
+        );
+        assert_eq!(parse("cargo-deny 1.0.0-rc.1"), None);
+        assert_eq!(parse(""), None);
+    }
+}
