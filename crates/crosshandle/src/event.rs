@@ -108,7 +108,7 @@ impl Event {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
-    /// more than 2³⁰ greater; as [`signal`](Self::signal).
+    /// more than 2²⁹ greater; as [`signal`](Self::signal).
     pub fn signal_value(&self, value: u64) -> Result<()> {
         self.core.signal_up_to(value).map(drop)
     }
@@ -133,7 +133,7 @@ impl Event {
     pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
         match self.core.unfinished() {
             None => Ok(()),
-            Some(number) => self.core.wait(number, deadline(timeout)),
+            Some(number) => self.core.wait_for(number, timeout),
         }
     }
 
@@ -163,7 +163,7 @@ impl Event {
     /// # Errors
     /// [`Error::TimedOut`]; as [`wait_value`](Self::wait_value).
     pub fn wait_value_timeout(&self, value: u64, timeout: Duration) -> Result<()> {
-        self.core.wait(value, deadline(timeout))
+        self.core.wait_for(value, timeout)
     }
 
     /// Whether signal `value` has completed.
@@ -251,14 +251,7 @@ impl Event {
             .iter()
             .map(|(event, value)| event.core.target(*value))
             .collect();
-        let low_power = events
-            .iter()
-            .any(|(event, _)| event.core.mode() == WaitMode::LowPower);
-        let mode = if low_power {
-            WaitMode::LowPower
-        } else {
-            WaitMode::Spin
-        };
+        let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
         let deadline = timeout.and_then(deadline);
         let Some((index, result)) = counter::wait_any(&targets, None, mode, deadline) else {
             return Err(Error::TimedOut("waiting for events"));

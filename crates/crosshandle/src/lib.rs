@@ -42,7 +42,7 @@
 //! | [`Device`] | where memory lives and queues run | `device` |
 //! | [`Context`] | allocates, exports and opens on one device | `context/` |
 //! | [`Memory`] | a range of bytes, allocated here or opened | `memory/` |
-//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical` |
+//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical`, `virtual_range` |
 //! | [`Event`] | a counter of signals that processes wait on | `event` |
 //! | [`Queue`], [`Command`] | copies, fills, calls, signals and waits, run beside the host | `queue` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | what crosses | [`handle`] |
@@ -76,8 +76,8 @@
 //! data wrong, never memory unsafe.
 //!
 //! # Errors, threads, time
-//! All fallible calls return [`Error`], which keeps the system's or driver's own code. Everything
-//! is `Send` and `Sync`. Every blocking call has a form with a [`Duration`](std::time::Duration).
+//! All fallible calls return [`Error`], which keeps the system's or driver's own code. All objects
+//! are `Send` and `Sync`. Every blocking call has a form with a [`Duration`](std::time::Duration).
 
 #![deny(unsafe_code)]
 
@@ -90,6 +90,8 @@ mod device;
 mod error;
 mod event;
 mod exchange;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod handle;
 mod memory;
 #[allow(unsafe_code)]
@@ -100,6 +102,7 @@ mod pool;
 mod queue;
 #[allow(unsafe_code)]
 mod sharing;
+mod virtual_range;
 
 pub use backend::{Capabilities, DeviceInfo, MemoryKind, QueueOrder};
 pub use context::{AllocationOptions, Context, ContextOptions, EventOptions};
@@ -112,5 +115,6 @@ pub use memory::{Memory, MemoryRange};
 pub use os::mapping::Access;
 pub use os::process::host_identity;
 pub use os::shared_bytes::{SharedBytes, TypedSlice};
-pub use physical::{PhysicalMemory, VirtualRange};
+pub use physical::PhysicalMemory;
 pub use queue::{Command, Queue};
+pub use virtual_range::VirtualRange;

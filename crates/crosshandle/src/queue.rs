@@ -87,6 +87,7 @@ impl Command {
                 )));
             }
         }
+        let rows = if width == 0 { 0 } else { rows };
         Ok(Self::new(Work::Copy2d {
             to: to.into_place(),
             to_pitch,

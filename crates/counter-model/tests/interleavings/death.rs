@@ -1,7 +1,7 @@
 //! A process dies at any step of anything it does. The others' waits end, with the truth.
 
 use crate::check::check;
-use crate::counter::WaitError;
+use crate::counter::{Owner, WaitError};
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
@@ -103,15 +103,18 @@ fn buriers_die_too() {
 /// The exporter dies: waits for signals that nobody submitted end as well.
 #[test]
 fn of_the_exporter() {
-    check(2000, || {
+    check(4000, || {
         platform::naps_end();
         let world = World::new();
         let waiter = |owner| {
             world.start(owner, move |process| {
-                let number = 2 + pick(3);
+                let number = 2 + pick(2);
                 let result = process.wait(number);
                 if number > 2 {
                     assert_eq!(result, Err(WaitError::Abandoned));
+                }
+                if result == Err(WaitError::Abandoned) {
+                    assert!(process.slot().issued() < number, "{number} was submitted");
                 }
             })
         };
@@ -123,9 +126,27 @@ fn of_the_exporter() {
                 process.complete_all(second);
             }),
             waiter(2),
-            waiter(3),
         ];
         world.end(processes);
+    });
+}
+
+/// Whoever buries a signal wakes those who wait for it, whose own time is never up here.
+#[test]
+fn burial_wakes() {
+    check(1000, || {
+        let world = World::new();
+        let first = world.process(2).submit();
+        let waiters = [3, 4].map(|owner| {
+            world.start(owner, move |process| {
+                assert!(process.wait(first.number).is_err());
+            })
+        });
+        let burier = world.start(1, |process| {
+            process.world.ledger.died(Owner::new(2).unwrap());
+            process.slot().bury(&*process.world.ledger);
+        });
+        world.end(waiters.into_iter().chain([burier]));
     });
 }
 

@@ -57,6 +57,8 @@ struct Books {
 pub(crate) struct Ledger {
     books: Mutex<Books>,
     dead: [AtomicBool; OWNERS],
+    /// Asking whether somebody lives is a system call, so others may run meanwhile.
+    asked: shuttle::sync::atomic::AtomicU32,
 }
 
 impl Ledger {
@@ -114,6 +116,12 @@ impl Ledger {
 
     pub(crate) fn is_dead(&self, owner: Owner) -> bool {
         self.dead[usize::from(owner.get())].load(Ordering::Relaxed)
+    }
+
+    /// The same, as the protocol asks it.
+    pub(crate) fn ask_whether_dead(&self, owner: Owner) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.is_dead(owner)
     }
 
     pub(crate) fn anybody_died(&self) -> bool {

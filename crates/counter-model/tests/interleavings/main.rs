@@ -5,6 +5,7 @@ mod death;
 mod ledger;
 mod platform;
 mod release;
+mod reuse;
 mod runs;
 mod wake_ups;
 mod world;
@@ -13,6 +14,9 @@ mod wrap;
 #[path = "../../../crosshandle/src/counter/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
 mod counter;
+
+#[path = "../../../crosshandle/src/sharing/holding.rs"]
+mod holding;
 
 /// Spinning adds steps and no transitions: the other test program has it.
 pub(crate) const MAY_SPIN: bool = false;

@@ -5,20 +5,18 @@ use crate::counter::IssueError;
 use crate::platform::{self, pick};
 use crate::world::World;
 
-/// Records that share a place: numbers 1 and 17, with one process slow to write about the first.
-/// Either owner of the second may die, and only the dead one's signals may be failed.
+/// Records that share a place: numbers 1 and 17, with some slow to write about the first. Any
+/// owner may die, and only the dead one's signals may be failed.
 pub(crate) fn records_of_one_place(start: u64) {
-    platform::naps_end();
     let world = World::starting_at(start);
-    let (first, jump) = (world.number(1), world.number(17));
-    let early = world.process(2).submit();
-    assert_eq!(early.number, first);
-    let dies = pick(3) as u16 + 2;
+    let jump = world.number(17);
+    let first = world.process(2).submit();
+    let dies = 2 + pick(2) as u16;
     let submitter = |owner| {
         world.start(owner, move |process| {
             let tickets = if owner == 2 {
                 let mut tickets = process.signal_up_to(jump);
-                tickets.push(early);
+                tickets.push(first);
                 tickets
             } else {
                 vec![process.submit()]
@@ -30,18 +28,37 @@ pub(crate) fn records_of_one_place(start: u64) {
             }
         })
     };
-    let waiter = world.start(5, move |process| {
-        if process.slot().issued() >= jump {
-            let _ = process.wait(jump);
-        }
-    });
-    let processes = [submitter(2), submitter(3), submitter(4), waiter];
+    let processes = [2, 3, 4, 5].map(submitter);
     world.end(processes);
 }
 
 #[test]
 fn no_record_is_lost() {
-    check(3000, || records_of_one_place(0));
+    check(5000, || records_of_one_place(0));
+}
+
+/// Somebody slow writes about number 1, and is killed then, while the next one to take a number
+/// writes about number 17 in the same place.
+#[test]
+fn a_slow_writer() {
+    check(6000, || {
+        let world = World::new();
+        let first = world.process(2).submit();
+        assert_eq!(first.number, 1);
+        let slow = world.start_mortal(3, 15 + pick(8) as u32, |process| {
+            let _ = process.submit();
+        });
+        let jumper = world.start(2, |process| {
+            let _ = process.signal_up_to(17);
+            process.world.ledger.died(process.owner);
+        });
+        let next = world.start(4, move |process| {
+            jumper.join().unwrap();
+            let ticket = process.submit();
+            process.complete(ticket);
+        });
+        world.end([slow, next]);
+    });
 }
 
 /// As many owners as there are, one signal each, more changes than can be remembered.

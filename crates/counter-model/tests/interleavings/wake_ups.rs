@@ -2,10 +2,11 @@
 //! the checker reports a deadlock.
 
 use crate::check::check;
-use crate::counter::{Interrupt, WaitMode, wait_any};
-use crate::platform::{AtomicU64, Ordering, one_in, pick, wake_all};
+use crate::counter::{Interrupt, WaitError, WaitMode, wait_any};
+use crate::platform::{self, AtomicU64, Instant, Ordering, one_in, pick, wake_all};
 use crate::world::{Process, World};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One signal, at once or later.
 fn signal_somehow(process: &Process) {
@@ -38,6 +39,30 @@ fn several_waiters_and_signallers() {
             })
         };
         let processes = [signaller(1), signaller(2), waiter(3), waiter(4)];
+        world.end(processes);
+    });
+}
+
+/// Signals at once only: nothing but the mark in `issued` tells them of sleepers.
+#[test]
+fn signals_at_once() {
+    check(2000, || {
+        let world = World::new();
+        let signaller = |owner, signals| {
+            world.start(owner, move |process| {
+                for _ in 0..signals {
+                    assert!(process.signal().is_empty());
+                }
+            })
+        };
+        let waiter =
+            |owner, number| world.start(owner, move |process| process.wait(number).unwrap());
+        let processes = [
+            signaller(1, 2),
+            signaller(2, 1),
+            waiter(3, 2 + pick(2)),
+            waiter(4, 3),
+        ];
         world.end(processes);
     });
 }
@@ -97,6 +122,29 @@ fn any_of_several() {
         let others = [signal(&two, 1), signal(&two, 2)];
         one.end(own);
         two.end(others);
+    });
+}
+
+/// Waiters that gave up are counted no longer: a signal wakes nobody for them.
+#[test]
+fn giving_up() {
+    check(500, || {
+        platform::naps_end();
+        let world = World::new();
+        let first = world.process(1).submit();
+        let waiter = |owner, number| {
+            world.start(owner, move |process| {
+                let deadline = Instant::now() + Duration::from_millis(50);
+                let result = process.wait_until(number, Some(deadline));
+                assert_eq!(result, Err(WaitError::TimedOut));
+            })
+        };
+        for waiter in [waiter(2, 1), waiter(3, 1), waiter(4, 8)] {
+            waiter.join().unwrap();
+        }
+        world.process(1).complete(first);
+        assert_eq!(platform::wakes(), 0);
+        world.end([]);
     });
 }
 

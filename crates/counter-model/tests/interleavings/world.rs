@@ -83,6 +83,10 @@ impl World {
         }
         self.slot.bury(&*self.ledger);
         self.ledger.check_all(self.start, &self.slot);
+        // And once more when all of them are in the past.
+        let left = self.process(7).signal();
+        assert!(left.is_empty(), "nothing is unfinished");
+        self.ledger.check_all(self.start, &self.slot);
     }
 
     /// The first number of this world's own, plus `distance`.
@@ -93,7 +97,7 @@ impl World {
 
 impl Liveness for Ledger {
     fn is_dead(&self, owner: Owner) -> bool {
-        Ledger::is_dead(self, owner)
+        self.ask_whether_dead(owner)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::exchange::address;
 use crate::handle::{DeviceUuid, Fields};
 use crate::memory::Allocation;
+use crate::os::mapping::Access;
 use crate::os::process;
 use crate::pool::Pool;
 use crate::sharing::{Attachment, Exporter, Origin, Record};
@@ -113,7 +114,7 @@ impl ContextCore {
 
     /// Refuses handles that cannot be opened in this context, before anybody is asked.
     #[inline]
-    pub(crate) fn check(&self, fields: &Fields) -> Result<()> {
+    pub(crate) fn check(&self, fields: &Fields, access: Access) -> Result<()> {
         if fields.host != self.host {
             return Err(Error::WrongHost);
         }
@@ -129,6 +130,9 @@ impl ContextCore {
                 handle: fields.device,
                 context: self.uuid,
             });
+        }
+        if fields.read_only && access == Access::ReadWrite {
+            return Err(Error::ReadOnly);
         }
         Ok(())
     }
@@ -184,6 +188,8 @@ impl ContextCore {
     }
 
     pub(super) fn trim(&self) {
+        self.exporter.reclaim_all();
+        self.imports.drop_hung_up();
         for pool in &self.pools {
             drop(pool.trim());
         }

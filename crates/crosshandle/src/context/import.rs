@@ -9,7 +9,7 @@ use crate::pool::DEDICATED;
 use crate::sharing::{Attachment, Origin};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 /// A segment of another process, mapped here.
 pub(crate) struct Imported {
@@ -47,9 +47,15 @@ struct Fold(u64);
 
 impl Hasher for Fold {
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
         }
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
     }
 
     fn write_u64(&mut self, word: u64) {
@@ -75,8 +81,6 @@ type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 pub(super) struct Imports {
     attachments: RwLock<FoldMap<[u64; 2], Arc<Attachment>>>,
     segments: RwLock<FoldMap<Key, Kept>>,
-    /// So that two threads don't map the same segment twice.
-    mapping: Mutex<()>,
 }
 
 fn words(secret: Secret) -> [u64; 2] {
@@ -114,7 +118,7 @@ impl Imports {
     }
 
     /// Lets go of exporters that are gone, and of their memory that nobody has open.
-    fn drop_hung_up(&self) {
+    pub(super) fn drop_hung_up(&self) {
         let mut segments = self
             .segments
             .write()
@@ -164,19 +168,7 @@ impl ContextCore {
     #[cold]
     fn import(self: &Arc<Self>, key: Key, fields: &Fields) -> Result<Arc<Imported>> {
         let attachment = self.attachment(fields)?;
-        let mapping = &self.imports.mapping;
-        let _alone = mapping.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(imported) = self.imports.find(&key) {
-            return Ok(imported);
-        }
         let (file, len) = attachment.fetch(record_of(fields), key.access)?;
-        // The handle's ranges were checked against the length that it claims.
-        if len != fields.segment_length {
-            return Err(Error::Extent {
-                claimed: fields.segment_length,
-                actual: len,
-            });
-        }
         let memory = self
             .backend()
             .import_segment(file, len as usize, key.access)?;
@@ -193,6 +185,10 @@ impl ContextCore {
             segments.retain(
                 |_, kept| !matches!(kept, Kept::WhileOpen(gone) if gone.strong_count() == 0),
             );
+        }
+        // Another thread may have been faster; then its mapping serves for both.
+        if let Some(other) = segments.get(&key).and_then(Kept::get) {
+            return Ok(other);
         }
         segments.insert(key, kept);
         Ok(imported)

@@ -4,12 +4,11 @@ mod core;
 mod import;
 mod options;
 
-pub(crate) use core::ContextCore;
+pub(crate) use core::{ContextCore, record_of};
 pub(crate) use import::Imported;
 pub use options::{AllocationOptions, ContextOptions, EventOptions};
 
 use crate::backend::QueueOrder;
-use crate::counter::WaitMode;
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
@@ -17,9 +16,10 @@ use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 use crate::memory::{Allocation, Memory};
 use crate::os::mapping::Access;
 use crate::os::process;
-use crate::physical::{PhysicalMemory, VirtualRange};
+use crate::physical::PhysicalMemory;
 use crate::queue::Queue;
 use crate::sharing::EventCore;
+use crate::virtual_range::VirtualRange;
 use std::fmt;
 use std::sync::Arc;
 
@@ -204,9 +204,9 @@ impl Context {
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
         let fields = handle.fields();
         let core = self.core();
-        core.check(&fields)?;
+        core.check(&fields, Access::ReadWrite)?;
         let attachment = core.attachment(&fields)?;
-        let record = core::record_of(&fields);
+        let record = record_of(&fields);
         EventCore::open(attachment, record, options.mode()).map(Event::opened)
     }
 
@@ -240,15 +240,5 @@ impl fmt::Debug for Context {
         f.debug_struct("Context")
             .field("device", &self.device().to_string())
             .finish_non_exhaustive()
-    }
-}
-
-impl EventOptions {
-    pub(crate) fn mode(self) -> WaitMode {
-        if self.is_low_power() {
-            WaitMode::LowPower
-        } else {
-            WaitMode::Spin
-        }
     }
 }

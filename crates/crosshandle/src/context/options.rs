@@ -1,6 +1,7 @@
 //! What can be chosen when something is made.
 
 use crate::backend::MemoryKind;
+use crate::counter::WaitMode;
 use crate::exchange::PeerPolicy;
 use crate::pool::PoolOptions;
 use crate::sharing::Origin;
@@ -163,7 +164,11 @@ impl EventOptions {
         self.profiling
     }
 
-    pub(crate) fn is_low_power(self) -> bool {
-        self.low_power
+    pub(crate) fn mode(self) -> WaitMode {
+        if self.low_power {
+            WaitMode::LowPower
+        } else {
+            WaitMode::Spin
+        }
     }
 }

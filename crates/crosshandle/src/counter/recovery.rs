@@ -39,7 +39,8 @@ impl Slot {
             };
             let run = self.run_of(pending);
             let dead = Owner::new(run.owner).is_none_or(|owner| liveness.is_dead(owner));
-            if !dead {
+            // Complete by now: then the run was read from something newer.
+            if !dead || self.load_issued().is_complete() {
                 return;
             }
             // Read after the death was certain: from here only other survivors change this word,

@@ -45,6 +45,17 @@ pub(crate) enum WaitMode {
     LowPower,
 }
 
+impl WaitMode {
+    /// How to wait for several events: with low power if one of them asks for that.
+    pub(crate) fn for_all(modes: impl IntoIterator<Item = Self>) -> Self {
+        if modes.into_iter().any(|mode| mode == Self::LowPower) {
+            Self::LowPower
+        } else {
+            Self::Spin
+        }
+    }
+}
+
 /// One signal that a wait is about.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
@@ -169,19 +180,40 @@ impl Target<'_> {
         if !platform::MAY_SPIN || !self.slot.signaller_is_elsewhere() {
             return None;
         }
-        let end = Instant::now() + SPIN;
-        let end = deadline.map_or(end, |deadline| deadline.min(end));
+        let mut end = None;
         loop {
-            for _ in 0..LOOKS {
-                if let Some(result) = self.settled() {
-                    return Some(result);
-                }
-                platform::spin_hint();
+            if let Some(result) = self.look() {
+                return Some(result);
             }
-            if Instant::now() >= end || !self.slot.signaller_is_elsewhere() {
+            // Reading the clock takes as long as a peer takes to answer, so only now.
+            let now = Instant::now();
+            let end = *end.get_or_insert_with(|| {
+                let end = now + SPIN;
+                deadline.map_or(end, |deadline| deadline.min(end))
+            });
+            if now >= end || !self.slot.signaller_is_elsewhere() {
                 return None;
             }
         }
+    }
+
+    /// Looks a few times, if the signaller runs on another CPU.
+    pub(crate) fn look_if_worthwhile(&self) -> Option<Result<(), WaitError>> {
+        if !platform::MAY_SPIN || !self.slot.signaller_is_elsewhere() {
+            return self.settled();
+        }
+        self.look()
+    }
+
+    /// Looks a few times.
+    fn look(&self) -> Option<Result<(), WaitError>> {
+        for _ in 0..LOOKS {
+            if let Some(result) = self.settled() {
+                return Some(result);
+            }
+            platform::spin_hint();
+        }
+        None
     }
 
     /// Counts the caller among the sleepers of its word, and returns the sequence to sleep on.

@@ -64,7 +64,8 @@ pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
         .map(PathBuf::from)
         .into_iter()
         .chain([format!("/run/user/{uid}").into()])
-        .filter(|path| path.is_dir())
+        // `su` leaves another user's directory in the environment.
+        .filter(|path| fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid))
         .map(|path| path.join("crosshandle"))
         .collect();
     all.push(std::env::temp_dir().join(format!("crosshandle-{uid}")));

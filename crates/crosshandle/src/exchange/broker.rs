@@ -1,7 +1,7 @@
 //! The exporter's side: answers importers, and learns of their deaths.
 
 use super::address::{self, PeerPolicy};
-use super::protocol::{BadMessage, REQUEST_SIZE, Refusal, Reply, Request};
+use super::protocol::{BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};
 use super::reactor::{Next, Source, Watch, watch};
 use crate::error::{Error, Result};
 use crate::handle::Secret;
@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 /// What a context lets importers have.
 pub(crate) trait Exports: Send + Sync {
@@ -61,6 +62,14 @@ pub(crate) fn local_exports(secret: Secret) -> Option<Arc<dyn Exports>> {
     all.get(&secret)?.upgrade()
 }
 
+/// Whether a user may open anything here at all. Others take no descriptor of ours.
+fn is_admitted_anywhere(uid: u32) -> bool {
+    let all = EXPORTS.read().unwrap_or_else(PoisonError::into_inner);
+    let exports: Vec<_> = all.values().filter_map(Weak::upgrade).collect();
+    drop(all);
+    exports.iter().any(|exports| exports.admits(uid))
+}
+
 /// This process's socket in one directory. Closed and removed when its last user drops it.
 pub(crate) struct Broker {
     _watch: Watch,
@@ -80,8 +89,14 @@ impl Broker {
         let mut brokers = brokers();
         let shared = *policy != PeerPolicy::SameUser;
         if let Some(broker) = brokers.get(directory).and_then(Weak::upgrade) {
-            broker.open_to(shared)?;
-            return Ok(broker);
+            let result = if shared {
+                open_to(&broker.path, true)
+            } else {
+                Ok(())
+            };
+            // First, since dropping the last broker takes the lock.
+            drop(brokers);
+            return result.map(|()| broker);
         }
         address::prepare(directory, shared)?;
         address::sweep(directory);
@@ -90,32 +105,38 @@ impl Broker {
         let unnamed = path.with_extension("new");
         let _ = fs::remove_file(&unnamed);
         let listener = socket::listen(&unnamed).map_err(Error::os("listening for importers"))?;
-        let watch = watch(Arc::new(Listener {
+        let named = open_to(&unnamed, shared).and_then(|()| {
+            fs::rename(&unnamed, &path).map_err(system("naming the broker's socket"))
+        });
+        if let Err(error) = named {
+            let _ = fs::remove_file(&unnamed);
+            return Err(error);
+        }
+        let listener = Listener {
             spare: Mutex::new(spare().ok()),
             listener,
-        }))?;
+        };
+        let watch = watch(Arc::new(listener)).inspect_err(|_| {
+            let _ = fs::remove_file(&path);
+        })?;
         let broker = Arc::new(Self {
             _watch: watch,
             path,
         });
-        fs::rename(&unnamed, &broker.path)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            .map_err(Error::os("naming the broker's socket"))?;
-        broker.open_to(shared)?;
         brokers.insert(directory.to_owned(), Arc::downgrade(&broker));
         Ok(broker)
     }
+}
 
-    fn open_to(&self, shared: bool) -> Result<()> {
-        let mode = if shared { 0o666 } else { 0o600 };
-        let current = fs::metadata(&self.path).map(|metadata| metadata.permissions().mode());
-        if !shared && current.is_ok_and(|current| current & 0o666 == 0o666) {
-            return Ok(());
-        }
-        fs::set_permissions(&self.path, fs::Permissions::from_mode(mode))
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            .map_err(Error::os("setting the permissions of the broker's socket"))
-    }
+/// Lets this user alone connect, or everybody.
+fn open_to(path: &Path, shared: bool) -> Result<()> {
+    let mode = if shared { 0o666 } else { 0o600 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(system("setting the permissions of the broker's socket"))
+}
+
+fn system(operation: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |error| Error::os(operation)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 impl Drop for Broker {
@@ -141,6 +162,16 @@ fn spare() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
 }
 
+/// The answer to a question that could not be read for lack of descriptors.
+fn no_room() -> [u8; REPLY_SIZE] {
+    Reply::Refused(Refusal::NoRoom).encode(0)
+}
+
+/// So that a trouble that lasts doesn't keep the thread busy.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(10));
+}
+
 struct Listener {
     listener: OwnedFd,
     spare: Mutex<Option<OwnedFd>>,
@@ -162,19 +193,26 @@ impl Source for Listener {
                 Err(Errno::AGAIN) => return Next::Keep,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    // Hang up on it with the spare's place, rather than let it wait for ever.
+                    // Turn it away with the spare's place, rather than let it wait for ever.
                     let mut spare_place = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
                     drop(spare_place.take());
-                    let refused = socket::accept(&self.listener).is_ok();
+                    let newcomer = socket::accept(&self.listener);
+                    if let Ok(stream) = &newcomer {
+                        let _ = socket::send(stream, &no_room(), None);
+                    }
+                    let refused = newcomer.is_ok();
+                    drop(newcomer);
                     *spare_place = spare().ok();
                     tracing::warn!("no descriptor left for an importer");
                     if !refused {
+                        pause();
                         return Next::Keep;
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "no importer can connect any more");
-                    return Next::Drop;
+                    tracing::error!(%error, "an importer cannot connect");
+                    pause();
+                    return Next::Keep;
                 }
             }
         }
@@ -196,6 +234,11 @@ impl Client {
         let Ok((uid, _)) = socket::peer(&stream) else {
             return;
         };
+        if !is_admitted_anywhere(uid) {
+            let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
+            let _ = socket::send(&stream, &refusal, None);
+            return;
+        }
         let client = Arc::new_cyclic(|this| Self {
             stream,
             uid,
@@ -275,13 +318,16 @@ impl Source for Client {
         let mut buffer = [0; REQUEST_SIZE];
         // One message a call: the next one is reported again, and others get their turn.
         let result = match socket::receive(&self.stream, &mut buffer) {
+            Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Ok(Received::Message(len, descriptor)) => self.answer(&buffer[..len], descriptor),
             Ok(Received::HungUp) => Err(Errno::CONNRESET),
+            // The question's descriptor found no place here.
+            Err(Errno::MFILE) => socket::send(&self.stream, &no_room(), None),
             Err(error) => Err(error),
         };
         match result {
-            Ok(()) | Err(Errno::AGAIN) => Next::Keep,
-            // Hung up, or neither listening nor making sense: no importer of ours.
+            Ok(()) => Next::Keep,
+            // Hung up, or does not read its answers, or neither listening nor making sense: no importer of ours.
             Err(_) => Next::Drop,
         }
     }

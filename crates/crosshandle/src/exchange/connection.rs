@@ -7,17 +7,26 @@ use crate::os::socket::{self, Received};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A connection to the broker of one exporting process.
 pub(crate) struct Connection {
     stream: Arc<OwnedFd>,
     /// One question at a time; the number of the last one.
-    turn: Mutex<Serial>,
+    turn: Mutex<Turn>,
+    turn_ended: Condvar,
+    /// The exporter's user.
+    uid: u32,
     /// The exporter's process id, for messages.
     pid: u32,
     timeout: Duration,
+}
+
+#[derive(Default)]
+struct Turn {
+    serial: Serial,
+    is_taken: bool,
 }
 
 impl Connection {
@@ -33,7 +42,8 @@ impl Connection {
             let path = address::socket_path(&directory, exporter);
             let stream = match socket::connect(&path, timeout) {
                 Ok(stream) => stream,
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                // Not there, not any more, or not for us.
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => continue,
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
@@ -54,6 +64,8 @@ impl Connection {
             return Ok(Self {
                 stream: Arc::new(stream),
                 turn: Mutex::default(),
+                turn_ended: Condvar::new(),
+                uid,
                 pid,
                 timeout,
             });
@@ -72,9 +84,38 @@ impl Connection {
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, OwnedFd)> {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        *turn = turn.wrapping_add(1).max(1);
-        self.exchange(request, *turn, descriptor)
+        let serial = self.begin_turn()?;
+        let result = self.exchange(request, serial, descriptor);
+        self.turn().is_taken = false;
+        self.turn_ended.notify_one();
+        result
+    }
+
+    /// The user that the exporter runs as.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Waits until nobody else asks, but not longer than an answer may take.
+    fn begin_turn(&self) -> Result<Serial> {
+        let timeout = self.timeout.min(Duration::from_secs(1 << 32));
+        let is_taken = |turn: &mut Turn| turn.is_taken;
+        let waited = self
+            .turn_ended
+            .wait_timeout_while(self.turn(), timeout, is_taken);
+        let (mut turn, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(Error::TimedOut(
+                "waiting for an earlier question to the exporter",
+            ));
+        }
+        turn.is_taken = true;
+        turn.serial = turn.serial.wrapping_add(1).max(1);
+        Ok(turn.serial)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn exchange(
@@ -88,8 +129,14 @@ impl Connection {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
             errno => Error::os("talking to the exporter")(errno),
         };
-        let deadline = Instant::now() + self.timeout;
-        socket::send(&self.stream, &request.encode(serial), descriptor).map_err(lost)?;
+        // `None`: beyond all time.
+        let deadline = Instant::now().checked_add(self.timeout);
+        match socket::send(&self.stream, &request.encode(serial), descriptor) {
+            // It has hung up, but may have said before why.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err(lost(errno)),
+        }
+        let mut was_reset = false;
         let mut buffer = [0; REPLY_SIZE];
         let (reply, granted) = loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
@@ -97,13 +144,20 @@ impl Connection {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::HungUp) => return Err(gone()),
                 Err(Errno::TIMEDOUT) => return Err(late),
+                Err(Errno::INTR) if deadline.is_none_or(|end| Instant::now() < end) => continue,
+                Err(Errno::INTR) => return Err(late),
+                // It has not read the question, but its last words are still there to be read.
+                Err(Errno::CONNRESET) if !was_reset => {
+                    was_reset = true;
+                    continue;
+                }
                 Err(errno) => return Err(lost(errno)),
             };
             match Reply::decode(&buffer[..len]) {
                 // 0: the broker could not even read the question.
                 Ok((reply, of)) if of == serial || of == 0 => break (reply, granted),
                 // Late: it belongs to a question that was given up.
-                Ok(_) if Instant::now() < deadline => {}
+                Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
                 Ok(_) => return Err(late),
                 Err(BadMessage::Version) => {
                     return Err(Error::Protocol("it is of another version"));

@@ -38,7 +38,7 @@ impl Drop for Watch {
         if process::is_forked() {
             return;
         }
-        if let Some(Ok(reactor)) = REACTOR.get() {
+        if let Some(reactor) = REACTOR.get() {
             reactor.forget(self.0);
         }
     }
@@ -50,35 +50,42 @@ struct Reactor {
     next: AtomicU64,
 }
 
-static REACTOR: OnceLock<Result<Reactor>> = OnceLock::new();
+static REACTOR: OnceLock<Reactor> = OnceLock::new();
+/// Held while it is started, so that it is started once, and again if that failed.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// Watches a source, starting the thread if this is the first one.
 pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
-    let reactor = REACTOR.get_or_init(Reactor::start).as_ref();
-    reactor.map_err(Clone::clone)?.add(source)
+    if let Some(reactor) = REACTOR.get() {
+        return reactor.add(source);
+    }
+    let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if REACTOR.get().is_none() {
+        Reactor::start()?;
+    }
+    drop(starting);
+    REACTOR.wait().add(source)
 }
 
 impl Reactor {
-    fn start() -> Result<Self> {
+    fn start() -> Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::os("creating the exchange's epoll"))?;
         std::thread::Builder::new()
             .name("crosshandle".into())
-            .spawn(|| {
-                // `get_or_init` returns to its caller only after this value is in place.
-                if let Ok(reactor) = REACTOR.wait() {
-                    reactor.run();
-                }
-            })
+            .spawn(|| REACTOR.wait().run())
             .map_err(|error| Error::LimitReached {
                 what: format!("the exchange thread cannot be started: {error}"),
                 remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
             })?;
-        Ok(Self {
+        let reactor = Self {
             epoll,
             sources: Mutex::default(),
             next: AtomicU64::new(0),
-        })
+        };
+        // Nobody else starts one meanwhile.
+        let _ = REACTOR.set(reactor);
+        Ok(())
     }
 
     fn add(&self, source: Arc<dyn Source>) -> Result<Watch> {

@@ -95,6 +95,9 @@ impl Allocation {
             )));
         }
         let record = self.export(access)?;
+        if self.len.load(Ordering::SeqCst) == 0 {
+            return Err(Error::invalid("this memory was just freed"));
+        }
         let block = self.block();
         Ok(MemoryHandle::new(&Fields {
             read_only: access == Access::ReadOnly,
@@ -201,8 +204,10 @@ impl Drop for Owned {
             mem::forget(allocation);
             return;
         }
+        // The length first: who exports it by a pointer at this moment looks at it last, so that
+        // either we see the export, or he sees that it is free.
+        allocation.len.swap(0, Ordering::SeqCst);
         if Arc::strong_count(&allocation) == 1 && !allocation.is_exported() {
-            allocation.len.store(0, Ordering::Relaxed);
             let core = Arc::clone(&allocation.core);
             drop(core.pool(allocation.kind).put(allocation.class, allocation));
         }

@@ -5,7 +5,7 @@
 use super::nudge::{self, Nudged};
 use rustix::io::Errno;
 use rustix::thread::futex;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::num::NonZeroU32;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -32,16 +32,16 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     let nudged = (limit >= nudge::INTERVAL).then(|| Nudged::new(word));
     // Without the shared timer each sleeper has its own.
-    let limit = match nudged {
+    let end = match nudged {
         Some(Some(_)) => None,
-        _ => limit.try_into().ok(),
+        _ => from_now(limit),
     };
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
     let _ = futex::wait_bitset(
         upper(word),
         futex::Flags::empty(),
         expected,
-        limit.as_ref(),
+        end.as_ref(),
         nudge::our_bits(),
     );
 }
@@ -64,16 +64,18 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
                 wait
             })
             .collect();
-        let now = clock_gettime(ClockId::Monotonic);
-        let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_add(limit);
-        let end = end.try_into().ok();
+        let end = from_now(limit);
         let result = futex::waitv(
             &waits,
             futex::WaitvFlags::empty(),
             end.as_ref(),
             ClockId::Monotonic,
         );
-        if !matches!(result, Err(Errno::NOSYS)) {
+        // Some sandboxes answer EPERM to calls that they don't know.
+        if matches!(
+            result,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)
+        ) {
             return;
         }
     }
@@ -82,6 +84,13 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
         Some((word, expected)) => sleep(word, *expected, limit.min(POLL)),
         None => std::thread::sleep(limit.min(POLL)),
     }
+}
+
+/// When `limit` is over, on the clock that these calls measure by.
+fn from_now(limit: Duration) -> Option<Timespec> {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    now.saturating_add(limit).try_into().ok()
 }
 
 const EVERYBODY: u32 = i32::MAX as u32;

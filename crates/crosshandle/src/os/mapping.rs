@@ -85,6 +85,10 @@ impl Mapping {
 
     /// Reserves addresses without memory: touching them is a fault.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
+        // Only whole pages can be unmapped again.
+        let len = len
+            .checked_next_multiple_of(page_size())
+            .ok_or(Errno::NOMEM)?;
         let slack = len.checked_add(align).ok_or(Errno::NOMEM)?;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe {
@@ -95,22 +99,24 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }?;
-        let whole = Self::new(start, slack)?;
+        let mut whole = Self::new(start, slack)?;
         let skip = start.cast::<u8>().align_offset(align);
-        // SAFETY: `skip` ≤ `align`, so that all three parts lie in the mapping just made, which
-        // nobody knows yet. A part of length zero is not unmapped.
+        // SAFETY: `skip` ≤ `align`, so that both parts lie in the mapping just made, which nobody
+        // knows yet; `whole` says at each step what is still mapped.
         unsafe {
-            let start = start.cast::<u8>().add(skip);
+            let end = start.cast::<u8>().add(skip + len);
             let tail = slack - skip - len;
-            if skip > 0 {
-                mm::munmap(whole.start.as_ptr().cast(), skip)?;
-            }
             if tail > 0 {
-                mm::munmap(start.add(len).cast(), tail)?;
+                mm::munmap(end.cast(), tail)?;
+                whole.len -= tail;
             }
-            std::mem::forget(whole);
-            Self::new(start.cast(), len)
+            if skip > 0 {
+                mm::munmap(start, skip)?;
+                whole.start = whole.start.add(skip);
+                whole.len -= skip;
+            }
         }
+        Ok(whole)
     }
 
     fn new(start: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {

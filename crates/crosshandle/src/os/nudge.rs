@@ -82,7 +82,11 @@ fn run() {
             sleepers.has_thread = false;
             return;
         }
-        for address in &sleepers.words {
+        // One call a word, however many sleep on it.
+        let mut words = sleepers.words.clone();
+        words.sort_unstable();
+        words.dedup();
+        for address in &words {
             let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
             // SAFETY: its sleeper borrows the word until it has taken the address out, for which
             // it needs the lock that we hold.

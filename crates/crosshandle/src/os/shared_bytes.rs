@@ -1,7 +1,9 @@
 //! Bytes that other processes may read and write at the same time.
 //!
 //! No reference to them is ever made, only copies by value: whatever a peer writes meanwhile,
-//! every copy is some bytes, and types are limited to those for which any bytes are valid.
+//! every copy is some bytes, and types are limited to those for which any bytes are valid. The
+//! memory lies outside of what the compiler knows of, so a copy that races with another process
+//! (or, through a second mapping, with another thread) is unordered, not undefined.
 
 use crate::error::{Error, Result};
 use std::marker::PhantomData;

@@ -6,9 +6,13 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+/// The longest timeout that a socket is given.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -32,15 +36,18 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
 /// long in every [`receive_within`].
 pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
-    // None means for ever, and zero is not a timeout.
-    let timeout = Some(timeout.max(Duration::from_micros(1)));
+    let patience = timeout;
+    // None means for ever, zero is not a timeout, and the kernel's counter has an end.
+    let timeout = Some(timeout.clamp(Duration::from_micros(1), LONGEST));
     net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, timeout)?;
     net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, timeout)?;
     let address = SocketAddrUnix::new(path)?;
+    let end = Instant::now().checked_add(LONGEST.min(patience));
     loop {
         match net::connect(&stream, &address) {
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
-            Err(Errno::INTR) => {}
+            Err(Errno::INTR) if end.is_none_or(|end| Instant::now() < end) => {}
+            Err(Errno::INTR) => return Err(Errno::TIMEDOUT),
             Err(error) => return Err(error),
             Ok(()) => return Ok(stream),
         }
@@ -49,8 +56,30 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> 
 
 /// The user at the other end, and whether the other end is this very process.
 pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
-    let peer = net::sockopt::socket_peercred(stream)?;
-    Ok((peer.uid.as_raw(), peer.pid == rustix::process::getpid()))
+    // Not with rustix, which takes the process number 0 for an error: that is what the kernel
+    // gives for a process in a PID namespace that cannot be seen from this one.
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open for the call, and the kernel writes at most `len` bytes to
+    // `peer`, any of which are valid there.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            ptr::from_mut(&mut peer).cast(),
+            &mut len,
+        )
+    };
+    if result == -1 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    Ok((peer.uid, peer.pid == own))
 }
 
 /// Sends one message, with a descriptor if there is one. Never blocks.
@@ -96,13 +125,8 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
     // Room for two, to see that a stranger sent more than one; all are closed in that case.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = loop {
-        let mut parts = [IoSliceMut::new(&mut *buffer)];
-        match net::recvmsg(&stream, &mut parts, &mut control, flags) {
-            Err(Errno::INTR) => {}
-            result => break result?,
-        }
-    };
+    let mut parts = [IoSliceMut::new(&mut *buffer)];
+    let message = net::recvmsg(&stream, &mut parts, &mut control, flags)?;
     let mut descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
@@ -124,6 +148,7 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
 }
 
 /// Like [`receive`], but waits for a message, for as long as [`connect`] was told.
+/// A signal interrupts it ([`Errno::INTR`]), so that the caller can look at the clock.
 pub(crate) fn receive_within(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     match receive_with(stream, buffer, RecvFlags::CMSG_CLOEXEC) {
         Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),

@@ -138,7 +138,8 @@ impl<T> Pool<T> {
         } else {
             granularity
         };
-        let rounded = len.checked_next_multiple_of(unit);
+        // A backend aligns memory like its size.
+        let rounded = len.checked_next_multiple_of(unit.max(align));
         rounded
             .filter(|len| *len <= isize::MAX as usize)
             .map(SizeClass::dedicated)

@@ -131,6 +131,11 @@ impl Arena {
         holding::begin(&entry.generation)
     }
 
+    /// Ends the use of a record that nobody has open. The exporter only.
+    pub(super) fn end(&self, record: u32) {
+        self.entry(record).is_event.store(0, Ordering::Release);
+    }
+
     /// Fails the unfinished signals of dead owners in all events.
     pub(super) fn bury(&self, liveness: &dyn Liveness) {
         let used = self.header().used.load(Ordering::Acquire).min(MAX_RECORDS);

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where to look for exporters, and how patiently.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Attachment {
 }
 
 enum Link {
-    /// The exporter is this very process.
-    Local(Arc<Exporter>),
+    /// The exporter is this very process. Its context may end before this does.
+    Local(Weak<Exporter>),
     /// It is another one.
     Remote {
         connection: Connection,
@@ -63,7 +63,7 @@ impl Attachment {
                 arena: Some(exporter.shared_arena()),
                 ledger: exporter.own_ledger()?,
                 owner: Owner::EXPORTER,
-                link: Link::Local(exporter),
+                link: Link::Local(Arc::downgrade(&exporter)),
                 secret,
             }));
         }
@@ -71,6 +71,7 @@ impl Attachment {
             // Ours, and its context is dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
+        let end = Instant::now().checked_add(origin.timeout);
         let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match places.get(&secret) {
@@ -80,6 +81,7 @@ impl Attachment {
                     if let Some(attachment) = place.as_ref().and_then(Weak::upgrade) {
                         // First, since dropping the last attachment takes the lock.
                         drop(places);
+                        attachment.check_admitted(origin)?;
                         if attachment.is_hung_up() {
                             return Err(Error::ExporterGone { pid: fields.pid });
                         }
@@ -87,19 +89,21 @@ impl Attachment {
                     }
                 }
             }
-            places = CHANGED.wait(places).unwrap_or_else(PoisonError::into_inner);
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut(
+                    "waiting for another open of the same exporter",
+                ));
+            }
+            let nap = left.unwrap_or(Duration::from_secs(1));
+            let waited = CHANGED.wait_timeout(places, nap);
+            places = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         places.insert(secret, None);
         drop(places);
-        let result = Self::connect(fields, origin);
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-        match &result {
-            Ok(attachment) => places.insert(secret, Some(Arc::downgrade(attachment))),
-            Err(_) => places.remove(&secret),
-        };
-        drop(places);
-        CHANGED.notify_all();
-        let attachment = result?;
+        let vacancy = Vacancy(secret);
+        let attachment = Self::connect(fields, origin)?;
+        vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
         attachment.watch_hang_up()?;
         Ok(attachment)
@@ -184,12 +188,29 @@ impl Attachment {
         holding::release(self.ledger.count(record));
     }
 
+    /// Refuses to pass on to one context what another one, with a wider policy, has attached to.
+    fn check_admitted(&self, origin: &Origin) -> Result<()> {
+        match &self.link {
+            Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+                Err(Error::NotAdmitted {
+                    uid: connection.uid(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Fetches the memory behind a record, and its size.
     pub(crate) fn fetch(&self, record: Record, access: Access) -> Result<(Arc<OwnedFd>, u64)> {
         match &self.link {
             Link::Local(exporter) => {
                 use crate::exchange::{Exports, protocol::Refusal};
+                let gone = Error::ExporterGone {
+                    pid: process::pid(),
+                };
                 exporter
+                    .upgrade()
+                    .ok_or(gone)?
                     .fetch(record.index, record.generation, access)
                     .map_err(|refusal| match refusal {
                         Refusal::ReadOnly => Error::ReadOnly,
@@ -214,7 +235,7 @@ impl Attachment {
     /// Whether the exporter has hung up: nothing new can be fetched, what is open stays.
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {
-            Link::Local(_) => false,
+            Link::Local(exporter) => exporter.strong_count() == 0,
             Link::Remote { gone, .. } => gone.load(Ordering::Acquire),
         }
     }
@@ -223,11 +244,41 @@ impl Attachment {
 impl Liveness for Attachment {
     fn is_dead(&self, owner: Owner) -> bool {
         match &self.link {
-            Link::Local(exporter) => exporter.is_dead(owner),
+            // Our own signals are alive, whatever became of the context.
+            Link::Local(_) if owner == self.owner => false,
+            Link::Local(exporter) => match exporter.upgrade() {
+                Some(exporter) => exporter.is_dead(owner),
+                None => !self.arena().is_alive_elsewhere(owner),
+            },
             Link::Remote { .. } if owner == self.owner => false,
             Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
             Link::Remote { .. } => !self.arena().is_alive_elsewhere(owner),
         }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_hung_up() || self.is_dead(Owner::EXPORTER)
+    }
+}
+
+/// Says in `PLACES` that an attachment is being made, until it is or that failed.
+struct Vacancy(Secret);
+
+impl Vacancy {
+    fn fill(self, attachment: &Arc<Attachment>) {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        places.insert(self.0, Some(Arc::downgrade(attachment)));
+    }
+}
+
+impl Drop for Vacancy {
+    fn drop(&mut self) {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(None) = places.get(&self.0) {
+            places.remove(&self.0);
+        }
+        drop(places);
+        CHANGED.notify_all();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::handle::Secret;
 use crate::os::mapping::Access;
 use crate::os::process;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ impl RecordCell {
     #[inline]
     pub(crate) fn get(&self) -> Option<Record> {
         // A generation in use is odd, so never zero.
-        let packed = self.0.load(Ordering::Acquire);
+        let packed = self.0.load(Ordering::SeqCst);
         (packed != 0).then_some(Record {
             index: (packed >> 32) as u32,
             generation: packed as u32,
@@ -53,13 +53,17 @@ impl RecordCell {
         let packed = u64::from(record.index) << 32 | u64::from(record.generation);
         let kept = self
             .0
-            .compare_exchange(0, packed, Ordering::AcqRel, Ordering::Acquire);
+            .compare_exchange(0, packed, Ordering::SeqCst, Ordering::Acquire);
         match kept {
             Ok(_) => record,
             Err(_) => self.get().unwrap_or(record),
         }
     }
 }
+
+/// Retired objects that are looked at when one more is retired or needed: several, so that they
+/// are let go of faster than they are added.
+const LOOKS: usize = 32;
 
 /// What an export record lets importers fetch.
 struct Export {
@@ -74,7 +78,7 @@ struct Records {
     /// What each record exports, if it is memory.
     exports: Vec<Option<Export>>,
     /// Freed, but still open somewhere; with what must not be reused until it is closed.
-    retired: Vec<(u32, Keep)>,
+    retired: VecDeque<(u32, Keep)>,
     /// Nothing is reused any more, so nothing has to be kept.
     is_closed: bool,
 }
@@ -146,14 +150,14 @@ impl Exporter {
 
     /// A record for a new object.
     pub(crate) fn begin(&self, is_event: bool) -> Result<Record> {
-        let index = self.records().take_index()?;
+        let index = self.records_with_room().take_index()?;
         let generation = self.arena.begin(index, is_event);
         Ok(Record { index, generation })
     }
 
     /// A record that lets importers fetch `memory`.
     fn export(&self, memory: Arc<dyn Shared>, access: Access) -> Result<Record> {
-        let mut records = self.records();
+        let mut records = self.records_with_room();
         let index = records.take_index()?;
         records.set_export(index, Export { memory, access });
         let generation = self.arena.begin(index, false);
@@ -191,8 +195,9 @@ impl Exporter {
             .get_mut(record.index as usize)
             .and_then(Option::take);
         if held && !records.is_closed {
-            records.retired.push((record.index, keep));
+            records.retired.push_back((record.index, keep));
         } else {
+            self.arena.end(record.index);
             records.free.push(record.index);
             drop(records);
             drop(keep);
@@ -200,24 +205,36 @@ impl Exporter {
         drop(export);
     }
 
-    /// Lets go of what importers have closed in the meantime.
+    /// Lets go of what importers have closed in the meantime. Looks at a few at a time, in turn,
+    /// so that its cost doesn't grow with what they hold.
     pub(crate) fn reclaim(&self) {
+        self.reclaim_among(LOOKS);
+    }
+
+    /// Lets go of all that importers have closed.
+    pub(crate) fn reclaim_all(&self) {
+        self.reclaim_among(usize::MAX);
+    }
+
+    /// The same for at most so many retired objects.
+    fn reclaim_among(&self, most: usize) {
         if process::is_forked() {
             return;
         }
         let mut freed = Vec::new();
         {
             let mut records = self.records();
-            if records.retired.is_empty() {
-                return;
-            }
-            let (held, free) = std::mem::take(&mut records.retired)
-                .into_iter()
-                .partition::<Vec<_>, _>(|(index, _)| self.is_held(*index));
-            records.retired = held;
-            for (index, keep) in free {
-                records.free.push(index);
-                freed.push(keep);
+            for _ in 0..records.retired.len().min(most) {
+                let Some((index, keep)) = records.retired.pop_front() else {
+                    break;
+                };
+                if self.is_held(index) {
+                    records.retired.push_back((index, keep));
+                } else {
+                    self.arena.end(index);
+                    records.free.push(index);
+                    freed.push(keep);
+                }
             }
         }
         // Without the lock: dropping may retire more.
@@ -256,6 +273,17 @@ impl Exporter {
         Arc::clone(&self.arena)
     }
 
+    /// The records, after a search for what can be let go of if they are full.
+    fn records_with_room(&self) -> MutexGuard<'_, Records> {
+        let records = self.records();
+        if !records.is_full() {
+            return records;
+        }
+        drop(records);
+        self.reclaim_all();
+        self.records()
+    }
+
     fn records(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -274,6 +302,10 @@ impl Records {
             self.exports.resize_with(record + 1, || None);
         }
         self.exports[record] = Some(export);
+    }
+
+    fn is_full(&self) -> bool {
+        self.free.is_empty() && self.used == MAX_RECORDS
     }
 
     fn take_index(&mut self) -> Result<u32> {
@@ -311,7 +343,11 @@ impl Exports for Exporter {
         })?;
         let mut importers = self.importers();
         let owner = (Owner::EXPORTER.get() + 1..=Owner::MAX)
-            .find(|owner| !importers.contains_key(owner))
+            .find(|owner| {
+                // One that hung up may live on, and hold its place.
+                !importers.contains_key(owner)
+                    && Owner::new(*owner).is_some_and(|owner| !self.arena.is_alive_elsewhere(owner))
+            })
             .ok_or(Refusal::NoRoom)?;
         let client = Arc::downgrade(&client);
         importers.insert(owner, Importer { ledger, client });
@@ -353,7 +389,7 @@ impl Exports for Exporter {
         // Buried before its number can go to somebody else.
         self.arena.bury(&Gone(owner));
         self.importers().remove(&owner);
-        self.reclaim();
+        self.reclaim_all();
     }
 
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {

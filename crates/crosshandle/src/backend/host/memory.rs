@@ -77,17 +77,19 @@ fn check(file: &OwnedFd, len: usize) -> Result<()> {
             actual,
         });
     }
-    if !sealed {
-        return Err(Error::Protocol("its memory could be shrunk"));
+    if !sealed || !len.is_multiple_of(page_size()) {
+        return Err(Error::Protocol(
+            "its memory is not sealed, or not of whole pages",
+        ));
     }
     Ok(())
 }
 
 fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Mapping> {
-    let align = if len >= HUGE_PAGE {
-        HUGE_PAGE
-    } else {
-        page_size()
+    // What is a multiple of a power of two may be wanted at such an address.
+    let align = match len {
+        HUGE_PAGE.. => HUGE_PAGE,
+        len => (1 << len.trailing_zeros()).max(page_size()),
     };
     Mapping::shared(file, len, align, access).map_err(Error::memory("mapping memory", len))
 }

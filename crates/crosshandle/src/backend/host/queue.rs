@@ -241,14 +241,7 @@ impl Inner {
             word: &self.submissions,
             expected: seen,
         });
-        let low_power = blockers
-            .iter()
-            .any(|(event, _)| event.mode() == WaitMode::LowPower);
-        let mode = if low_power {
-            WaitMode::LowPower
-        } else {
-            WaitMode::Spin
-        };
+        let mode = WaitMode::for_all(blockers.iter().map(|(event, _)| event.mode()));
         if let Some((index, Err(WaitError::Abandoned))) = wait_any(&targets, interrupt, mode, None)
         {
             // No signal will ever settle this one: its commands fail.
@@ -271,9 +264,10 @@ impl Inner {
             QueueOrder::OutOfOrder => usize::MAX,
         };
         // Up to the first barrier, which itself may run only as the first of all.
-        let barrier = state.commands.iter().position(|command| command.is_barrier);
-        let end = barrier.map_or(usize::MAX, |index| index.max(1)).min(most);
-        state.commands.iter().enumerate().take(end)
+        let starts_with_barrier = state.commands.front().is_some_and(|first| first.is_barrier);
+        let most = if starts_with_barrier { 1 } else { most };
+        let commands = state.commands.iter().enumerate().take(most);
+        commands.take_while(|(index, command)| *index == 0 || !command.is_barrier)
     }
 
     fn find_ready(&self, state: &State) -> Option<usize> {
@@ -304,7 +298,10 @@ fn execute(command: Command) -> Result<()> {
         Profile::stamp(&profile.started);
     }
     let result = match failed {
-        Some(error) => Err(error),
+        Some(error) => {
+            work::skip(command.work);
+            Err(error)
+        }
         None => work::run(command.work),
     };
     if let Some(profile) = profile {
@@ -312,7 +309,11 @@ fn execute(command: Command) -> Result<()> {
     }
     match command.signal {
         Some((event, ticket)) => {
-            event.complete(ticket, result.map_err(|error| error.to_string().into()));
+            let result = result.map_err(|error| match error {
+                Error::CommandFailed(message) => message,
+                error => error.to_string().into(),
+            });
+            event.complete(ticket, result);
             Ok(())
         }
         None => result,

@@ -20,11 +20,15 @@ pub(super) fn run(work: Work) -> Result<()> {
     match work {
         Work::Call(function) => {
             // A panic must not take the queue and its waiters down.
-            let result = catch_unwind(AssertUnwindSafe(function));
-            let message = match result {
+            // Its error's text and drop are the user's code too.
+            let call = || function().map_err(|error| error.to_string());
+            let message = match catch_unwind(AssertUnwindSafe(call)) {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "a host function panicked".into(),
+                Ok(Err(message)) => message,
+                Err(panic) => {
+                    std::mem::forget(panic);
+                    "a host function panicked".into()
+                }
             };
             Err(Error::CommandFailed(message.into()))
         }
@@ -50,6 +54,13 @@ pub(super) fn run(work: Work) -> Result<()> {
             fill(&to, len, &pattern);
             Ok(())
         }
+    }
+}
+
+/// Drops a command that is not to run. What it captured is the user's code too.
+pub(super) fn skip(work: Work) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
+        std::mem::forget(panic);
     }
 }
 

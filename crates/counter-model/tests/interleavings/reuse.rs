@@ -1,0 +1,124 @@
+//! Slots are not reused under anybody's feet: open counts against generations.
+
+use crate::check::check;
+use crate::holding::{begin, hold, is_held, release, retire};
+use crate::platform::{self, AtomicU32, pick};
+use shuttle::thread::{spawn, yield_now};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, Ordering};
+
+/// Importing processes.
+const IMPORTERS: usize = 3;
+
+/// One record, as the exporter and its importers share it.
+struct Record {
+    generation: AtomicU32,
+    /// In each importer's ledger.
+    counts: [AtomicU32; IMPORTERS],
+    /// What really is in the record's slot: the generation that it was last made ready for.
+    content: Plain,
+    /// Generations below are being retired, or are already.
+    retiring: Plain,
+    /// A handle to the object that came after the first.
+    sent: Plain,
+    /// Importers whose connection hung up, so that their ledgers are gone.
+    gone: [AtomicBool; IMPORTERS],
+}
+
+impl Record {
+    fn new() -> Self {
+        Self {
+            generation: AtomicU32::new(0),
+            counts: std::array::from_fn(|_| AtomicU32::new(0)),
+            content: Plain::new(0),
+            retiring: Plain::new(0),
+            sent: Plain::new(0),
+            gone: Default::default(),
+        }
+    }
+
+    /// The exporter makes a new object of the record.
+    fn begin(&self) -> u32 {
+        self.content.fetch_add(2, Ordering::Relaxed);
+        let generation = begin(&self.generation);
+        assert_eq!(generation % 2, 1);
+        generation
+    }
+
+    /// The exporter frees the object, and reuses the record as soon as nobody has it open.
+    fn free(&self) {
+        self.retiring.fetch_add(2, Ordering::Relaxed);
+        retire(&self.generation);
+        let held = |index: usize| {
+            !self.gone[index].load(Ordering::Relaxed) && is_held(&self.counts[index])
+        };
+        while (0..IMPORTERS).any(held) {
+            yield_now();
+        }
+    }
+
+    /// An importer opens the object, uses it, and closes it.
+    fn open(&self, importer: usize, generation: u32) {
+        let count = &self.counts[importer];
+        if hold(count, &self.generation, generation) {
+            for _ in 0..2 {
+                // The exporter's first object is number 1, the second 3: so is its content.
+                let content = self.content.load(Ordering::Relaxed) - 1;
+                assert_eq!(content, generation, "reused while it was open");
+                yield_now();
+            }
+            release(count);
+        } else {
+            let retiring = self.retiring.load(Ordering::Relaxed);
+            assert!(generation < retiring, "refused, and it is not stale");
+        }
+    }
+}
+
+#[test]
+fn of_open_records() {
+    check(3000, || {
+        let record = Arc::new(Record::new());
+        let first = record.begin();
+        // Two threads of one importing process share its count.
+        let importers = [0, 0, 1, 2].map(|importer| {
+            let record = record.clone();
+            spawn(move || {
+                let mortal = importer == 2;
+                let life = || {
+                    for _ in 0..2 {
+                        record.open(importer, first);
+                        // A handle to the second object, once there is one.
+                        let sent = record.sent.load(Ordering::Relaxed);
+                        if sent != 0 {
+                            record.open(importer, sent);
+                        }
+                    }
+                };
+                if mortal {
+                    let _ = platform::live_for(pick(12) as u32, life);
+                    record.gone[importer].store(true, Ordering::Relaxed);
+                } else {
+                    life();
+                }
+            })
+        });
+        let exporter = {
+            let record = record.clone();
+            spawn(move || {
+                record.free();
+                let second = record.begin();
+                assert_eq!(second, first + 2);
+                record.sent.store(second, Ordering::Relaxed);
+                record.free();
+                assert_eq!(record.begin(), first + 4);
+            })
+        };
+        for process in importers.into_iter().chain([exporter]) {
+            process.join().unwrap();
+        }
+        for count in &record.counts[..2] {
+            assert!(!is_held(count), "an open is counted still");
+        }
+    });
+}

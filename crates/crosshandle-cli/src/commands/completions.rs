@@ -1,0 +1,23 @@
+//! `crosshandle completions SHELL`.
+
+use crate::cli::Cli;
+use crate::failure::{Failure, Result};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::io::{self, Write};
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The shell that shall complete
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "crosshandle", &mut script);
+    let mut output = io::stdout().lock();
+    output
+        .write_all(&script)
+        .and_then(|()| output.flush())
+        .map_err(|error| Failure::output(&error))
+}

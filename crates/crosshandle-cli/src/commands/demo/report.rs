@@ -1,0 +1,137 @@
+//! What the demo has found.
+
+use super::measure::{Bandwidth, Opens, Percentiles};
+use crate::failure::Result;
+use crate::output;
+use crate::units::{bytes, nanoseconds};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) device: String,
+    pub(super) device_name: String,
+    /// Ids of the two processes.
+    pub(super) processes: [u32; 2],
+    pub(super) exchange: Exchange,
+    /// On which processors the two sides measured round trips, if there are two.
+    pub(super) cpus: Option<[usize; 2]>,
+    pub(super) nanoseconds: Times,
+    pub(super) read_bandwidth: Bandwidth,
+    /// Always: what is not verified is an error.
+    pub(super) verified: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Exchange {
+    /// Bytes of the shared memory.
+    pub(super) size: u64,
+    pub(super) rounds: u32,
+    /// Bytes that one process wrote and the other one compared.
+    pub(super) bytes_verified: u64,
+    /// Signals that one process gave and the other one waited for.
+    pub(super) signals_verified: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Times {
+    pub(super) round_trip: Percentiles,
+    pub(super) round_trip_asleep: Percentiles,
+    pub(super) signal: f64,
+    pub(super) wait: f64,
+    pub(super) handles: Handles,
+}
+
+#[derive(Serialize)]
+pub(super) struct Handles {
+    pub(super) get_first: f64,
+    pub(super) get_again: f64,
+    pub(super) open: Opens,
+}
+
+impl Report {
+    pub(super) fn print(&self, json: bool) -> Result<()> {
+        if json {
+            return output::json(self);
+        }
+        let [first, second] = self.processes;
+        output::line(format_args!(
+            "Processes {first} and {second} share {} and two events on {} ({}).\n",
+            bytes(self.exchange.size),
+            self.device,
+            self.device_name
+        ))?;
+        let mut table = output::table();
+        table.set_header(["", "p50 or mean", "p99", ""]);
+        for row in self.rows() {
+            table.add_row(row);
+        }
+        output::align_right(&mut table, 1);
+        output::align_right(&mut table, 2);
+        output::print_table(&mut table)?;
+        output::line(format_args!(
+            "\nverified: {} and {} signals, in {} rounds; every byte that one process wrote was \
+             compared by the other",
+            bytes(self.exchange.bytes_verified),
+            self.exchange.signals_verified,
+            self.exchange.rounds
+        ))
+    }
+
+    fn rows(&self) -> Vec<[String; 4]> {
+        let times = &self.nanoseconds;
+        let spread = |what: &str, of: &Percentiles, note: &str| {
+            let (p50, p99) = (nanoseconds(of.p50), nanoseconds(of.p99));
+            [what.to_owned(), p50, p99, note.to_owned()]
+        };
+        let single = |what: &str, time: f64, note: &str| {
+            [
+                what.to_owned(),
+                nanoseconds(time),
+                String::new(),
+                note.to_owned(),
+            ]
+        };
+        let spinning = match self.cpus {
+            Some([first, second]) => {
+                format!("with a word of memory each way, on CPUs {first} and {second}")
+            }
+            None => "with a word of memory each way, on one CPU".to_owned(),
+        };
+        let (get, open) = (&times.handles, &times.handles.open);
+        let rate = self.read_bandwidth.bytes_per_second / 1e9;
+        vec![
+            spread("round trip", &times.round_trip, &spinning),
+            spread(
+                "round trip, asleep",
+                &times.round_trip_asleep,
+                "the same, waiting in the kernel at once",
+            ),
+            single("signal", times.signal, "nobody waits"),
+            single("wait", times.wait, "signalled already"),
+            single(
+                "get a handle, first",
+                get.get_first,
+                "starts to answer importers",
+            ),
+            single("get a handle, again", get.get_again, ""),
+            single(
+                "open memory, first",
+                open.memory_first,
+                "connects, receives, maps",
+            ),
+            single("open memory, again", open.memory_again, "and close"),
+            single(
+                "open an event, first",
+                open.event_first,
+                "of the same exporter",
+            ),
+            single("open an event, again", open.event_again, "and close"),
+            [
+                "read shared memory".to_owned(),
+                format!("{rate:.1} GB/s"),
+                String::new(),
+                "what the other process wrote, into a small buffer".to_owned(),
+            ],
+        ]
+    }
+}

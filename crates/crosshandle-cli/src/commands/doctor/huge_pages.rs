@@ -1,0 +1,110 @@
+//! Huge pages: large memory is allocated for real, and the kernel asked what it is made of.
+
+use super::row::Row;
+use crate::failure::{Failure, Result};
+use crate::units::bytes;
+use crosshandle::{Context, Device};
+use std::fs;
+
+const CHECK: &str = "huge pages";
+
+/// Two huge pages of the usual size.
+const LEN: usize = 4 << 20;
+
+pub(super) fn check() -> Row {
+    match huge_bytes() {
+        Ok(huge) if huge >= LEN as u64 => Row::ok(
+            CHECK,
+            format!("all of {} got huge pages", bytes(LEN as u64)),
+        ),
+        Ok(huge) => Row::note(
+            CHECK,
+            format!(
+                "{} of {} got huge pages; shmem_enabled: {}",
+                bytes(huge),
+                bytes(LEN as u64),
+                policy()
+            ),
+            "all works, but first touches of large memory are several times slower; this takes \
+             Linux 6.1 or later and unfragmented free memory",
+        ),
+        Err(failure) => Row::note(
+            CHECK,
+            format!("unknown: {}", failure.message()),
+            "all works; memory may be slower to touch first",
+        ),
+    }
+}
+
+/// How many bytes of a large allocation are mapped by huge pages.
+fn huge_bytes() -> Result<u64> {
+    let context = Context::new(&Device::find("host")?)?;
+    let memory = context.allocate(LEN)?;
+    let page = vec![1; LEN];
+    memory.write(0, &page)?;
+    let address = memory.as_ptr().addr();
+    let smaps = fs::read_to_string("/proc/self/smaps")
+        .map_err(|error| Failure::error(format!("reading /proc/self/smaps: {error}")))?;
+    mapped_huge(&smaps, address, LEN).ok_or_else(|| {
+        Failure::error("the kernel does not tell in /proc/self/smaps which pages are huge")
+    })
+}
+
+/// The huge part of the mappings between `start` and `start + len`, in bytes.
+fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
+    let mut is_inside = false;
+    let mut total = None;
+    for line in smaps.lines() {
+        if let Some((from, to)) = range(line) {
+            is_inside = from < start + len && start < to;
+        } else if is_inside && let Some(size) = huge(line) {
+            total = Some(total.unwrap_or(0) + size);
+        }
+    }
+    total
+}
+
+/// The addresses in the first line about a mapping: `7f00-7f80 rw-s …`.
+fn range(line: &str) -> Option<(usize, usize)> {
+    let (from, to) = line.split(' ').next()?.split_once('-')?;
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    Some((number(from)?, number(to)?))
+}
+
+/// The bytes in a line such as `ShmemPmdMapped:  2048 kB`.
+fn huge(line: &str) -> Option<u64> {
+    let (name, value) = line.split_once(':')?;
+    if !matches!(name, "ShmemPmdMapped" | "FilePmdMapped") {
+        return None;
+    }
+    let kibibytes: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
+}
+
+fn policy() -> String {
+    fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+        .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+7f0000000000-7f0000400000 rw-s 00000000 00:01 5 /memfd:x (deleted)
+Size:               4096 kB
+ShmemPmdMapped:     2048 kB
+FilePmdMapped:      2048 kB
+VmFlags: rd wr sh mr mw me ms
+7f0000400000-7f0000800000 rw-s 00000000 00:01 6 /memfd:y (deleted)
+ShmemPmdMapped:        0 kB
+";
+
+    #[test]
+    fn smaps_are_understood() {
+        let at = |start| mapped_huge(SMAPS, start, 1 << 20);
+        assert_eq!(at(0x7f00_0000_0000), Some(4 << 20));
+        assert_eq!(at(0x7f00_0040_0000), Some(0));
+        assert_eq!(at(0x7f00_0080_0000), None);
+    }
+}

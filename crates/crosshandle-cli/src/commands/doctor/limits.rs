@@ -1,0 +1,66 @@
+//! Limits of the process and of the system.
+
+use super::row::Row;
+use crate::units::bytes;
+use rustix::process::{Resource, getrlimit};
+use std::fs;
+
+/// The kernel's default for mappings of one process.
+const USUAL_MAPPINGS: u64 = 65_530;
+
+pub(super) fn descriptors() -> Row {
+    const CHECK: &str = "descriptors";
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit
+        .maximum
+        .map_or_else(|| "none".to_owned(), |hard| hard.to_string());
+    match limit.current {
+        None => Row::ok(CHECK, "no limit"),
+        Some(soft) if soft >= 1024 => Row::ok(
+            CHECK,
+            format!("{soft} (hard limit {hard}); events and small allocations need none each"),
+        ),
+        Some(soft) => Row::note(
+            CHECK,
+            format!("{soft} (hard limit {hard})"),
+            "each large allocation and each connected process takes some; raise the limit \
+             (ulimit -n 1024)",
+        ),
+    }
+}
+
+pub(super) fn mappings() -> Row {
+    const CHECK: &str = "mappings";
+    let text = fs::read_to_string("/proc/sys/vm/max_map_count");
+    match text.map(|text| text.trim().parse::<u64>()) {
+        Ok(Ok(count)) if count >= USUAL_MAPPINGS => {
+            Row::ok(CHECK, format!("vm.max_map_count is {count}"))
+        }
+        Ok(Ok(count)) => Row::note(
+            CHECK,
+            format!("vm.max_map_count is {count}"),
+            format!(
+                "each large allocation takes one; raise it to the usual {USUAL_MAPPINGS} \
+                 (sysctl vm.max_map_count={USUAL_MAPPINGS})"
+            ),
+        ),
+        _ => Row::note(
+            CHECK,
+            "vm.max_map_count cannot be read",
+            "mount /proc to see it",
+        ),
+    }
+}
+
+pub(super) fn address_space() -> Row {
+    const CHECK: &str = "address space";
+    match getrlimit(Resource::As).current {
+        None => Row::ok(CHECK, "no limit"),
+        Some(limit) => Row::note(
+            CHECK,
+            format!("limited to {}", bytes(limit)),
+            "shared memory counts, and so do addresses reserved for growth; lift the limit \
+             (ulimit -v unlimited) if allocations fail",
+        ),
+    }
+}

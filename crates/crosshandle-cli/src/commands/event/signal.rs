@@ -1,0 +1,38 @@
+//! `crosshandle event signal HANDLE`.
+
+use crate::cli::Settings;
+use crate::failure::{Context, Failure, Result};
+use crate::output;
+use crate::units::parse_duration;
+use std::time::Duration;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Handle of the event, or `-` for the first line of standard input
+    handle: String,
+    /// Signal until the event's value is N, all at once [default: one signal]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    value: Option<u64>,
+    /// How long earlier signals, of other processes, may take to complete [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let event = super::open(&args.handle, settings)?;
+    let number = match args.value {
+        Some(value) => {
+            event.signal_value(value)?;
+            value
+        }
+        None => event.signal()?,
+    };
+    // A signal completes after those before it. If this process ended first, it would fail.
+    match args.timeout {
+        None => event.wait_value(number),
+        Some(timeout) => event.wait_value_timeout(number, timeout),
+    }
+    .map_err(Failure::from)
+    .context(format_args!("signal {number} has not completed"))?;
+    output::line(number)
+}

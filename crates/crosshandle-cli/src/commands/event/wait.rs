@@ -1,0 +1,38 @@
+//! `crosshandle event wait HANDLE`.
+
+use crate::cli::Settings;
+use crate::failure::{Context, Failure, Result};
+use crate::units::parse_duration;
+use std::time::Duration;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Handle of the event, or `-` for the first line of standard input
+    handle: String,
+    /// Wait for signal N, which may be yet to come [default: the latest signal now]
+    #[arg(long, value_name = "N", conflicts_with = "next")]
+    value: Option<u64>,
+    /// Wait for the signal after the latest one
+    #[arg(long)]
+    next: bool,
+    /// How long to wait, as in 5s or 250ms [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let event = super::open(&args.handle, settings)?;
+    let latest = event.value();
+    let number = match args.value {
+        Some(value) => value,
+        None if args.next => latest + 1,
+        None => latest,
+    };
+    settings.say(format_args!("waiting for signal {number}"));
+    match args.timeout {
+        None => event.wait_value(number),
+        Some(timeout) => event.wait_value_timeout(number, timeout),
+    }
+    .map_err(Failure::from)
+    .context(format_args!("waiting for signal {number}"))
+}

@@ -1,0 +1,33 @@
+//! `crosshandle man [DIR]`.
+
+use crate::cli::Cli;
+use crate::failure::{Context, Failure, Result};
+use clap::CommandFactory;
+use clap_mangen::Man;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Directory for the pages of all commands; without it the main page goes to standard output
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(directory) = &args.directory {
+        let doing = || format!("writing manual pages into {}", directory.display());
+        fs::create_dir_all(directory).context(doing())?;
+        return clap_mangen::generate_to(Cli::command(), directory).context(doing());
+    }
+    let mut page = Vec::new();
+    Man::new(Cli::command())
+        .render(&mut page)
+        .context("making the manual page")?;
+    let mut output = io::stdout().lock();
+    output
+        .write_all(&page)
+        .and_then(|()| output.flush())
+        .map_err(|error| Failure::output(&error))
+}

@@ -1,0 +1,134 @@
+//! `crosshandle read HANDLE`.
+
+use crate::cli::Settings;
+use crate::failure::{Context as _, Failure, Result};
+use crate::origin::handle_text;
+use crate::progress::Progress;
+use crate::transfer::Transfer;
+use crate::units::parse_bytes;
+use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
+use crosshandle::{Access, MemoryHandle, PhysicalMemoryHandle};
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// How much is copied at a time, in bytes.
+const CHUNK: usize = 1 << 20;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Handle of memory or physical memory, or `-` for the first line of standard input
+    handle: String,
+    /// The file to write to [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The first byte to read
+    #[arg(long, default_value = "0", value_name = "N", value_parser = parse_bytes)]
+    offset: u64,
+    /// How many bytes to read [default: up to the end]
+    #[arg(long, value_name = "N", value_parser = parse_bytes)]
+    length: Option<u64>,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let handle: AnyHandle = handle_text(&args.handle)?.parse()?;
+    match handle {
+        AnyHandle::Memory(handle) => memory(args, settings, &handle),
+        AnyHandle::PhysicalMemory(handle) => physical_memory(args, settings, &handle),
+        AnyHandle::Event(_) => Err(HandleError::WrongKind {
+            expected: HandleKind::Memory,
+            found: HandleKind::Event,
+        }
+        .into()),
+    }
+}
+
+fn memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
+    let context = settings
+        .origin
+        .context_for(handle.backend(), handle.device())?;
+    // A reader needs no more, and the kernel makes sure that it is no more.
+    let memory = context.open_memory_read_only(handle)?;
+    let transfer = Transfer::new(&context, &memory)?;
+    let range = args.range(memory.len())?;
+    args.copy(range, |offset, into| transfer.read(offset, into))
+}
+
+fn physical_memory(args: &Args, settings: &Settings, handle: &PhysicalMemoryHandle) -> Result<()> {
+    let context = settings
+        .origin
+        .context_for(handle.backend(), handle.device())?;
+    let memory = context.open_physical_memory_read_only(handle)?;
+    let addresses = context.reserve(memory.len())?;
+    addresses.map(0, &memory, 0, memory.len(), Access::ReadOnly)?;
+    let range = args.range(memory.len())?;
+    args.copy(range, |offset, into| {
+        addresses.with_bytes(offset, into.len(), |bytes| bytes.read(0, into))??;
+        Ok(())
+    })
+}
+
+impl Args {
+    /// What is to be read of `len` bytes.
+    fn range(&self, len: usize) -> Result<Range<usize>> {
+        let available = len as u64;
+        let outside = |end: &str| {
+            Failure::error(format!(
+                "{end} is not inside the {available} bytes that the handle shares"
+            ))
+        };
+        if self.offset > available {
+            return Err(outside(&format!("offset {}", self.offset)));
+        }
+        let length = self.length.unwrap_or(available - self.offset);
+        if length > available - self.offset {
+            return Err(outside(&format!(
+                "a length of {length} bytes from offset {} on",
+                self.offset
+            )));
+        }
+        // Both are at most `len`.
+        Ok(self.offset as usize..(self.offset + length) as usize)
+    }
+
+    /// Writes a range of bytes to where they shall go.
+    fn copy(
+        &self,
+        range: Range<usize>,
+        read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        match &self.output {
+            Some(path) => {
+                let doing = format!("writing {}", path.display());
+                let file = File::create(path).context(&doing)?;
+                copy(range, read, file, |error| Err(error).context(&doing))
+            }
+            None => {
+                let output = io::stdout().lock();
+                copy(range, read, output, |error| Err(Failure::output(&error)))
+            }
+        }
+    }
+}
+
+fn copy(
+    range: Range<usize>,
+    mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
+    mut output: impl Write,
+    explain: impl Fn(io::Error) -> Result<()>,
+) -> Result<()> {
+    let progress = Progress::bytes(range.len() as u64, "reading");
+    let mut buffer = vec![0; CHUNK.min(range.len())];
+    let mut offset = range.start;
+    while offset < range.end {
+        let part = &mut buffer[..CHUNK.min(range.end - offset)];
+        read(offset, part)?;
+        if let Err(error) = output.write_all(part) {
+            return explain(error);
+        }
+        offset += part.len();
+        progress.advance(part.len() as u64);
+    }
+    output.flush().or_else(explain)
+}

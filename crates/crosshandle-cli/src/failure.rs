@@ -1,0 +1,152 @@
+//! What a command fails with: one clear line, and an exit code.
+
+use crosshandle::Error;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Why the command ends with something else than 0. Wrong usage (2) is reported by the parser.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// Something else than what follows.
+    Error,
+    /// A deadline passed first.
+    TimedOut,
+    /// The process at the other end has ended.
+    PeerDied,
+}
+
+impl Cause {
+    fn code(self) -> u8 {
+        match self {
+            Self::Error => 1,
+            Self::TimedOut => 3,
+            Self::PeerDied => 4,
+        }
+    }
+}
+
+/// Ends a command.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something went wrong.
+    Failed { cause: Cause, message: String },
+    /// Nobody reads the output any more (`crosshandle read … | head`), which is no error.
+    OutputClosed,
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    pub(crate) fn new(cause: Cause, message: impl Into<String>) -> Self {
+        Self::Failed {
+            cause,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn error(message: impl Into<String>) -> Self {
+        Self::new(Cause::Error, message)
+    }
+
+    pub(crate) fn peer_died(message: impl Into<String>) -> Self {
+        Self::new(Cause::PeerDied, message)
+    }
+
+    pub(crate) fn timed_out(message: impl Into<String>) -> Self {
+        Self::new(Cause::TimedOut, message)
+    }
+
+    /// An error of the system, met while doing something with standard output.
+    pub(crate) fn output(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::OutputClosed
+        } else {
+            Self::error(format!("writing to standard output: {error}"))
+        }
+    }
+
+    /// What went wrong, in words.
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Self::Failed { message, .. } => message,
+            Self::OutputClosed => "nobody reads the output",
+        }
+    }
+
+    pub(crate) fn is_peer_dead(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed {
+                cause: Cause::PeerDied,
+                ..
+            }
+        )
+    }
+
+    /// Says it on standard error, and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        match self {
+            Self::Failed { cause, message } => {
+                // Where nobody can read it the exit code must do.
+                let _ = writeln!(io::stderr(), "crosshandle: {message}");
+                ExitCode::from(cause.code())
+            }
+            Self::OutputClosed => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let cause = if error.is_timeout() {
+            Cause::TimedOut
+        } else if error.is_peer_dead() {
+            Cause::PeerDied
+        } else {
+            Cause::Error
+        };
+        Self::new(cause, error.to_string())
+    }
+}
+
+impl From<crosshandle::handle::HandleError> for Failure {
+    fn from(error: crosshandle::handle::HandleError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+/// Puts what was being done before the message of an error.
+pub(crate) trait Context<T> {
+    fn context(self, doing: impl Display) -> Result<T>;
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn context(self, doing: impl Display) -> Result<T> {
+        self.map_err(|error| Failure::error(format!("{doing}: {error}")))
+    }
+}
+
+impl<T> Context<T> for rustix::io::Result<T> {
+    fn context(self, doing: impl Display) -> Result<T> {
+        self.map_err(|error| Failure::error(format!("{doing}: {error}")))
+    }
+}
+
+impl<T> Context<T> for crosshandle::Result<T> {
+    fn context(self, doing: impl Display) -> Result<T> {
+        self.map_err(Failure::from).context(doing)
+    }
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context(self, doing: impl Display) -> Self {
+        self.map_err(|failure| match failure {
+            Failure::Failed { cause, message } => Failure::Failed {
+                cause,
+                message: format!("{doing}: {message}"),
+            },
+            Failure::OutputClosed => Failure::OutputClosed,
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! Standard output: lines, tables, JSON.
+
+use crate::failure::{Failure, Result};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// Prints a line at once, also into a pipe.
+pub(crate) fn line(line: impl Display) -> Result<()> {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{line}")
+        .and_then(|()| output.flush())
+        .map_err(|error| Failure::output(&error))
+}
+
+/// Prints a value as JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::error(format!("making JSON: {error}")))?;
+    line(text)
+}
+
+/// An empty table: columns alone, no frame.
+pub(crate) fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table
+}
+
+/// Prints a table without blanks around it.
+pub(crate) fn print_table(table: &mut Table) -> Result<()> {
+    if let Some(first) = table.column_mut(0) {
+        first.set_padding((0, 1));
+    }
+    table.lines().try_for_each(|row| line(row.trim_end()))
+}
+
+/// Numbers look best with their ends in one line.
+pub(crate) fn align_right(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}

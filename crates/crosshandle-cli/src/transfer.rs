@@ -1,0 +1,115 @@
+//! Copies between this program and device memory, wherever that is.
+
+use crate::failure::Result;
+use crosshandle::{
+    Access, AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
+};
+
+/// How much is copied at a time, in bytes: large enough to be fast, small enough to stay in a
+/// cache.
+pub(crate) const CHUNK: usize = 256 << 10;
+
+/// Access to a memory's bytes from here.
+pub(crate) struct Transfer<'a> {
+    memory: &'a Memory,
+    way: Way<'a>,
+}
+
+enum Way<'a> {
+    /// The host can access the memory.
+    Direct(SharedBytes<'a>),
+    /// The device copies it to and from memory that both can access.
+    Staged { staging: Memory, queue: Queue },
+}
+
+impl<'a> Transfer<'a> {
+    pub(crate) fn new(context: &Context, memory: &'a Memory) -> Result<Self> {
+        match memory.bytes() {
+            Ok(bytes) => Ok(Self {
+                memory,
+                way: Way::Direct(bytes),
+            }),
+            Err(Error::Unsupported(_)) => Self::staged(context, memory),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn staged(context: &Context, memory: &'a Memory) -> Result<Self> {
+        let options = AllocationOptions::new(CHUNK).kind(MemoryKind::Host);
+        let staging = context.allocate_with(options)?;
+        let queue = context.create_queue()?;
+        Ok(Self {
+            memory,
+            way: Way::Staged { staging, queue },
+        })
+    }
+
+    /// Bytes in the memory.
+    pub(crate) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Copies bytes out of the memory.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        match &self.way {
+            Way::Direct(bytes) => bytes.read(offset, into)?,
+            Way::Staged { staging, queue } => {
+                for (index, part) in into.chunks_mut(CHUNK).enumerate() {
+                    let from = self.memory.range(offset + index * CHUNK, part.len())?;
+                    let to = staging.range(0, part.len())?;
+                    queue.submit(Command::copy(to, from)?)?;
+                    queue.finish()?;
+                    staging.read(0, part)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes into the memory.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
+        match &self.way {
+            Way::Direct(bytes) => bytes.write(offset, from)?,
+            Way::Staged { staging, queue } => {
+                if self.memory.access() == Access::ReadOnly {
+                    return Err(Error::ReadOnly.into());
+                }
+                for (index, part) in from.chunks(CHUNK).enumerate() {
+                    staging.write(0, part)?;
+                    let to = self.memory.range(offset + index * CHUNK, part.len())?;
+                    let from = staging.range(0, part.len())?;
+                    queue.submit(Command::copy(to, from)?)?;
+                    queue.finish()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crosshandle::Device;
+
+    #[test]
+    fn both_ways_copy_the_same_bytes() {
+        let device = Device::find("host").expect("the host is always there");
+        let context = Context::new(&device).expect("a context");
+        let memory = context.allocate(2 * CHUNK + 100).expect("memory");
+        let direct = Transfer::new(&context, &memory).expect("direct access");
+        let staged = Transfer::staged(&context, &memory).expect("staged access");
+        assert!(matches!(direct.way, Way::Direct(_)));
+
+        let sent: Vec<u8> = (0..memory.len() - 1).map(|i| (i % 251) as u8).collect();
+        let mut received = vec![0; sent.len()];
+        staged.write(1, &sent).expect("staged write");
+        direct.read(1, &mut received).expect("direct read");
+        assert!(sent == received);
+        received.fill(0);
+        staged.read(1, &mut received).expect("staged read");
+        assert!(sent == received);
+        assert!(staged.write(memory.len() - 1, &[1, 2]).is_err());
+        assert!(direct.read(memory.len() - 1, &mut [0; 2]).is_err());
+    }
+}

@@ -1,0 +1,118 @@
+//! Sizes and times, as people write and read them.
+
+use std::time::Duration;
+
+/// The parser of a size's argument: `4096`, `64KiB`, `1.5GiB`, `10MB`. `K`, `M`, `G`, `T` alone
+/// are powers of 1024, as in most tools of the shell.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        other => {
+            return Err(format!(
+                "'{other}' is no unit of bytes; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
+            ));
+        }
+    };
+    let too_large = || format!("{text} is more than can be counted");
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor).ok_or_else(too_large);
+    }
+    let number: f64 = number
+        .parse()
+        .map_err(|_| "a size starts with a number, as in 64MiB".to_owned())?;
+    let bytes = (number * factor as f64).round();
+    if bytes >= u64::MAX as f64 {
+        return Err(too_large());
+    }
+    Ok(bytes as u64)
+}
+
+/// Bytes in the unit that fits best.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value.fract() == 0.0 {
+        format!("{value} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// Nanoseconds in the unit that fits best, with three digits.
+pub(crate) fn nanoseconds(count: f64) -> String {
+    let (value, unit) = match count {
+        count if count < 1e3 => (count, "ns"),
+        count if count < 1e6 => (count / 1e3, "µs"),
+        count if count < 1e9 => (count / 1e6, "ms"),
+        count => (count / 1e9, "s"),
+    };
+    let decimals = match value {
+        value if value < 10.0 => 2,
+        value if value < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// The parser of a duration's argument: `5s`, `250ms`, `1m 30s`.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; write it like 5s, 250ms or 1m30s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, expected) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64KiB", 64 << 10),
+            ("64 kib", 64 << 10),
+            ("1.5G", 3 << 29),
+            ("10MB", 10_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "12q",
+            "-1",
+            "1.2.3M",
+            "99999999TiB",
+            "99999999.5TiB",
+        ] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_times_are_written() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(4096), "4 KiB");
+        assert_eq!(bytes(1536 << 10), "1.5 MiB");
+        assert_eq!(nanoseconds(7.123), "7.12 ns");
+        assert_eq!(nanoseconds(1840.0), "1.84 µs");
+        assert_eq!(nanoseconds(230e6), "230 ms");
+    }
+}

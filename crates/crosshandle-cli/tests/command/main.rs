@@ -1,0 +1,8 @@
+//! Runs the real command as its users do, a file for each group of subcommands.
+
+mod common;
+mod demo;
+mod event;
+mod machine;
+mod namespaces;
+mod share;

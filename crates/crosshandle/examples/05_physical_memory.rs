@@ -1,0 +1,70 @@
+//! Physical memory: memory without an address, which each process maps where and how it likes.
+//!
+//! Run it with `cargo run --example 05_physical_memory`. The exporter maps one piece twice in a
+//! row, so that a ring buffer needs no seam: what runs over the end is at the beginning. The
+//! importer maps the same piece once, for reading only.
+
+use crosshandle::{Access, Context, Device, Result as ShareResult, VirtualRange};
+use std::error::Error;
+use std::process::Command;
+
+const MESSAGE: &[u8] = b"across the seam";
+/// How much of the message lies before the seam, in bytes.
+const BEFORE: usize = 6;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    match std::env::args().nth(1) {
+        None => exporter(),
+        Some(handle) => importer(&handle),
+    }
+}
+
+fn exporter() -> Result<(), Box<dyn Error>> {
+    let context = Context::new(&Device::find("host")?)?;
+    // Lengths and offsets are multiples of the device's granularity.
+    let len = context.device().info().granularity;
+    let memory = context.create_physical_memory(len)?;
+
+    let ring = context.reserve(2 * len)?;
+    ring.map(0, &memory, 0, len, Access::ReadWrite)?;
+    ring.map(len, &memory, 0, len, Access::ReadWrite)?;
+    // Across both mappings: two parts, each in a mapping of its own.
+    write(&ring, len - BEFORE, &MESSAGE[..BEFORE])?;
+    write(&ring, len, &MESSAGE[BEFORE..])?;
+    let mut wrapped = vec![0; MESSAGE.len() - BEFORE];
+    ring.with_bytes(0, wrapped.len(), |bytes| bytes.read(0, &mut wrapped))??;
+    println!("exporter: {len} bytes, mapped twice; the end is at the beginning");
+    assert_eq!(wrapped, &MESSAGE[BEFORE..]);
+
+    let status = Command::new(std::env::current_exe()?)
+        .arg(memory.handle_read_only()?.to_string())
+        .status()?;
+    if !status.success() {
+        return Err(format!("the importer failed: {status}").into());
+    }
+    ring.unmap(len, len)?;
+    ring.unmap(0, len)?;
+    Ok(())
+}
+
+fn write(range: &VirtualRange, offset: usize, bytes: &[u8]) -> ShareResult<()> {
+    range.with_bytes(offset, bytes.len(), |shared| shared.write(0, bytes))?
+}
+
+fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
+    let context = Context::new(&Device::find("host")?)?;
+    let memory = context.open_physical_memory_read_only(&handle.parse()?)?;
+    let len = memory.len();
+    let addresses = context.reserve(len)?;
+    addresses.map(0, &memory, 0, len, Access::ReadOnly)?;
+
+    let mut message = vec![0; len];
+    addresses.with_bytes(0, len, |bytes| bytes.read(0, &mut message))??;
+    message.rotate_right(BEFORE);
+    message.truncate(MESSAGE.len());
+    println!("importer: read \"{}\"", String::from_utf8_lossy(&message));
+    assert_eq!(message, MESSAGE);
+    // Writing was not granted, and mapping for it is refused.
+    assert!(addresses.set_access(0, len, Access::ReadWrite).is_err());
+    Ok(())
+}

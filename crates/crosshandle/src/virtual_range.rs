@@ -1,0 +1,250 @@
+//! Virtual ranges: addresses without memory, to map physical memory into.
+
+use crate::backend::AddressRange;
+use crate::context::ContextCore;
+use crate::error::{Error, Result};
+use crate::memory::MemoryRange;
+use crate::os::address::Address;
+use crate::os::mapping::Access;
+use crate::os::shared_bytes::{SharedBytes, check_range};
+use crate::physical::{PhysicalMemory, check_granularity};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Reserved addresses, into which physical memory is mapped. Any thread may use it.
+pub struct VirtualRange {
+    range: Box<dyn AddressRange>,
+    core: Arc<ContextCore>,
+    len: usize,
+    /// What is mapped, by offset.
+    mapped: Mutex<BTreeMap<usize, Mapped>>,
+}
+
+struct Mapped {
+    len: usize,
+    /// Calls of `with_bytes` under way.
+    users: usize,
+    access: Access,
+    memory: PhysicalMemory,
+}
+
+impl VirtualRange {
+    pub(crate) fn reserve(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
+        check_granularity(core, "a virtual range", len)?;
+        let align = core.backend().granularity();
+        Ok(Self {
+            range: core.backend().reserve(len, align)?,
+            core: Arc::clone(core),
+            len,
+            mapped: Mutex::default(),
+        })
+    }
+
+    /// Where it starts.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.range.start().as_ptr()
+    }
+
+    /// Bytes of addresses in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it is empty, which a range never is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Maps `len` bytes of physical memory, from `memory_offset` on, to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
+    /// inside, and for offsets and lengths that are no multiples of the granularity;
+    /// [`Error::ReadOnly`] for writable access to memory opened read-only.
+    pub fn map(
+        &self,
+        offset: usize,
+        memory: &PhysicalMemory,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        check_granularity(&self.core, "a mapping", len)?;
+        let granularity = self.core.backend().granularity();
+        if !offset.is_multiple_of(granularity) || !memory_offset.is_multiple_of(granularity) {
+            return Err(Error::invalid(format!(
+                "offsets of mappings must be multiples of {granularity} bytes"
+            )));
+        }
+        check_range(offset, len, self.len)?;
+        check_range(memory_offset, len, memory.len())?;
+        if access == Access::ReadWrite && memory.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        let mut mapped = self.mapped();
+        let before = mapped.range(..offset + len).next_back();
+        if before.is_some_and(|(start, before)| start + before.len > offset) {
+            return Err(Error::invalid(format!(
+                "something is mapped between {offset} and {} already; unmap it first",
+                offset + len
+            )));
+        }
+        let physical = memory.memory();
+        self.range
+            .map(offset, physical, memory_offset, len, access)?;
+        let memory = memory.clone();
+        mapped.insert(
+            offset,
+            Mapped {
+                len,
+                users: 0,
+                access,
+                memory,
+            },
+        );
+        Ok(())
+    }
+
+    /// Unmaps what was mapped at `offset` with this length.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if no mapping has exactly this place.
+    pub fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+        let mut mapped = self.mapped();
+        Self::exactly(&mut mapped, offset, len)?;
+        self.range.unmap(offset, len)?;
+        mapped.remove(&offset);
+        Ok(())
+    }
+
+    /// Changes what may be done with a mapping.
+    ///
+    /// # Errors
+    /// As [`unmap`](Self::unmap); [`Error::ReadOnly`] for memory opened read-only.
+    pub fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()> {
+        let mut mapped = self.mapped();
+        let mapping = Self::exactly(&mut mapped, offset, len)?;
+        if access == Access::ReadWrite && mapping.memory.access() == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        self.range.set_access(offset, len, access)?;
+        mapping.access = access;
+        Ok(())
+    }
+
+    /// What may be done with the byte at `offset`; `None` if nothing is mapped there.
+    pub fn access(&self, offset: usize) -> Option<Access> {
+        let mapped = self.mapped();
+        let (start, mapping) = mapped.range(..=offset).next_back()?;
+        (offset < start + mapping.len).then_some(mapping.access)
+    }
+
+    /// Mapped bytes, for a command. They must stay mapped until the command is done, which is the
+    /// caller's affair.
+    ///
+    /// # Safety
+    /// Until every command that uses the result is done, the range must not be unmapped or
+    /// dropped, and its access must not be reduced.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they don't lie in one mapping.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
+    pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
+        let access = Self::inside(&mut self.mapped(), offset, len)?.1.access;
+        let start = Address::new(self.range.start()).offset(offset);
+        Ok(MemoryRange::new(start, len, access, None))
+    }
+
+    /// Calls `f` with mapped bytes, which stay mapped meanwhile: unmapping them or changing their
+    /// access is refused until `f` returns.
+    ///
+    /// # Errors
+    /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access them.
+    pub fn with_bytes<R>(
+        &self,
+        offset: usize,
+        len: usize,
+        f: impl FnOnce(SharedBytes<'_>) -> R,
+    ) -> Result<R> {
+        let (start, access) = self.use_mapping(offset, len)?;
+        let _use = Use { range: self, start };
+        let bytes = self.range.host_bytes(access).ok_or_else(|| {
+            Error::Unsupported("the host cannot access this device's memory directly".into())
+        })?;
+        let bytes = bytes.slice(offset, len)?;
+        Ok(f(bytes))
+    }
+
+    /// Keeps the mapping that contains a range from being changed, until a [`Use`] is dropped.
+    fn use_mapping(&self, offset: usize, len: usize) -> Result<(usize, Access)> {
+        let mut mapped = self.mapped();
+        let (start, mapping) = Self::inside(&mut mapped, offset, len)?;
+        mapping.users += 1;
+        Ok((start, mapping.access))
+    }
+
+    fn inside(
+        mapped: &mut BTreeMap<usize, Mapped>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(usize, &mut Mapped)> {
+        let found = mapped.range_mut(..=offset).next_back();
+        found
+            .filter(|(start, mapping)| {
+                let inside = offset - **start;
+                inside < mapping.len && len <= mapping.len - inside
+            })
+            .map(|(start, mapping)| (*start, mapping))
+            .ok_or_else(|| {
+                Error::invalid(format!("{len} bytes at {offset} do not lie in one mapping"))
+            })
+    }
+
+    /// The mapping with exactly this place, if it may be changed.
+    fn exactly(
+        mapped: &mut BTreeMap<usize, Mapped>,
+        offset: usize,
+        len: usize,
+    ) -> Result<&mut Mapped> {
+        let found = mapped.get_mut(&offset);
+        let mapping = found.filter(|mapping| mapping.len == len).ok_or_else(|| {
+            Error::invalid(format!(
+                "nothing is mapped at {offset} with a length of {len} bytes"
+            ))
+        })?;
+        if mapping.users > 0 {
+            return Err(Error::invalid(format!(
+                "the mapping at {offset} is in use by `with_bytes`"
+            )));
+        }
+        Ok(mapping)
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call of `with_bytes` under way.
+struct Use<'a> {
+    range: &'a VirtualRange,
+    start: usize,
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        if let Some(mapping) = self.range.mapped().get_mut(&self.start) {
+            mapping.users -= 1;
+        }
+    }
+}
+
+impl fmt::Debug for VirtualRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualRange")
+            .field("start", &self.as_ptr())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
