@@ -60,6 +60,19 @@ pub(crate) enum Completion {
 }
 
 impl Slot {
+    /// As [`signal`](Self::signal), for one who saw `latest` as the latest number and expects all
+    /// to be as it was. Saves fetching the line from a peer that is looking at it before writing
+    /// to it, which is half of what a signal to another CPU takes.
+    #[inline]
+    pub(crate) fn signal_after(&self, latest: u64, owner: Owner) -> Result<Signalled, IssueError> {
+        let number = latest + 1;
+        let expected = Issued::complete(latest);
+        if !number.is_multiple_of(WINDOW) && self.move_on(expected, number) {
+            return Ok(Signalled::Complete(number));
+        }
+        self.signal(owner)
+    }
+
     /// Signals at once, or, while earlier signals are unfinished, submits a signal to complete.
     #[inline]
     pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {

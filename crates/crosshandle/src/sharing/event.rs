@@ -23,6 +23,8 @@ pub(crate) struct EventCore {
     exported: AtomicBool,
     /// Present if the event takes timestamps; then it cannot be shared.
     pub(crate) profile: Option<Profile>,
+    /// The number that this process signalled last: what the next signal starts from, as a rule.
+    latest: AtomicU64,
     /// Why the latest failed command of this process failed, in words.
     failure: Mutex<Option<(u64, Arc<str>)>>,
 }
@@ -59,6 +61,7 @@ impl EventCore {
             mode,
             exported: AtomicBool::new(false),
             profile: profiling.then(Profile::default),
+            latest: AtomicU64::new(0),
             failure: Mutex::default(),
         }))
     }
@@ -75,6 +78,7 @@ impl EventCore {
             mode,
             exported: AtomicBool::new(false),
             profile: None,
+            latest: AtomicU64::new(0),
             failure: Mutex::default(),
         }))
     }
@@ -122,8 +126,12 @@ impl EventCore {
     /// that is done, without blocking. Returns the signal's number.
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
-        match self.slot().signal(self.owner()) {
-            Ok(Signalled::Complete(number)) => Ok(number),
+        let latest = self.latest.load(Ordering::Relaxed);
+        match self.slot().signal_after(latest, self.owner()) {
+            Ok(Signalled::Complete(number)) => {
+                self.latest.store(number, Ordering::Relaxed);
+                Ok(number)
+            }
             other => self.signal_later(other),
         }
     }
