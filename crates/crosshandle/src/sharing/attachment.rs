@@ -1,9 +1,10 @@
 //! The importing process's half of sharing.
 
 use super::arena::{Arena, MAX_RECORDS};
-use super::exporter::{Exporter, Record};
+use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
+use super::record::Record;
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::{Reply, Request};

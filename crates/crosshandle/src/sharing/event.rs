@@ -3,7 +3,8 @@
 use super::arena::Arena;
 use super::attachment::Attachment;
 use super::deferred;
-use super::exporter::{Exporter, Record};
+use super::exporter::Exporter;
+use super::record::Record;
 use crate::counter::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,

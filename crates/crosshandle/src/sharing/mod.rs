@@ -17,7 +17,9 @@ mod event;
 mod exporter;
 mod holding;
 mod ledger;
+mod record;
 
 pub(crate) use attachment::{Attachment, Origin};
 pub(crate) use event::{EventCore, Profile};
-pub(crate) use exporter::{Exporter, Keep, Record, RecordCell, Shared};
+pub(crate) use exporter::Exporter;
+pub(crate) use record::{Keep, Record, RecordCell, Shared};
