@@ -18,7 +18,7 @@ pub(crate) fn check(schedules: usize, scenario: impl Fn() + Send + Sync + 'stati
     let effort = std::env::var("COUNTER_MODEL_EFFORT")
         .map(|effort| effort.parse().expect("COUNTER_MODEL_EFFORT is a number"))
         .unwrap_or(1);
-    let schedules = schedules * effort;
+    let schedules = schedules * effort * crate::PERCENT / 100;
     let scenario = Arc::new(scenario);
     run(
         RandomScheduler::new_from_seed(SEED, schedules),

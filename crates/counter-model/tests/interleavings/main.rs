@@ -20,3 +20,6 @@ mod holding;
 
 /// Spinning adds steps and no transitions: the other test program has it.
 pub(crate) const MAY_SPIN: bool = false;
+
+/// How many of the schedules that a scenario asks for to try here.
+pub(crate) const PERCENT: usize = 100;

@@ -30,7 +30,8 @@ impl Record {
         Self {
             generation: AtomicU32::new(0),
             counts: std::array::from_fn(|_| AtomicU32::new(0)),
-            content: Plain::new(0),
+            // The first generation is 1, and each object's is two more than the last one's.
+            content: Plain::new(1_u32.wrapping_sub(2)),
             retiring: Plain::new(0),
             sent: Plain::new(0),
             gone: Default::default(),
@@ -62,8 +63,7 @@ impl Record {
         let count = &self.counts[importer];
         if hold(count, &self.generation, generation) {
             for _ in 0..2 {
-                // The exporter's first object is number 1, the second 3: so is its content.
-                let content = self.content.load(Ordering::Relaxed) - 1;
+                let content = self.content.load(Ordering::Relaxed);
                 assert_eq!(content, generation, "reused while it was open");
                 yield_now();
             }

@@ -1,0 +1,158 @@
+//! Commands about events.
+
+use crate::request::{Answer, Complaint, Request, done, one};
+use crate::state::{Object, State};
+use crosshandle::{Event, EventHandle, EventOptions};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+    Some(match request.command {
+        "event" => create(state, request),
+        "event-handle" => handle(state, request),
+        "open-event" => open(state, request),
+        "signal" => signal(state, request),
+        "signal-value" => signal_value(state, request),
+        "value" => value(state, request),
+        "status" => status(state, request),
+        "wait" => wait(state, request),
+        "wait-value" => wait_value(state, request),
+        "try-wait" => try_wait(state, request),
+        "wait-all" => wait_all(state, request),
+        "wait-any" => wait_any(state, request),
+        "ping-pong" => ping_pong(state, request),
+        _ => return None,
+    })
+}
+
+fn options(request: &Request<'_>) -> EventOptions {
+    let options = EventOptions::new()
+        .profiling(request.option("profiling").is_some())
+        .low_power(request.option("low-power").is_some());
+    match request.option("shareable") {
+        Some(shareable) => options.shareable(shareable == "yes"),
+        None => options,
+    }
+}
+
+/// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no]`
+fn create(state: &State, request: &Request<'_>) -> Answer {
+    let event = state
+        .context(request)?
+        .create_event_with(options(request))?;
+    state.put(request.word(0)?, Object::Event(event));
+    done()
+}
+
+fn handle(state: &State, request: &Request<'_>) -> Answer {
+    one(state.event(request.word(0)?)?.handle()?)
+}
+
+/// `open-event NAME HANDLE [low-power=yes]`
+fn open(state: &State, request: &Request<'_>) -> Answer {
+    let handle: EventHandle = request.word(1)?.parse()?;
+    let context = state.context(request)?;
+    let event = context.open_event_with(&handle, options(request))?;
+    state.put(request.word(0)?, Object::Event(event));
+    done()
+}
+
+/// `signal NAME [COUNT]` → the last number
+fn signal(state: &State, request: &Request<'_>) -> Answer {
+    let event = state.event(request.word(0)?)?;
+    let count: u64 = request.parsed(1).unwrap_or(1);
+    let mut number = 0;
+    for _ in 0..count {
+        number = event.signal()?;
+    }
+    one(number)
+}
+
+fn signal_value(state: &State, request: &Request<'_>) -> Answer {
+    let event = state.event(request.word(0)?)?;
+    event.signal_value(request.parsed(1)?)?;
+    done()
+}
+
+fn value(state: &State, request: &Request<'_>) -> Answer {
+    one(state.event(request.word(0)?)?.value())
+}
+
+/// `status NAME` → submitted, completed, latest (`pending`, `ok` or an error's kind)
+fn status(state: &State, request: &Request<'_>) -> Answer {
+    let status = state.event(request.word(0)?)?.status();
+    let latest = match status.latest {
+        None => "pending".to_owned(),
+        Some(Ok(())) => "ok".to_owned(),
+        Some(Err(error)) => Complaint::from(error).kind,
+    };
+    Ok(vec![
+        status.submitted.to_string(),
+        status.completed.to_string(),
+        latest,
+    ])
+}
+
+/// `wait NAME [MS]`
+fn wait(state: &State, request: &Request<'_>) -> Answer {
+    let event = state.event(request.word(0)?)?;
+    if request.words_from(1).is_empty() {
+        event.wait()?;
+    } else {
+        event.wait_timeout(request.timeout(1)?)?;
+    }
+    done()
+}
+
+/// `wait-value NAME VALUE [MS]`
+fn wait_value(state: &State, request: &Request<'_>) -> Answer {
+    let event = state.event(request.word(0)?)?;
+    let value = request.parsed(1)?;
+    if request.words_from(2).is_empty() {
+        event.wait_value(value)?;
+    } else {
+        event.wait_value_timeout(value, request.timeout(2)?)?;
+    }
+    done()
+}
+
+/// `try-wait NAME [VALUE]` → whether it is complete
+fn try_wait(state: &State, request: &Request<'_>) -> Answer {
+    let event = state.event(request.word(0)?)?;
+    if request.words_from(1).is_empty() {
+        return one(event.try_wait()?);
+    }
+    one(event.try_wait_value(request.parsed(1)?)?)
+}
+
+/// `wait-all MS NAME…`
+fn wait_all(state: &State, request: &Request<'_>) -> Answer {
+    let timeout = request.timeout(0)?;
+    let events = named(state, request.words_from(1))?;
+    let events: Vec<_> = events.iter().collect();
+    Event::wait_all(&events, Some(timeout))?;
+    done()
+}
+
+/// `wait-any MS NAME…` → the place of the first one
+fn wait_any(state: &State, request: &Request<'_>) -> Answer {
+    let timeout = request.timeout(0)?;
+    let events = named(state, request.words_from(1))?;
+    let events: Vec<_> = events.iter().collect();
+    one(Event::wait_any(&events, Some(timeout))?)
+}
+
+fn named(state: &State, names: &[&str]) -> Result<Vec<Event>, Complaint> {
+    names.iter().map(|name| state.event(name)).collect()
+}
+
+/// `ping-pong PING PONG ROUNDS`: answers each signal of one event with one of the other.
+fn ping_pong(state: &State, request: &Request<'_>) -> Answer {
+    let ping = state.event(request.word(0)?)?;
+    let pong = state.event(request.word(1)?)?;
+    for round in 1..=request.parsed(2)? {
+        ping.wait_value_timeout(round, Duration::from_secs(10))?;
+        pong.signal()?;
+    }
+    done()
+}

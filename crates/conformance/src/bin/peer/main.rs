@@ -1,0 +1,90 @@
+//! The other process of the conformance suite: does what it is told, line by line.
+//!
+//! `crosshandle-peer DEVICE [SOCKET_DIRECTORY]` reads questions from standard input: a number, a
+//! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or
+//! `err KIND MESSAGE`. A question whose number has an `&` before it is done in a thread of its
+//! own; then `begun THREAD` comes first.
+
+mod events;
+mod memory;
+mod physical;
+mod process;
+mod queues;
+mod request;
+mod state;
+
+use request::{Answer, Complaint, Request};
+use state::State;
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let Some(device) = arguments.next() else {
+        eprintln!("usage: crosshandle-peer DEVICE [SOCKET_DIRECTORY]");
+        return ExitCode::from(2);
+    };
+    // Also when it is stopped, and so would not notice that its input has ended.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let state = Arc::new(State::new(device, arguments.next()));
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let (own_thread, line) = match line.strip_prefix('&') {
+            Some(rest) => (true, rest.to_owned()),
+            None => (false, line),
+        };
+        let Some((number, question)) = line.split_once(' ') else {
+            eprintln!("not a question: {line:?}");
+            return ExitCode::from(2);
+        };
+        let (number, question) = (number.to_owned(), question.to_owned());
+        if !own_thread {
+            answer(&state, &number, &question);
+            continue;
+        }
+        let state = Arc::clone(&state);
+        std::thread::spawn(move || {
+            say(&format!("{number} begun {}", process::thread()));
+            answer(&state, &number, &question);
+        });
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer(state: &Arc<State>, number: &str, question: &str) {
+    let result = Request::parse(question).and_then(|request| execute(state, &request));
+    match result {
+        Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
+        Err(Complaint { kind, message }) => {
+            // A line is one answer.
+            let message = message.replace('\n', " ");
+            say(&format!("{number} err {kind} {message}"));
+        }
+    }
+}
+
+fn execute(state: &Arc<State>, request: &Request<'_>) -> Answer {
+    let topics = [
+        process::execute,
+        memory::execute,
+        events::execute,
+        queues::execute,
+        physical::execute,
+    ];
+    topics
+        .iter()
+        .find_map(|topic| topic(state, request))
+        .unwrap_or_else(|| {
+            Err(Complaint::usage(format!(
+                "no command {:?}",
+                request.command
+            )))
+        })
+}
+
+fn say(line: &str) {
+    let mut output = std::io::stdout().lock();
+    // Nobody there to read: the suite has ended, and this process does when its input does.
+    let _ = writeln!(output, "{line}");
+    let _ = output.flush();
+}

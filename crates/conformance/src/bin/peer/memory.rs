@@ -1,0 +1,180 @@
+//! Commands about memory.
+
+use crate::request::{Answer, Complaint, Request, done, one};
+use crate::state::{Object, State};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Access, AllocationOptions, EventHandle, Memory, MemoryHandle, MemoryKind};
+use crosshandle_conformance::{Transfer, pattern};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+    Some(match request.command {
+        "allocate" => allocate(state, request),
+        "memory-handle" => handle(state, request),
+        "open-memory" => open(state, request),
+        "open-many" => open_many(state, request),
+        "write" => write(state, request),
+        "check" => check(state, request),
+        "zeros" => zeros(state, request),
+        "try-write" => try_write(state, request),
+        "poke" => poke(state, request),
+        "add" => add(state, request),
+        _ => return None,
+    })
+}
+
+/// `allocate NAME LEN [kind=host|shared] [align=N] [context=C]` → address
+fn allocate(state: &State, request: &Request<'_>) -> Answer {
+    let mut options = AllocationOptions::new(request.parsed(1)?);
+    if let Some(align) = request.parsed_option("align")? {
+        options = options.align(align);
+    }
+    options = options.kind(match request.option("kind") {
+        Some("host") => MemoryKind::Host,
+        Some("shared") => MemoryKind::Shared,
+        _ => MemoryKind::Device,
+    });
+    let memory = state.context(request)?.allocate_with(options)?;
+    let address = memory.as_ptr().addr();
+    state.put(request.word(0)?, Object::Memory(Arc::new(memory)));
+    one(address)
+}
+
+/// `memory-handle NAME [offset=N] [read-only=yes]` → handle
+fn handle(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    if request.option("read-only").is_some() {
+        return one(memory.handle_read_only()?);
+    }
+    match request.parsed_option("offset")? {
+        Some(offset) => one(memory.handle_at(offset)?),
+        None => one(memory.handle()?),
+    }
+}
+
+/// `open-memory NAME HANDLE [read-only=yes] [context=C]` → address, length, access
+fn open(state: &State, request: &Request<'_>) -> Answer {
+    let handle: MemoryHandle = request.word(1)?.parse()?;
+    let context = state.context(request)?;
+    let memory = if request.option("read-only").is_some() {
+        context.open_memory_read_only(&handle)?
+    } else {
+        context.open_memory(&handle)?
+    };
+    let access = match memory.access() {
+        Access::ReadOnly => "read-only",
+        Access::ReadWrite => "read-write",
+    };
+    let words = vec![
+        memory.as_ptr().addr().to_string(),
+        memory.len().to_string(),
+        access.to_owned(),
+    ];
+    state.put(request.word(0)?, Object::Memory(Arc::new(memory)));
+    Ok(words)
+}
+
+/// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes lie in the memory
+/// `SOURCE` → nanoseconds that each took. Memory must start with its number, which is checked;
+/// events get a signal if their number is even.
+fn open_many(state: &State, request: &Request<'_>) -> Answer {
+    let context = state.context(request)?;
+    let source = state.memory(request.word(2)?)?;
+    let count: usize = request.parsed(3)?;
+    let bytes = Transfer::new(&context)?.read(&source, 0, count * HANDLE_SIZE)?;
+    let handles = bytes.chunks_exact(HANDLE_SIZE);
+    let started = std::time::Instant::now();
+    let object = match request.word(0)? {
+        "memory" => {
+            let open = |bytes| Ok(context.open_memory(&MemoryHandle::from_bytes(bytes)?)?);
+            let memories: Result<Vec<Memory>, Complaint> = handles.map(open).collect();
+            Object::Memories(Arc::new(memories?))
+        }
+        _ => {
+            let open = |bytes| Ok(context.open_event(&EventHandle::from_bytes(bytes)?)?);
+            let events: Result<Vec<_>, Complaint> = handles.map(open).collect();
+            Object::Events(Arc::new(events?))
+        }
+    };
+    let each = started.elapsed().as_nanos() / count.max(1) as u128;
+    match &object {
+        Object::Memories(memories) => {
+            let transfer = Transfer::new(&context)?;
+            for (number, memory) in memories.iter().enumerate() {
+                let found = transfer.read(memory, 0, 8)?;
+                if found != number.to_le_bytes() {
+                    return Err(Complaint::usage(format!("memory {number} has {found:?}")));
+                }
+            }
+        }
+        Object::Events(events) => {
+            for event in events.iter().step_by(2) {
+                event.signal()?;
+            }
+        }
+        _ => {}
+    }
+    state.put(request.word(1)?, object);
+    one(each)
+}
+
+/// `write NAME OFFSET SEED LEN`
+fn write(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
+    Transfer::new(&state.context(request)?)?.write(&memory, request.parsed(1)?, &bytes)?;
+    done()
+}
+
+/// `check NAME OFFSET SEED LEN`
+fn check(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    let transfer = Transfer::new(&state.context(request)?)?;
+    transfer.check(
+        &memory,
+        request.parsed(1)?,
+        request.parsed(2)?,
+        request.parsed(3)?,
+    )?;
+    done()
+}
+
+/// `zeros NAME OFFSET LEN` → whether all are
+fn zeros(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    let transfer = Transfer::new(&state.context(request)?)?;
+    let bytes = transfer.read(&memory, request.parsed(1)?, request.parsed(2)?)?;
+    one(bytes.iter().all(|byte| *byte == 0))
+}
+
+/// `try-write NAME`: through the safe interface, which must refuse it if it may not.
+fn try_write(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    Transfer::new(&state.context(request)?)?.write(&memory, 0, &[1])?;
+    done()
+}
+
+/// `add NAME COUNT`: adds one to the first word of memory, atomically, so many times.
+fn add(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    let words = memory.bytes()?.atomics()?;
+    for _ in 0..request.parsed(1)? {
+        words[0].fetch_add(1, Ordering::Relaxed);
+    }
+    done()
+}
+
+/// `poke NAME OFFSET`: writes a byte through the raw pointer, whatever comes of it.
+fn poke(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.memory(request.word(0)?)?;
+    let offset: usize = request.parsed(1)?;
+    if offset >= memory.len() {
+        return Err(Complaint::usage("outside"));
+    }
+    let place = memory.as_ptr().wrapping_add(offset);
+    // SAFETY: inside memory that stays mapped during the call. If it is mapped read-only, this
+    // process ends with SIGSEGV, which is what the test is about.
+    unsafe { place.write_volatile(0x5A) };
+    done()
+}

@@ -1,0 +1,139 @@
+//! Commands about physical memory and virtual ranges.
+
+use crate::request::{Answer, Complaint, Request, done, one};
+use crate::state::{Object, State};
+use crosshandle::{Access, PhysicalMemoryHandle};
+use crosshandle_conformance::pattern;
+use std::sync::Arc;
+
+pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+    Some(match request.command {
+        "physical" => create(state, request),
+        "physical-handle" => handle(state, request),
+        "open-physical" => open(state, request),
+        "reserve" => reserve(state, request),
+        "map" => map(state, request),
+        "unmap" => unmap(state, request),
+        "set-access" => set_access(state, request),
+        "range-write" => write(state, request),
+        "range-check" => check(state, request),
+        "range-poke" => poke(state, request),
+        _ => return None,
+    })
+}
+
+/// `physical NAME LEN`
+fn create(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state
+        .context(request)?
+        .create_physical_memory(request.parsed(1)?)?;
+    state.put(request.word(0)?, Object::Physical(memory));
+    done()
+}
+
+/// `physical-handle NAME [read-only=yes]` → handle
+fn handle(state: &State, request: &Request<'_>) -> Answer {
+    let memory = state.physical(request.word(0)?)?;
+    match request.option("read-only") {
+        Some(_) => one(memory.handle_read_only()?),
+        None => one(memory.handle()?),
+    }
+}
+
+/// `open-physical NAME HANDLE [read-only=yes]` → length
+fn open(state: &State, request: &Request<'_>) -> Answer {
+    let handle: PhysicalMemoryHandle = request.word(1)?.parse()?;
+    let context = state.context(request)?;
+    let memory = match request.option("read-only") {
+        Some(_) => context.open_physical_memory_read_only(&handle)?,
+        None => context.open_physical_memory(&handle)?,
+    };
+    let len = memory.len();
+    state.put(request.word(0)?, Object::Physical(memory));
+    one(len)
+}
+
+/// `reserve NAME LEN` → address
+fn reserve(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.context(request)?.reserve(request.parsed(1)?)?;
+    let address = range.as_ptr().addr();
+    state.put(request.word(0)?, Object::Range(Arc::new(range)));
+    one(address)
+}
+
+fn access(word: &str) -> Access {
+    match word {
+        "read-only" => Access::ReadOnly,
+        _ => Access::ReadWrite,
+    }
+}
+
+/// `map RANGE OFFSET PHYSICAL OFFSET LEN ACCESS`
+fn map(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    let memory = state.physical(request.word(2)?)?;
+    range.map(
+        request.parsed(1)?,
+        &memory,
+        request.parsed(3)?,
+        request.parsed(4)?,
+        access(request.word(5)?),
+    )?;
+    done()
+}
+
+/// `unmap RANGE OFFSET LEN`
+fn unmap(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    range.unmap(request.parsed(1)?, request.parsed(2)?)?;
+    done()
+}
+
+/// `set-access RANGE OFFSET LEN ACCESS`
+fn set_access(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    range.set_access(
+        request.parsed(1)?,
+        request.parsed(2)?,
+        access(request.word(3)?),
+    )?;
+    done()
+}
+
+/// `range-write RANGE OFFSET SEED LEN`
+fn write(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
+    range.with_bytes(request.parsed(1)?, bytes.len(), |place| {
+        place.write(0, &bytes)
+    })??;
+    done()
+}
+
+/// `range-check RANGE OFFSET SEED LEN`
+fn check(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    let wanted = pattern(request.parsed(2)?, request.parsed(3)?);
+    let mut found = vec![0; wanted.len()];
+    range.with_bytes(request.parsed(1)?, wanted.len(), |place| {
+        place.read(0, &mut found)
+    })??;
+    if found != wanted {
+        return Err(Complaint::usage("other bytes"));
+    }
+    done()
+}
+
+/// `range-poke RANGE OFFSET`: writes a byte through the raw pointer, whatever comes of it.
+fn poke(state: &State, request: &Request<'_>) -> Answer {
+    let range = state.range(request.word(0)?)?;
+    let offset: usize = request.parsed(1)?;
+    if range.access(offset).is_none() {
+        return Err(Complaint::usage("nothing is mapped there"));
+    }
+    let place = range.as_ptr().wrapping_add(offset);
+    // SAFETY: inside a range where something is mapped. If that is read-only, this process ends
+    // with SIGSEGV, which is what the test is about.
+    unsafe { place.write_volatile(0x5A) };
+    done()
+}

@@ -1,0 +1,75 @@
+//! Commands about the process itself.
+
+use crate::request::{Answer, Complaint, Request, done, one};
+use crate::state::State;
+use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
+use std::fs;
+use std::sync::Arc;
+
+/// The caller's thread.
+pub(crate) fn thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+    Some(match request.command {
+        "pid" => one(std::process::id()),
+        "context" => state.new_context(request).and_then(|()| done()),
+        "close" => request
+            .words_from(0)
+            .iter()
+            .try_for_each(|name| state.remove(name))
+            .and_then(|()| done()),
+        "trim" => state.context(request).and_then(|context| {
+            context.trim();
+            done()
+        }),
+        "limit-files" => limit_files(request),
+        "undumpable" => process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|errno| std::io::Error::from(errno).into())
+            .and_then(|()| done()),
+        "exit" => request.parsed(0).and_then(|code| std::process::exit(code)),
+        "abort" => std::process::abort(),
+        "die" => die(),
+        "reopen-writable" => reopen_writable(request),
+        _ => return None,
+    })
+}
+
+fn limit_files(request: &Request<'_>) -> Answer {
+    let limit = Rlimit {
+        current: Some(request.parsed(0)?),
+        ..process::getrlimit(Resource::Nofile)
+    };
+    process::setrlimit(Resource::Nofile, limit).map_err(std::io::Error::from)?;
+    done()
+}
+
+/// Ends as a process does that the system kills.
+fn die() -> Answer {
+    let _ = process::kill_process(process::getpid(), Signal::KILL);
+    Err(Complaint::usage("still alive"))
+}
+
+/// Tries to get a writable descriptor from those whose file has a name with the given part.
+/// Answers how many there are, and how many could be had writable.
+fn reopen_writable(request: &Request<'_>) -> Answer {
+    let part = request.word(0)?;
+    let (mut found, mut writable) = (0, 0);
+    for entry in fs::read_dir("/proc/self/fd")?.flatten() {
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        if !target.to_string_lossy().contains(part) {
+            continue;
+        }
+        found += 1;
+        writable += u32::from(
+            fs::OpenOptions::new()
+                .write(true)
+                .open(entry.path())
+                .is_ok(),
+        );
+    }
+    Ok(vec![found.to_string(), writable.to_string()])
+}

@@ -1,0 +1,119 @@
+//! Questions, taken apart, and answers.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The words of an answer, or why there are none.
+pub(crate) type Answer = Result<Vec<String>, Complaint>;
+
+/// An error for the suite.
+pub(crate) struct Complaint {
+    /// The name of the error's variant.
+    pub(crate) kind: String,
+    pub(crate) message: String,
+}
+
+impl Complaint {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self {
+            kind: "Usage".into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl From<crosshandle::Error> for Complaint {
+    fn from(error: crosshandle::Error) -> Self {
+        let shown = format!("{error:?}");
+        let end = shown.find(|c: char| !c.is_ascii_alphanumeric());
+        Self {
+            kind: shown[..end.unwrap_or(shown.len())].to_owned(),
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<crosshandle::handle::HandleError> for Complaint {
+    fn from(error: crosshandle::handle::HandleError) -> Self {
+        crosshandle::Error::from(error).into()
+    }
+}
+
+impl From<std::io::Error> for Complaint {
+    fn from(error: std::io::Error) -> Self {
+        Self {
+            kind: "Io".into(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// One question.
+pub(crate) struct Request<'a> {
+    pub(crate) command: &'a str,
+    words: Vec<&'a str>,
+    options: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn parse(line: &'a str) -> Result<Self, Complaint> {
+        let mut all = line.split_whitespace();
+        let command = all.next().ok_or_else(|| Complaint::usage("no command"))?;
+        let (mut words, mut options) = (Vec::new(), HashMap::new());
+        for word in all {
+            match word.split_once('=') {
+                Some((key, value)) => drop(options.insert(key, value)),
+                None => words.push(word),
+            }
+        }
+        Ok(Self {
+            command,
+            words,
+            options,
+        })
+    }
+
+    pub(crate) fn word(&self, index: usize) -> Result<&'a str, Complaint> {
+        self.words
+            .get(index)
+            .copied()
+            .ok_or_else(|| Complaint::usage(format!("{} needs {} words", self.command, index + 1)))
+    }
+
+    pub(crate) fn words_from(&self, index: usize) -> &[&'a str] {
+        self.words.get(index..).unwrap_or_default()
+    }
+
+    pub(crate) fn parsed<T: FromStr>(&self, index: usize) -> Result<T, Complaint> {
+        read(self.word(index)?)
+    }
+
+    pub(crate) fn option(&self, key: &str) -> Option<&'a str> {
+        self.options.get(key).copied()
+    }
+
+    pub(crate) fn parsed_option<T: FromStr>(&self, key: &str) -> Result<Option<T>, Complaint> {
+        self.option(key).map(read).transpose()
+    }
+
+    /// Milliseconds.
+    pub(crate) fn timeout(&self, index: usize) -> Result<Duration, Complaint> {
+        self.parsed(index).map(Duration::from_millis)
+    }
+}
+
+pub(crate) fn read<T: FromStr>(word: &str) -> Result<T, Complaint> {
+    word.parse()
+        .map_err(|_| Complaint::usage(format!("{word:?} is not what belongs here")))
+}
+
+/// An answer without words.
+pub(crate) fn done() -> Answer {
+    Ok(Vec::new())
+}
+
+/// An answer of one word.
+pub(crate) fn one(word: impl ToString) -> Answer {
+    Ok(vec![word.to_string()])
+}

@@ -1,0 +1,143 @@
+//! The objects of a peer, by name.
+
+use crate::request::{Complaint, Request};
+use crosshandle::{
+    Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue, VirtualRange,
+};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The context of questions that name none.
+const DEFAULT: &str = "default";
+
+#[derive(Clone)]
+pub(crate) enum Object {
+    Context(Context),
+    Memory(Arc<Memory>),
+    Event(Event),
+    Queue(Arc<Queue>),
+    Physical(PhysicalMemory),
+    Range(Arc<VirtualRange>),
+    Memories(Arc<Vec<Memory>>),
+    Events(Arc<Vec<Event>>),
+}
+
+pub(crate) struct State {
+    device: String,
+    directory: Option<String>,
+    objects: Mutex<HashMap<String, Object>>,
+}
+
+impl State {
+    pub(crate) fn new(device: String, directory: Option<String>) -> Self {
+        Self {
+            device,
+            directory,
+            objects: Mutex::default(),
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, HashMap<String, Object>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn put(&self, name: &str, object: Object) {
+        let old = self.objects().insert(name.to_owned(), object);
+        drop(old);
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Result<(), Complaint> {
+        let object = self.objects().remove(name);
+        object.map(drop).ok_or_else(|| unknown(name))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<Object, Complaint> {
+        self.objects()
+            .get(name)
+            .cloned()
+            .ok_or_else(|| unknown(name))
+    }
+
+    pub(crate) fn memory(&self, name: &str) -> Result<Arc<Memory>, Complaint> {
+        match self.get(name)? {
+            Object::Memory(memory) => Ok(memory),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn event(&self, name: &str) -> Result<Event, Complaint> {
+        match self.get(name)? {
+            Object::Event(event) => Ok(event),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn queue(&self, name: &str) -> Result<Arc<Queue>, Complaint> {
+        match self.get(name)? {
+            Object::Queue(queue) => Ok(queue),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn physical(&self, name: &str) -> Result<PhysicalMemory, Complaint> {
+        match self.get(name)? {
+            Object::Physical(physical) => Ok(physical),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn range(&self, name: &str) -> Result<Arc<VirtualRange>, Complaint> {
+        match self.get(name)? {
+            Object::Range(range) => Ok(range),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    /// The context that a question names with `context=`, else the default one.
+    pub(crate) fn context(&self, request: &Request<'_>) -> Result<Context, Complaint> {
+        let name = request.option("context").unwrap_or(DEFAULT);
+        match self.get(name) {
+            Ok(Object::Context(context)) => Ok(context),
+            _ if name == DEFAULT => self.make_context(DEFAULT, self.options()),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    /// `context NAME [directory=PATH] [timeout=MS] [peers=anyone] [pooling=no] [huge=no]`
+    pub(crate) fn new_context(&self, request: &Request<'_>) -> Result<(), Complaint> {
+        let mut options = self.options();
+        if let Some(directory) = request.option("directory") {
+            options = options.socket_dir(directory);
+        }
+        if let Some(timeout) = request.parsed_option("timeout")? {
+            options = options.exchange_timeout(Duration::from_millis(timeout));
+        }
+        if request.option("peers") == Some("anyone") {
+            options = options.peers(PeerPolicy::Anyone);
+        }
+        options = options
+            .pooling(request.option("pooling") != Some("no"))
+            .huge_pages(request.option("huge") != Some("no"));
+        self.make_context(request.word(0)?, options).map(drop)
+    }
+
+    fn options(&self) -> ContextOptions {
+        let options = ContextOptions::new();
+        match &self.directory {
+            Some(directory) => options.socket_dir(directory),
+            None => options,
+        }
+    }
+
+    fn make_context(&self, name: &str, options: ContextOptions) -> Result<Context, Complaint> {
+        let device = Device::find(&self.device)?;
+        let context = Context::with_options(&device, options)?;
+        self.put(name, Object::Context(context.clone()));
+        Ok(context)
+    }
+}
+
+fn unknown(name: &str) -> Complaint {
+    Complaint::usage(format!("no such object: {name}"))
+}

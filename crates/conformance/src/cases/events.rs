@@ -1,0 +1,343 @@
+//! An event is one, however many processes have it.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::suite::PASSED;
+use crosshandle::{Error, Event, EventHandle, EventOptions};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_millis(20);
+
+/// Nobody has signalled: there is nothing to wait for.
+pub(crate) fn fresh_is_complete(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let event = context.create_event()?;
+    assert!(event.try_wait()?);
+    event.wait_timeout(Duration::ZERO)?;
+    assert_eq!(event.value(), 0);
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    peer.ask("wait e 0")?;
+    assert_eq!(peer.ask("try-wait e")?, ["true"]);
+    assert_eq!(peer.ask("status e")?, ["0", "0", "ok"]);
+    Ok(crate::Outcome::Passed(String::new()))
+}
+
+/// One state: who signals and who waits does not matter.
+pub(crate) fn signals_cross_in_both_directions(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let (ping, pong) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("open-event ping {}", ping.handle()?))?;
+    peer.ask(format!("open-event pong {}", pong.handle()?))?;
+    let answer = peer.begin("ping-pong ping pong 2000");
+    for round in 1..=2000 {
+        assert_eq!(ping.signal()?, round);
+        pong.wait_value_timeout(round, DEADLINE)?;
+    }
+    answer.reply(DEADLINE)?;
+    assert_eq!(pong.value(), 2000);
+    // The peer's own event, and both sides signal it.
+    peer.ask("event e")?;
+    let handle: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    let event = context.open_event(&handle)?;
+    assert_eq!(event.signal()?, 1);
+    assert_eq!(peer.ask("signal e")?, ["2"]);
+    assert_eq!(event.signal()?, 3);
+    assert_eq!(peer.ask("status e")?, ["3", "3", "ok"]);
+    let status = event.status();
+    assert_eq!((status.submitted, status.completed), (3, 3));
+    PASSED
+}
+
+/// Several processes signal and several wait, all at once, and no signal is lost or counted twice.
+pub(crate) fn many_signal_and_many_wait(harness: &Harness) -> Verdict {
+    const PEERS: u64 = 4;
+    const EACH: u64 = 5_000;
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    let peers: Result<Vec<_>, Failure> = (0..PEERS).map(|_| harness.peer()).collect();
+    let peers = peers?;
+    for peer in &peers {
+        peer.ask(format!("open-event e {handle}"))?;
+    }
+    let all = (PEERS + 1) * EACH;
+    // Waits for values all over the way, begun before there is any signal.
+    let waits: Vec<_> = peers
+        .iter()
+        .zip(1..)
+        .flat_map(|(peer, place)| {
+            let value = all * place / PEERS;
+            [value, value.div_ceil(3), 1].map(|value| (peer, value))
+        })
+        .map(|(peer, value)| peer.begin(format!("wait-value e {value} 30000")))
+        .collect();
+    for wait in &waits {
+        wait.begun()?;
+    }
+    let signals: Vec<_> = peers
+        .iter()
+        .map(|peer| peer.begin(format!("signal e {EACH}")))
+        .collect();
+    for _ in 0..EACH {
+        event.signal()?;
+    }
+    for answer in waits.into_iter().chain(signals) {
+        answer.reply(Duration::from_secs(30))?;
+    }
+    assert_eq!(event.value(), all);
+    for peer in &peers {
+        assert_eq!(
+            peer.ask("status e")?,
+            [&*all.to_string(), &*all.to_string(), "ok"]
+        );
+    }
+    PASSED
+}
+
+/// A signal of the host wakes whoever sleeps for it, in every process.
+pub(crate) fn a_signal_wakes_sleepers_elsewhere(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let mut taken = Vec::new();
+    for peer in [&one, &two] {
+        peer.ask(format!("open-event e {handle}"))?;
+    }
+    for round in 1..=50 {
+        let question = format!("wait-value e {round}");
+        let sleepers = [
+            one.begin_and_sleep(&question)?,
+            one.begin_and_sleep(&question)?,
+            two.begin_and_sleep(&question)?,
+        ];
+        let sent = Instant::now();
+        event.signal()?;
+        for sleeper in sleepers {
+            sleeper.reply(DEADLINE)?;
+        }
+        taken.push(sent.elapsed());
+    }
+    // And the other way: this process sleeps, a peer signals.
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| event.wait_value_timeout(51, DEADLINE));
+        one.ask("signal e")?;
+        waiter.join().expect("it doesn't panic")?;
+        Ok::<_, Failure>(())
+    })?;
+    // A sleeper looks again by itself after a while, so a lost wake-up would show in time only.
+    taken.sort_unstable();
+    let usual = taken[taken.len() / 2];
+    assert!(usual < SOON, "usually awake after {usual:?} only");
+    Ok(crate::Outcome::Passed(format!(
+        "usually awake after {usual:?}"
+    )))
+}
+
+/// Low-power waits sleep at once and are woken as all others.
+pub(crate) fn low_power_waits(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let event = context.create_event_with(EventOptions::new().low_power(true))?;
+    let peer = harness.peer()?;
+    peer.ask(format!("open-event e {} low-power=yes", event.handle()?))?;
+    for round in 1..=20 {
+        let sleeper = peer.begin_and_sleep(format!("wait-value e {round}"))?;
+        event.signal()?;
+        sleeper.reply(DEADLINE)?;
+        let waited = peer.begin("wait-any 10000 e");
+        waited.reply(DEADLINE)?;
+    }
+    let began = Instant::now();
+    let late = event.wait_value_timeout(21, SOON);
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    assert!(began.elapsed() >= SOON);
+    PASSED
+}
+
+/// Tries never wait, timeouts are kept, and what timed out can be waited for again.
+pub(crate) fn timeouts_and_tries(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (event, gate) = (context.create_event()?, context.create_event()?);
+    let queue = context.create_queue()?;
+    let peer = harness.peer()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    queue.submit(
+        crosshandle::Command::barrier()
+            .after_value(&gate, 1)
+            .signal(&event),
+    )?;
+    assert!(!event.try_wait()?);
+    assert_eq!(peer.ask("try-wait e")?, ["false"]);
+    assert_eq!(peer.ask("status e")?, ["1", "0", "pending"]);
+    for millis in [0, 1, 30] {
+        let timeout = Duration::from_millis(millis);
+        let began = Instant::now();
+        let late = event.wait_timeout(timeout).expect_err("not signalled");
+        assert!(late.is_timeout() && began.elapsed() >= timeout, "{late}");
+        peer.refused(format!("wait e {millis}"), "TimedOut")?;
+        peer.refused(format!("wait-value e 2 {millis}"), "TimedOut")?;
+    }
+    gate.signal()?;
+    event.wait_timeout(DEADLINE)?;
+    peer.ask("wait e 10000")?;
+    assert!(event.try_wait()? && event.try_wait_value(1)?);
+    assert!(!event.try_wait_value(2)? && !event.try_wait_value(u64::MAX)?);
+    assert_eq!(peer.ask("try-wait e 1")?, ["true"]);
+    // Beyond all time is no error.
+    event.wait_timeout(Duration::MAX)?;
+    PASSED
+}
+
+/// Waits for all or any of several events, of several processes.
+pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let mut events = vec![context.create_event()?];
+    one.ask(format!("open-event a {}", events[0].handle()?))?;
+    for (peer, name) in [(&one, "b"), (&two, "c")] {
+        peer.ask(format!("event {name}"))?;
+        let handle: EventHandle = peer
+            .ask(format!("event-handle {name}"))?
+            .remove(0)
+            .parse()?;
+        events.push(context.open_event(&handle)?);
+    }
+    let handle = two.ask("event-handle c")?.remove(0);
+    one.ask(format!("open-event c {handle}"))?;
+    let all: Vec<&Event> = events.iter().collect();
+    Event::wait_all(&all, Some(Duration::ZERO))?;
+    Event::wait_any(&all, Some(Duration::ZERO))?;
+    let next: Vec<_> = all.iter().map(|event| (*event, 1)).collect();
+    let late = Event::wait_any_value(&next, Some(SOON));
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    assert!(Event::wait_any(&[], Some(SOON)).is_err());
+    Event::wait_all(&[], Some(SOON))?;
+
+    let first = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| Event::wait_any_value(&next, Some(DEADLINE)));
+        two.ask("signal c")?;
+        Ok::<_, Failure>(waiter.join().expect("it doesn't panic")?)
+    })?;
+    assert_eq!(first, 2);
+    // A process that waits for all is held up by the one that is missing.
+    one.ask("queue q")?;
+    one.ask("event gate")?;
+    for name in ["a", "b", "c"] {
+        one.ask(format!("submit q barrier after-value=gate:1 signal={name}"))?;
+    }
+    let waiter = one.begin_and_sleep("wait-all 10000 a b c")?;
+    assert_eq!(
+        Event::wait_any(&all, Some(SOON)).map_err(|e| e.is_timeout()),
+        Err(true)
+    );
+    let late = Event::wait_all(&all, Some(SOON));
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    one.ask("signal gate")?;
+    waiter.reply(DEADLINE)?;
+    Event::wait_all(&all, Some(DEADLINE))?;
+    PASSED
+}
+
+/// Timestamps are for events that stay in one process.
+pub(crate) fn profiling_excludes_sharing(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let both = EventOptions::new().profiling(true).shareable(true);
+    let refused = context.create_event_with(both);
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    let event = context.create_event_with(EventOptions::new().profiling(true))?;
+    assert!(matches!(event.handle(), Err(Error::InvalidArgument(_))));
+    let fresh = event.profile()?;
+    assert_eq!((fresh.submitted, fresh.started, fresh.ended), (0, 0, 0));
+    let queue = context.create_queue()?;
+    let pause = crosshandle::Command::call(|| {
+        std::thread::sleep(Duration::from_millis(2));
+        Ok::<_, Error>(())
+    });
+    queue.submit(pause.signal(&event))?;
+    event.wait_timeout(DEADLINE)?;
+    let profile = event.profile()?;
+    assert!(profile.submitted > 0 && profile.submitted <= profile.started);
+    assert!(profile.ended - profile.started >= 2_000_000, "{profile:?}");
+    let plain = context.create_event()?;
+    assert!(matches!(plain.profile(), Err(Error::Unsupported(_))));
+    let private = context.create_event_with(EventOptions::new().shareable(false))?;
+    assert!(matches!(private.handle(), Err(Error::InvalidArgument(_))));
+    let peer = harness.peer()?;
+    peer.refused("event e profiling=yes shareable=yes", "InvalidArgument")?;
+    PASSED
+}
+
+/// Only who created an event makes handles to it; the handle itself may be passed on.
+pub(crate) fn opened_events_make_no_handles(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    one.ask(format!("open-event e {handle}"))?;
+    one.refused("event-handle e", "InvalidArgument")?;
+    two.ask(format!("open-event e {handle}"))?;
+    one.ask("signal e")?;
+    two.ask("wait-value e 1 10000")?;
+    PASSED
+}
+
+/// An event is closed with its last clone, in each process for itself.
+pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    peer.ask(format!("open-event a {handle}"))?;
+    peer.ask(format!("open-event b {handle}"))?;
+    let clone = event.clone();
+    drop(event);
+    peer.ask("close a")?;
+    peer.ask("signal b")?;
+    clone.wait_value_timeout(1, DEADLINE)?;
+    // Whoever has it open may go on after its creator dropped it.
+    let other = harness.context()?;
+    let opened = other.open_event(&handle)?;
+    drop(clone);
+    peer.ask("signal b")?;
+    opened.wait_value_timeout(2, DEADLINE)?;
+    opened.signal()?;
+    peer.ask("wait-value b 3 10000")?;
+    peer.refused(format!("open-event c {handle}"), "Stale")?;
+    PASSED
+}
+
+/// A slot is used again, and handles to what it was before are refused; not while it is open.
+pub(crate) fn stale_handles_of_reused_slots(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let mut old = Vec::new();
+    for round in 0..20 {
+        let event = context.create_event()?;
+        let handle = event.handle()?;
+        assert!(!old.contains(&handle), "a handle is never given twice");
+        peer.ask(format!("open-event e {handle}"))?;
+        assert_eq!(
+            peer.ask("value e")?,
+            ["0"],
+            "round {round} gets a fresh event"
+        );
+        peer.ask("signal e 3")?;
+        event.wait_value_timeout(3, DEADLINE)?;
+        drop(event);
+        // Still open there: the next events must not disturb it.
+        let others: Result<Vec<_>, _> = (0..5).map(|_| context.create_event()).collect();
+        for other in &others? {
+            other.signal_value(10)?;
+        }
+        assert_eq!(peer.ask("status e")?, ["3", "3", "ok"]);
+        peer.ask("close e")?;
+        old.push(handle);
+    }
+    for handle in &old {
+        peer.refused(format!("open-event e {handle}"), "Stale")?;
+        assert!(matches!(context.open_event(handle), Err(Error::Stale)));
+    }
+    PASSED
+}

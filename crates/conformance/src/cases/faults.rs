@@ -1,0 +1,331 @@
+//! Processes die at any point: nothing hangs, and everybody else goes on.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness, eventually};
+use crate::suite::PASSED;
+use crate::{Outcome, Peer};
+use crosshandle::{Command, Error, EventHandle, MemoryHandle};
+use std::time::Duration;
+
+/// Far more than the 100 ms that are promised, for a machine that is busy with other things.
+const PROMPT: Duration = Duration::from_secs(1);
+
+pub(super) fn event_of(peer: &Peer, name: &str) -> Result<EventHandle, Failure> {
+    peer.ask(format!("event {name}"))?;
+    Ok(peer
+        .ask(format!("event-handle {name}"))?
+        .remove(0)
+        .parse()?)
+}
+
+pub(super) fn memory_of(peer: &Peer, name: &str, seed: u64) -> Result<MemoryHandle, Failure> {
+    peer.ask(format!("allocate {name} 100000"))?;
+    peer.ask(format!("write {name} 0 {seed} 100000"))?;
+    Ok(peer
+        .ask(format!("memory-handle {name}"))?
+        .remove(0)
+        .parse()?)
+}
+
+/// Leaves a signal of `event` unfinished for ever.
+pub(super) fn leave_unfinished(peer: &Peer, event: &str) -> Result<(), Failure> {
+    peer.ask(format!("event gate-{event}"))?;
+    peer.ask(format!("queue queue-{event}"))?;
+    peer.ask(format!(
+        "submit queue-{event} barrier after-value=gate-{event}:1 signal={event}"
+    ))?;
+    Ok(())
+}
+
+/// A handle of a process that is gone says so.
+pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (exporter, importer) = (harness.peer()?, harness.peer()?);
+    let event = event_of(&exporter, "e")?;
+    let memory = memory_of(&exporter, "m", 1)?;
+    exporter.kill();
+    let gone = |result: crosshandle::Result<()>| match result {
+        Err(error @ Error::ExporterGone { .. }) => {
+            assert!(error.is_peer_dead());
+            Ok(())
+        }
+        other => Err(Failure::new(format!("{other:?}"))),
+    };
+    gone(context.open_event(&event).map(drop))?;
+    gone(context.open_memory(&memory).map(drop))?;
+    importer.refused(format!("open-event e {event}"), "ExporterGone")?;
+    importer.refused(format!("open-memory m {memory}"), "ExporterGone")?;
+    PASSED
+}
+
+/// What is open stays open: the memory can be read and written, finished signals stay finished.
+pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
+    let (exporter, one, two) = (harness.peer()?, harness.peer()?, harness.peer()?);
+    let event = event_of(&exporter, "e")?;
+    let memory = memory_of(&exporter, "m", 1)?;
+    for importer in [&one, &two] {
+        importer.ask(format!("open-event e {event}"))?;
+        importer.ask(format!("open-memory m {memory}"))?;
+    }
+    exporter.ask("signal e 5")?;
+    exporter.kill();
+    one.ask("check m 0 1 100000")?;
+    one.ask("write m 0 2 100000")?;
+    two.ask("check m 0 2 100000")?;
+    // The survivors go on signalling each other.
+    assert_eq!(two.ask("status e")?, ["5", "5", "ok"]);
+    assert_eq!(one.ask("signal e")?, ["6"]);
+    two.ask("wait e 10000")?;
+    two.ask("wait-value e 6 10000")?;
+    eventually("a hang-up is noticed", || {
+        match one.ask(format!("open-event f {event}")) {
+            Err(refused) if refused.kind == "ExporterGone" => Ok(true),
+            Err(refused) => Err(refused.into()),
+            Ok(_) => Ok(false),
+        }
+    })?;
+    one.refused(format!("open-memory n {memory}"), "ExporterGone")?;
+    one.ask("check m 0 2 100000")?;
+    PASSED
+}
+
+/// Who dies with signals unfinished fails them, promptly and everywhere; others carry on.
+pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let mut slowest = Duration::ZERO;
+    // The victim is an importer, the event this process's own.
+    for _ in 0..5 {
+        let (victim, witness) = (harness.peer()?, harness.peer()?);
+        let (event, other) = (context.create_event()?, context.create_event()?);
+        for peer in [&victim, &witness] {
+            peer.ask(format!("open-event e {}", event.handle()?))?;
+            peer.ask(format!("open-event other {}", other.handle()?))?;
+        }
+        leave_unfinished(&victim, "e")?;
+        let waiters = [
+            witness.begin_and_sleep("wait e")?,
+            witness.begin_and_sleep("wait-value e 1")?,
+            witness.begin_and_sleep("wait-any 30000 e")?,
+        ];
+        let (sent, own) = std::thread::scope(|scope| {
+            let own = scope.spawn(|| event.wait());
+            let sent = victim.kill();
+            (sent, own.join())
+        });
+        let own = own.expect("it doesn't panic");
+        assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
+        for waiter in waiters {
+            let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+            assert_eq!(refused.kind, "PeerDied", "{refused}");
+        }
+        slowest = slowest.max(sent.elapsed());
+        assert_eq!(witness.ask("status e")?, ["1", "1", "PeerDied"]);
+        // Nothing else is disturbed, and the event itself goes on.
+        assert_eq!(witness.ask("signal other")?, ["1"]);
+        other.wait_value_timeout(1, DEADLINE)?;
+        assert_eq!(event.signal()?, 2);
+        witness.ask("wait e 10000")?;
+        witness.refused("wait-value e 1 1000", "PeerDied")?;
+    }
+    // The victim is the exporter.
+    for _ in 0..5 {
+        let (victim, witness) = (harness.peer()?, harness.peer()?);
+        let handle = event_of(&victim, "e")?;
+        witness.ask(format!("open-event e {handle}"))?;
+        let event = context.open_event(&handle)?;
+        leave_unfinished(&victim, "e")?;
+        let waiter = witness.begin_and_sleep("wait e")?;
+        let sent = victim.kill();
+        let own = event.wait();
+        assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
+        let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+        assert_eq!(refused.kind, "PeerDied", "{refused}");
+        slowest = slowest.max(sent.elapsed());
+        assert_eq!(event.signal()?, 2);
+        witness.ask("wait e 10000")?;
+    }
+    assert!(
+        slowest < PROMPT,
+        "the slowest waiter knew after {slowest:?}"
+    );
+    Ok(Outcome::Passed(format!(
+        "slowest notice of a death: {slowest:?}"
+    )))
+}
+
+/// Who only looks now and then learns of deaths, too.
+pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (victim, witness, exporter) = (harness.peer()?, harness.peer()?, harness.peer()?);
+    let event = context.create_event()?;
+    for peer in [&victim, &witness] {
+        peer.ask(format!("open-event e {}", event.handle()?))?;
+    }
+    let theirs = event_of(&exporter, "theirs")?;
+    witness.ask(format!("open-event theirs {theirs}"))?;
+    leave_unfinished(&victim, "e")?;
+    leave_unfinished(&exporter, "theirs")?;
+    assert!(!event.try_wait()?);
+    assert_eq!(witness.ask("try-wait theirs")?, ["false"]);
+    victim.kill();
+    exporter.kill();
+    for question in ["try-wait e", "try-wait theirs"] {
+        eventually("a death shows", || match witness.ask(question) {
+            Ok(_) => Ok(false),
+            Err(refused) if refused.kind == "PeerDied" => Ok(true),
+            Err(refused) => Err(refused.into()),
+        })?;
+    }
+    let failed = event.try_wait();
+    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    PASSED
+}
+
+/// A newcomer takes a dead process's place, but not its unfinished signals.
+pub(crate) fn newcomers_inherit_nothing(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    for _ in 0..5 {
+        let victim = harness.peer()?;
+        let before = crate::Usage::of_self()?.descriptors;
+        victim.ask(format!("open-event e {handle}"))?;
+        leave_unfinished(&victim, "e")?;
+        victim.kill();
+        eventually("its connection is closed", || {
+            Ok(crate::Usage::of_self()?.descriptors <= before)
+        })?;
+        let newcomer = harness.peer()?;
+        newcomer.ask(format!("open-event e {handle}"))?;
+        newcomer.refused("wait e 5000", "PeerDied")?;
+        newcomer.ask("signal e")?;
+        event.wait_timeout(DEADLINE)?;
+    }
+    PASSED
+}
+
+/// A queue that waits for a dead process's signal fails that command and goes on.
+pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let (victim, witness) = (harness.peer()?, harness.peer()?);
+    let (unfinished, dependent, after) = (
+        context.create_event()?,
+        context.create_event()?,
+        context.create_event()?,
+    );
+    for peer in [&victim, &witness] {
+        peer.ask(format!("open-event unfinished {}", unfinished.handle()?))?;
+    }
+    witness.ask(format!("open-event dependent {}", dependent.handle()?))?;
+    witness.ask(format!("open-event after {}", after.handle()?))?;
+    leave_unfinished(&victim, "unfinished")?;
+    queue.submit(Command::barrier().after(&unfinished).signal(&dependent))?;
+    queue.submit(Command::barrier().signal(&after))?;
+    witness.ask("queue q")?;
+    witness.ask("event own")?;
+    witness.ask("submit q barrier after=unfinished signal=own")?;
+    let waiter = witness.begin_and_sleep("wait dependent")?;
+    victim.kill();
+    let refused = waiter.reply(DEADLINE).expect_err("it depends on the dead");
+    assert_eq!(refused.kind, "CommandFailed", "{refused}");
+    let failed = dependent.wait_timeout(DEADLINE);
+    assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+    after.wait_timeout(DEADLINE)?;
+    witness.ask("wait after 10000")?;
+    witness.refused("wait own 10000", "CommandFailed")?;
+    queue.finish_timeout(DEADLINE)?;
+    witness.ask("finish q 10000")?;
+    // A command without an event of its own tells `finish`.
+    let second = harness.peer()?;
+    second.ask(format!("open-event unfinished {}", unfinished.handle()?))?;
+    leave_unfinished(&second, "unfinished")?;
+    queue.submit(Command::barrier().after(&unfinished))?;
+    second.kill();
+    let told = queue.finish_timeout(DEADLINE);
+    assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// A process killed in its sleep leaves nothing that would disturb signals or other sleepers.
+pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let witness = harness.peer()?;
+    witness.ask(format!("open-event e {}", event.handle()?))?;
+    for round in 0..5 {
+        let victim = harness.peer()?;
+        victim.ask(format!("open-event e {}", event.handle()?))?;
+        let value = event.value() + 1;
+        let asleep = [
+            victim.begin_and_sleep(format!("wait-value e {value}"))?,
+            victim.begin_and_sleep(format!("wait-value e {}", value + 7))?,
+            victim.begin_and_sleep(format!("wait-value e {}", value + 1))?,
+        ];
+        let living = witness.begin_and_sleep(format!("wait-value e {value}"))?;
+        victim.kill();
+        drop(asleep);
+        assert_eq!(event.signal()?, value, "round {round}");
+        living.reply(DEADLINE)?;
+        assert_eq!(witness.ask("signal e 20")?, [(value + 20).to_string()]);
+        event.wait_timeout(DEADLINE)?;
+    }
+    PASSED
+}
+
+/// Waits that no submitted signal answers end with the event's exporter.
+pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let (exporter, witness) = (harness.peer()?, harness.peer()?);
+    let handle = event_of(&exporter, "e")?;
+    let event = context.open_event(&handle)?;
+    witness.ask(format!("open-event e {handle}"))?;
+    witness.ask("event done")?;
+    witness.ask("queue q")?;
+    witness.ask("submit q barrier after-value=e:5 signal=done")?;
+    let own = context.create_event()?;
+    queue.submit(Command::barrier().after_value(&event, 9).signal(&own))?;
+    let waiters = [
+        witness.begin_and_sleep("wait-value e 1")?,
+        witness.begin_and_sleep("wait-value e 100")?,
+    ];
+    let sent = exporter.kill();
+    let here = event.wait_value(1);
+    assert!(matches!(here, Err(Error::PeerDied)), "{here:?}");
+    for waiter in waiters {
+        let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+        assert_eq!(refused.kind, "PeerDied", "{refused}");
+    }
+    let taken = sent.elapsed();
+    assert!(taken < PROMPT, "known after {taken:?}");
+    witness.refused("wait done 10000", "CommandFailed")?;
+    let failed = own.wait_timeout(DEADLINE);
+    assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+    // The survivors can still use it among themselves.
+    event.signal()?;
+    witness.ask("wait-value e 1 10000")?;
+    Ok(Outcome::Passed(format!("known after {taken:?}")))
+}
+
+/// With the exporter gone, survivors still learn of each other's deaths.
+pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
+    let (exporter, second, third) = (harness.peer()?, harness.peer()?, harness.peer()?);
+    let handle = event_of(&exporter, "e")?;
+    for peer in [&second, &third] {
+        peer.ask(format!("open-event e {handle}"))?;
+    }
+    exporter.kill();
+    leave_unfinished(&second, "e")?;
+    let waiter = third.begin_and_sleep("wait e")?;
+    assert_eq!(third.ask("try-wait e")?, ["false"], "its signaller lives");
+    let sent = second.kill();
+    let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+    let taken = sent.elapsed();
+    assert_eq!(refused.kind, "PeerDied", "{refused}");
+    assert!(taken < PROMPT, "known after {taken:?}");
+    assert_eq!(third.ask("signal e")?, ["2"]);
+    third.ask("wait e 1000")?;
+    Ok(Outcome::Passed(format!("known after {taken:?}")))
+}

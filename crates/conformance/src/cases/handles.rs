@@ -1,0 +1,211 @@
+//! A handle that is well-formed and wrong is refused for what is wrong with it.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::Harness;
+use crate::suite::PASSED;
+use crate::tamper::{at, with};
+use crosshandle::handle::{BackendKind, HANDLE_SIZE};
+use crosshandle::{Error, EventHandle, MemoryHandle, PhysicalMemoryHandle};
+
+type Bytes = [u8; HANDLE_SIZE];
+
+fn number<const N: usize>(bytes: &Bytes, offset: usize) -> [u8; N] {
+    bytes[offset..offset + N].try_into().expect("inside")
+}
+
+/// Fields that say where an object is, changed one by one.
+pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    peer.ask("allocate m 100")?;
+    peer.ask("event e")?;
+    let memory: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
+    let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    let other_backend = match harness.device().info().backend {
+        BackendKind::Host => 2,
+        _ => 1,
+    };
+    let cases: [(usize, &[u8], &str); 6] = [
+        (at::HOST, &[7; 8], "WrongHost"),
+        (at::BACKEND, &[other_backend], "WrongBackend"),
+        (at::DEVICE, &[7; 16], "WrongDevice"),
+        (at::EXPORTER, &[7; 8], "ExporterGone"),
+        (at::SECRET, &[7; 16], "ExporterGone"),
+        (at::GENERATION, &[0xFF; 4], "Stale"),
+    ];
+    for opened_before in [false, true] {
+        if opened_before {
+            context.open_memory(&memory)?;
+            context.open_event(&event)?;
+        }
+        for (offset, bytes, kind) in cases {
+            // A secret that is known here needs no exporter to be asked.
+            if opened_before && offset == at::EXPORTER {
+                continue;
+            }
+            let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), offset, bytes))?;
+            expect(context.open_memory(&wrong).map(drop), kind)?;
+            let wrong = EventHandle::from_bytes(&with(event.as_bytes(), offset, bytes))?;
+            expect(context.open_event(&wrong).map(drop), kind)?;
+        }
+    }
+    // The right ones still work.
+    context.open_memory(&memory)?;
+    context.open_event(&event)?;
+    PASSED
+}
+
+fn expect(result: crosshandle::Result<()>, kind: &str) -> Result<(), Failure> {
+    match result {
+        Err(error) if format!("{error:?}").starts_with(kind) => {
+            assert!(error.to_string().len() > 10);
+            Ok(())
+        }
+        other => Err(Failure::new(format!("{kind} expected, but {other:?}"))),
+    }
+}
+
+/// Records that are not there, or are something else.
+pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    peer.ask("allocate m 5000000")?;
+    peer.ask("event e")?;
+    let memory: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
+    let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    let indices = [1 << 10, (1 << 20) - 1, 1 << 20, u32::MAX / 2, u32::MAX];
+    let event_record: [u8; 4] = number(event.as_bytes(), at::RECORD);
+    for bytes in indices.map(u32::to_le_bytes) {
+        let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), at::RECORD, &bytes))?;
+        expect(context.open_memory(&wrong).map(drop), "Stale")?;
+        let wrong = EventHandle::from_bytes(&with(event.as_bytes(), at::RECORD, &bytes))?;
+        expect(context.open_event(&wrong).map(drop), "Stale")?;
+    }
+    // An event is no memory.
+    let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), at::RECORD, &event_record))?;
+    let generation: [u8; 4] = number(event.as_bytes(), at::GENERATION);
+    let wrong = MemoryHandle::from_bytes(&with(wrong.as_bytes(), at::GENERATION, &generation))?;
+    expect(context.open_memory(&wrong).map(drop), "Stale")?;
+    // Memory taken for an event: whatever comes of it, nobody is harmed.
+    let record: [u8; 4] = number(memory.as_bytes(), at::RECORD);
+    let generation: [u8; 4] = number(memory.as_bytes(), at::GENERATION);
+    let wrong = with(event.as_bytes(), at::RECORD, &record);
+    let wrong = EventHandle::from_bytes(&with(&wrong, at::GENERATION, &generation))?;
+    if let Ok(odd) = context.open_event(&wrong) {
+        let _ = odd.wait_value_timeout(1, std::time::Duration::from_millis(1));
+    }
+    assert_eq!(peer.ask("signal e")?, ["1"]);
+    context.open_event(&event)?.wait()?;
+    context.open_memory(&memory)?;
+    PASSED
+}
+
+/// More bytes than the exporter shares, and what lies beyond its memory.
+pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    peer.ask("allocate small 100")?;
+    peer.ask("allocate large 5000000")?;
+    peer.ask(format!("physical p {unit}"))?;
+    for name in ["small", "large"] {
+        let handle: MemoryHandle = peer
+            .ask(format!("memory-handle {name}"))?
+            .remove(0)
+            .parse()?;
+        let real = u64::from_le_bytes(number(handle.as_bytes(), at::SEGMENT_LENGTH));
+        for opened_before in [false, true] {
+            let kept = opened_before
+                .then(|| context.open_memory(&handle))
+                .transpose()?;
+            for claimed in [real + 1, real + 4096, real * 2, 1 << 40, u64::MAX] {
+                let claim = claimed.to_le_bytes();
+                let wrong = with(handle.as_bytes(), at::SEGMENT_LENGTH, &claim);
+                let wrong = MemoryHandle::from_bytes(&wrong)?;
+                expect(context.open_memory(&wrong).map(drop), "Extent")?;
+                // And with a length that only fits the claim.
+                let longer = (claimed - u64::from_le_bytes(number(handle.as_bytes(), at::OFFSET)))
+                    .to_le_bytes();
+                let wrong = with(wrong.as_bytes(), at::LENGTH, &longer);
+                let wrong = MemoryHandle::from_bytes(&wrong)?;
+                expect(context.open_memory(&wrong).map(drop), "Extent")?;
+            }
+            // Not inside what the handle itself claims: no handle at all.
+            let wrong = with(handle.as_bytes(), at::LENGTH, &(real + 1).to_le_bytes());
+            assert!(MemoryHandle::from_bytes(&wrong).is_err());
+            drop(kept);
+        }
+    }
+    let handle: PhysicalMemoryHandle = peer.ask("physical-handle p")?.remove(0).parse()?;
+    let more = (2 * unit as u64).to_le_bytes();
+    let wrong = with(handle.as_bytes(), at::SEGMENT_LENGTH, &more);
+    let wrong = PhysicalMemoryHandle::from_bytes(&wrong)?;
+    expect(context.open_physical_memory(&wrong).map(drop), "Extent")?;
+    PASSED
+}
+
+/// Nobody gets more access or another context's objects by changing a handle.
+pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    peer.ask("context other")?;
+    peer.ask("allocate m 5000000")?;
+    peer.ask("write m 0 1 100")?;
+    peer.ask("allocate secret 5000000 context=other")?;
+    let granted = peer.ask("memory-handle m read-only=yes")?.remove(0);
+    let granted: MemoryHandle = granted.parse()?;
+    let secret: MemoryHandle = peer.ask("memory-handle secret")?.remove(0).parse()?;
+    // The flag is cleared, but the exporter knows what it granted.
+    for opened_before in [false, true] {
+        let kept = opened_before
+            .then(|| context.open_memory_read_only(&granted))
+            .transpose()?;
+        let forged = MemoryHandle::from_bytes(&with(granted.as_bytes(), at::FLAGS, &[0]))?;
+        expect(context.open_memory(&forged).map(drop), "ReadOnly")?;
+        drop(kept);
+    }
+    // Place and record of one context with the secret of the other.
+    let mut mixed = *secret.as_bytes();
+    let own: [u8; 16] = number(granted.as_bytes(), at::SECRET);
+    mixed = with(&mixed, at::SECRET, &own);
+    let refused = context.open_memory(&MemoryHandle::from_bytes(&mixed)?);
+    // At best it names something of the context whose secret it has: read-only, here.
+    match refused {
+        Err(Error::Stale | Error::ReadOnly | Error::Extent { .. }) => {}
+        other => return Err(Failure::new(format!("{other:?}"))),
+    }
+    // A segment's number changed: it is the record that counts.
+    let forged = with(granted.as_bytes(), at::SEGMENT, &[0xFF, 0xFF, 0xFF, 0xFF]);
+    let opened = context.open_memory_read_only(&MemoryHandle::from_bytes(&forged)?)?;
+    crate::Transfer::new(&context)?.check(&opened, 0, 1, 100)?;
+    PASSED
+}
+
+/// Every single wrong bit is refused before anybody is asked.
+pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    peer.ask("allocate m 100")?;
+    let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
+    for bit in 0..HANDLE_SIZE * 8 {
+        let mut bytes = *handle.as_bytes();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(MemoryHandle::from_bytes(&bytes).is_err(), "bit {bit}");
+    }
+    for len in [0, 1, HANDLE_SIZE - 1, HANDLE_SIZE + 1] {
+        let mut bytes = handle.as_bytes().to_vec();
+        bytes.resize(len, 0);
+        assert!(MemoryHandle::from_bytes(&bytes).is_err(), "{len} bytes");
+    }
+    assert!(EventHandle::from_bytes(handle.as_bytes()).is_err());
+    // Through the text form, in another process.
+    let text = handle.to_string();
+    let other = harness.peer()?;
+    other.refused(
+        format!("open-memory m {}", &text[..text.len() - 1]),
+        "Handle",
+    )?;
+    other.refused(format!("open-event e {text}"), "Handle")?;
+    other.refused("open-memory m nonsense", "Handle")?;
+    other.ask(format!("open-memory m {text}"))?;
+    PASSED
+}

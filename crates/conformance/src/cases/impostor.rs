@@ -1,0 +1,236 @@
+//! False exporters: importers see through them, and come to no harm.
+
+use super::hostile::exporter;
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::raw::{self, FETCH, REPLY, Socket, VERSION, borrowed, field, reply};
+use crate::suite::PASSED;
+use crate::tamper::{at, with};
+use crate::{Peer, Pending};
+use crosshandle::MemoryHandle;
+use std::os::fd::OwnedFd;
+
+/// What a false exporter answers, given the question's serial number; the descriptor that comes
+/// with it; the error that this must give.
+type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Option<OwnedFd>, &'static str);
+
+/// A false exporter, for handles that name it.
+struct Impostor {
+    socket: Socket,
+    handle: MemoryHandle,
+}
+
+impl Impostor {
+    fn new(harness: &Harness, handle: &MemoryHandle, number: u64) -> Result<Self, Failure> {
+        let bytes = with(handle.as_bytes(), at::EXPORTER, &number.to_le_bytes());
+        let path = harness.directory().join(format!("{number:016x}.sock"));
+        Ok(Self {
+            socket: Socket::listen(&path)?,
+            handle: MemoryHandle::from_bytes(&bytes)?,
+        })
+    }
+
+    /// A peer opens the handle; its connection, and its first request.
+    fn lure<'a>(&self, peer: &'a Peer) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
+        let pending = peer.begin(format!("open-memory m {} context=hasty", self.handle));
+        let nobody = || Failure::new("nobody connects");
+        let connection = self.socket.accept()?.ok_or_else(nobody)?;
+        let (message, _) = connection.receive()?;
+        Ok((pending, connection, message))
+    }
+}
+
+fn expect(pending: Pending<'_>, kind: &str) -> Result<(), Failure> {
+    match pending.reply(DEADLINE) {
+        Err(refused) if refused.kind == kind => Ok(()),
+        other => Err(Failure::new(format!("{kind} expected, but {other:?}"))),
+    }
+}
+
+/// Whatever a false exporter answers at first, the importer gets an error that says so.
+pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
+    const ARENA: u64 = 4096 + (1 << 20) * (8 + 384);
+    let (_exporter, handle) = exporter(harness)?;
+    let importer = harness.peer()?;
+    importer.ask("context hasty timeout=300")?;
+    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
+    let attached = |serial| reply(VERSION, 0, 2, serial, 0);
+    let answers: Vec<Answer> = vec![
+        (Box::new(|_| b"nonsense".to_vec()), None, "Protocol"),
+        (Box::new(|_| vec![0; REPLY]), None, "Protocol"),
+        (Box::new(|_| vec![0xFF; 200]), None, "Os"),
+        (
+            Box::new(|n| reply(VERSION + 1, 0, 2, n, 0)),
+            None,
+            "Protocol",
+        ),
+        (Box::new(attached), None, "Protocol"),
+        (Box::new(attached), Some(raw::pipe()?), "Protocol"),
+        (
+            Box::new(attached),
+            Some(raw::memfd(4096, true)?),
+            "Protocol",
+        ),
+        (
+            Box::new(attached),
+            Some(raw::memfd(ARENA, false)?),
+            "Protocol",
+        ),
+        (
+            Box::new(attached),
+            Some(raw::memfd(ARENA, true)?),
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, 1, n, 0)),
+            Some(raw::memfd(ARENA, true)?),
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, 5000, n, 0)),
+            Some(raw::memfd(ARENA, true)?),
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, 0, n, 100)),
+            Some(raw::memfd(ARENA, true)?),
+            "Protocol",
+        ),
+        (Box::new(|n| reply(VERSION, 0, 2, n, 100)), None, "Protocol"),
+        (Box::new(|n| reply(VERSION, 1, 0, n, 0)), None, "Protocol"),
+        (Box::new(|n| reply(VERSION, 2, 0, n, 0)), None, "Protocol"),
+        (
+            Box::new(|n| reply(VERSION, 3, 0, n, 0)),
+            None,
+            "ExporterGone",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 4, 0, n, 0)),
+            None,
+            "NotAdmitted",
+        ),
+        (Box::new(|n| reply(VERSION, 5, 0, n, 0)), None, "Stale"),
+        (Box::new(|n| reply(VERSION, 6, 0, n, 0)), None, "ReadOnly"),
+        (
+            Box::new(|n| reply(VERSION, 7, 0, n, 0)),
+            None,
+            "LimitReached",
+        ),
+        (Box::new(|n| reply(VERSION, 99, 0, n, 0)), None, "Protocol"),
+        // The answer to another question is waited past.
+        (
+            Box::new(|n| reply(VERSION, 5, 0, n + 1, 0)),
+            None,
+            "TimedOut",
+        ),
+    ];
+    let mut usage = importer.usage()?;
+    for (round, (message, file, kind)) in answers.into_iter().enumerate() {
+        let (pending, connection, question) = impostor.lure(&importer)?;
+        let files: Vec<OwnedFd> = file.into_iter().collect();
+        connection.send(&message(raw::serial(&question)), &borrowed(&files))?;
+        expect(pending, kind)
+            .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
+        if round == 0 {
+            usage = importer.usage()?;
+        }
+    }
+    let (pending, connection, _) = impostor.lure(&importer)?;
+    drop(connection);
+    expect(pending, "ExporterGone")?;
+    let (pending, _connection, _) = impostor.lure(&importer)?;
+    expect(pending, "TimedOut")?;
+    assert_eq!(importer.usage()?.descriptors, usage.descriptors);
+    // The true one is still believed.
+    importer.ask(format!("open-memory m {handle} context=hasty"))?;
+    importer.ask("check m 0 1 100")?;
+    PASSED
+}
+
+/// An exporter that answers rightly at first and then hands out what could do harm.
+pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
+    if !harness.device().to_string().starts_with("host") {
+        // What is handed out here are the host's descriptors.
+        return Ok(crate::Outcome::Unavailable("for host memory alone".into()));
+    }
+    let (_exporter, handle) = exporter(harness)?;
+    let true_path = raw::only_socket(harness.directory())?;
+    let importer = harness.peer()?;
+    importer.ask("context hasty timeout=2000")?;
+    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
+    let bytes = handle.as_bytes()[at::SEGMENT_LENGTH..at::SEGMENT_LENGTH + 8].try_into()?;
+    let len = u64::from_le_bytes(bytes);
+    // The first question is passed on, and its answer passed back.
+    let pending = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
+    let nobody = || Failure::new("nobody connects");
+    let connection = impostor.socket.accept()?.ok_or_else(nobody)?;
+    let (question, ledger) = connection.receive()?;
+    let truth = Socket::connect(&true_path)?;
+    truth.send(&question, &borrowed(&ledger))?;
+    let (answer, arena) = truth.receive()?;
+    connection.send(&answer, &borrowed(&arena))?;
+    let read_only = || {
+        let file = raw::memfd(len, true)?;
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        std::fs::File::open(path).map(OwnedFd::from)
+    };
+    let fetched = |len| move |serial| reply(VERSION, 0, 0, serial, len);
+    let answers: Vec<Answer> = vec![
+        (Box::new(fetched(len)), None, "Protocol"),
+        (Box::new(fetched(len)), Some(raw::pipe()?), "Extent"),
+        (
+            Box::new(fetched(len)),
+            Some(raw::memfd(4096, true)?),
+            "Extent",
+        ),
+        (
+            Box::new(fetched(len)),
+            Some(raw::memfd(len * 2, true)?),
+            "Extent",
+        ),
+        (
+            Box::new(fetched(len)),
+            Some(raw::memfd(len, false)?),
+            "Protocol",
+        ),
+        (
+            Box::new(fetched(len * 2)),
+            Some(raw::memfd(len * 2, true)?),
+            "Extent",
+        ),
+        (
+            Box::new(fetched(4096)),
+            Some(raw::memfd(4096, true)?),
+            "Extent",
+        ),
+        (Box::new(fetched(len)), Some(read_only()?), "Os"),
+        (
+            Box::new(|n| reply(VERSION, 0, 2, n, 0)),
+            Some(raw::memfd(len, true)?),
+            "Protocol",
+        ),
+        (Box::new(|_| vec![1; REPLY]), None, "Protocol"),
+        (Box::new(|n| reply(VERSION, 5, 0, n, 0)), None, "Stale"),
+    ];
+    let mut pending = Some(pending);
+    for (round, (message, file, kind)) in answers.into_iter().enumerate() {
+        let asked = pending.take().unwrap_or_else(|| {
+            importer.begin(format!("open-memory m {} context=hasty", impostor.handle))
+        });
+        let (question, _) = connection.receive()?;
+        assert_eq!(field(&question, 6), FETCH, "answer {round}");
+        let files: Vec<OwnedFd> = file.into_iter().collect();
+        connection.send(&message(raw::serial(&question)), &borrowed(&files))?;
+        expect(asked, kind)
+            .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
+    }
+    // The importer lives, and takes what is right.
+    let asked = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
+    let (question, _) = connection.receive()?;
+    truth.send(&question, &[])?;
+    let (answer, memory) = truth.receive()?;
+    connection.send(&answer, &borrowed(&memory))?;
+    asked.reply(DEADLINE)?;
+    importer.ask("check m 0 1 100")?;
+    PASSED
+}

@@ -1,0 +1,278 @@
+//! At the limits of the system and of the crate: clear errors, nothing lost, and on it goes.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness, eventually};
+use crate::raw::Socket;
+use crate::suite::PASSED;
+use crate::{Outcome, Peer, Transfer};
+use crosshandle::{Command, Error, Event, Memory};
+use std::time::{Duration, Instant};
+
+/// Objects of each kind for one peer.
+const MANY: usize = 100_000;
+
+/// An importer without descriptors says so, keeps what it has, and goes on when there are some.
+pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    // What a driver opens for itself is there before the limit.
+    peer.ask("event first")?;
+    let limit = peer.usage()?.descriptors + 50;
+    peer.ask(format!("limit-files {limit}"))?;
+    // Physical memory takes a descriptor each.
+    let mut opened = Vec::new();
+    let refused = loop {
+        let memory = context.create_physical_memory(unit)?;
+        let number = opened.len();
+        match peer.ask(format!("open-physical p{number} {}", memory.handle()?)) {
+            Ok(_) => opened.push(memory),
+            Err(refused) => break refused,
+        }
+        assert!(opened.len() < 100, "no limit");
+    };
+    assert_eq!(refused.kind, "LimitReached", "{refused}");
+    assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
+    assert!(opened.len() > 40, "{} could be opened", opened.len());
+    // What needs no descriptor for good or is there already still works or says the same.
+    let (memory, event) = (context.allocate(1_000)?, context.create_event()?);
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    peer.ask("signal e")?;
+    event.wait_value_timeout(1, DEADLINE)?;
+    peer.refused(
+        format!("open-memory m {}", memory.handle()?),
+        "LimitReached",
+    )?;
+    // Other exporters cannot be reached at all; that, too, is said clearly.
+    let other = harness.peer()?;
+    other.ask("event f")?;
+    let handle = other.ask("event-handle f")?.remove(0);
+    peer.refused(format!("open-event f {handle}"), "LimitReached")?;
+    peer.ask("close p0 p1 p2 p3")?;
+    peer.ask(format!("open-memory m {}", memory.handle()?))?;
+    peer.ask("write m 0 1 100")?;
+    peer.ask(format!("open-event f {handle}"))?;
+    peer.ask("signal f")?;
+    // What it had is what it was.
+    peer.ask(format!("reserve r {unit}"))?;
+    peer.ask(format!("map r 0 p10 0 {unit} read-write"))?;
+    if harness.device().info().capabilities.host_accessible_memory {
+        peer.ask("range-write r 0 1 100")?;
+    }
+    PASSED
+}
+
+/// An exporter without descriptors turns newcomers away with a clear error and keeps serving.
+pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
+    let (exporter, settled) = (harness.peer()?, harness.peer()?);
+    exporter.ask("allocate m 5000000")?;
+    exporter.ask("write m 0 1 100")?;
+    exporter.ask("event e")?;
+    let memory = exporter.ask("memory-handle m")?.remove(0);
+    let event = exporter.ask("event-handle e")?.remove(0);
+    settled.ask(format!("open-event e {event}"))?;
+    let limit = exporter.usage()?.descriptors + 12;
+    exporter.ask(format!("limit-files {limit}"))?;
+    // Strangers who only connect take all that is left.
+    let strangers: Result<Vec<_>, Failure> = (0..30)
+        .map(|_| Socket::connect_in(harness.directory()))
+        .collect();
+    let strangers = strangers?;
+    eventually("all descriptors are taken", || {
+        Ok(exporter.usage()?.descriptors + 1 >= limit)
+    })?;
+    let newcomer = harness.peer()?;
+    newcomer.ask("context hasty timeout=3000")?;
+    let refused = newcomer
+        .ask(format!("open-event e {event} context=hasty"))
+        .expect_err("there is no room");
+    assert_eq!(refused.kind, "LimitReached", "{refused}");
+    exporter.refused("allocate x 5000000", "LimitReached")?;
+    // Who was in before is served, and everything there works.
+    settled.ask(format!("open-memory m {memory}"))?;
+    settled.ask("check m 0 1 100")?;
+    exporter.ask("signal e")?;
+    settled.ask("wait-value e 1 10000")?;
+    drop(strangers);
+    eventually("there is room again", || {
+        match newcomer.ask(format!("open-event e {event} context=hasty")) {
+            Ok(_) => Ok(true),
+            Err(refused) if refused.kind == "LimitReached" => Ok(false),
+            Err(refused) => Err(refused.into()),
+        }
+    })?;
+    newcomer.ask("signal e")?;
+    exporter.ask("wait-value e 2 10000")?;
+    exporter.ask("allocate x 5000000")?;
+    PASSED
+}
+
+/// An exporter whose own allocations take all descriptors.
+pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
+    if !harness.device().to_string().starts_with("host") {
+        return Ok(Outcome::Unavailable(
+            "a descriptor each: the host alone".into(),
+        ));
+    }
+    let exporter = harness.peer()?;
+    exporter.ask("limit-files 64")?;
+    exporter.ask("context c pooling=no")?;
+    let mut count = 0;
+    let refused = loop {
+        match exporter.ask(format!("allocate m{count} 100 context=c")) {
+            Ok(_) => count += 1,
+            Err(refused) => break refused,
+        }
+        assert!(count < 100, "no limit");
+    };
+    assert_eq!(refused.kind, "LimitReached", "{refused}");
+    assert!(count > 30, "{count} could be allocated");
+    let refused = exporter.ask("memory-handle m0").expect_err("no socket");
+    assert_eq!(refused.kind, "LimitReached", "{refused}");
+    exporter.ask("close m1 m2 m3 m4 m5 m6 m7 m8 m9 m10")?;
+    exporter.ask("trim context=c")?;
+    let handle = exporter.ask("memory-handle m0")?.remove(0);
+    let importer = harness.peer()?;
+    importer.ask(format!("open-memory m {handle}"))?;
+    exporter.ask("allocate again 100 context=c")?;
+    PASSED
+}
+
+/// A hundred thousand events and as many allocations of one peer, with 1024 descriptors.
+pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    peer.ask("limit-files 1024")?;
+    let began = Instant::now();
+    let mut bytes = Vec::with_capacity(MANY * 104);
+    let mut memories: Vec<Memory> = Vec::with_capacity(MANY);
+    for number in 0..MANY as u64 {
+        let memory = context.allocate(64)?;
+        transfer.write(&memory, 0, &number.to_le_bytes())?;
+        bytes.extend_from_slice(memory.handle()?.as_bytes());
+        memories.push(memory);
+    }
+    let created = began.elapsed();
+    let list = context.allocate(bytes.len())?;
+    transfer.write(&list, 0, &bytes)?;
+    peer.ask(format!("open-memory list {}", list.handle()?))?;
+    let open = |kind: &str| {
+        let question = format!("open-many {kind} {kind}s list {MANY}");
+        peer.begin(question).reply(Duration::from_secs(60))
+    };
+    let memory_nanoseconds = open("memory")?.remove(0);
+    bytes.clear();
+    let mut events: Vec<Event> = Vec::with_capacity(MANY);
+    for _ in 0..MANY {
+        let event = context.create_event()?;
+        bytes.extend_from_slice(event.handle()?.as_bytes());
+        events.push(event);
+    }
+    transfer.write(&list, 0, &bytes)?;
+    let event_nanoseconds = open("event")?.remove(0);
+    for (number, event) in events.iter().enumerate() {
+        assert_eq!(event.value(), u64::from(number % 2 == 0), "event {number}");
+    }
+    let usage = peer.usage()?;
+    assert!(usage.descriptors < 64, "{usage:?}");
+    assert!(usage.mappings < 1_000, "{usage:?}");
+    // Freed while they are open there, and closed after.
+    let began = Instant::now();
+    drop((memories, events));
+    let freed = began.elapsed();
+    let began = Instant::now();
+    let more: Result<Vec<Memory>, _> = (0..1_000).map(|_| context.allocate(64)).collect();
+    drop(more?);
+    let allocated = began.elapsed();
+    let close = peer.begin("close memorys events");
+    close.reply(Duration::from_secs(60))?;
+    Ok(Outcome::Passed(format!(
+        "created in {created:?}; opened in {memory_nanoseconds} ns (memory) and \
+         {event_nanoseconds} ns (events) each; freed in {freed:?} while open, 1000 allocated in \
+         {allocated:?} after that"
+    )))
+}
+
+/// More processes than there are records of turns, all attached to one context.
+pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
+    const PEERS: usize = 20;
+    let context = harness.context()?;
+    let (event, memory) = (context.create_event()?, context.allocate(PEERS * 100)?);
+    let peers: Result<Vec<Peer>, Failure> = (0..PEERS).map(|_| harness.peer()).collect();
+    let peers = peers?;
+    let transfer = Transfer::new(&context)?;
+    for (place, peer) in peers.iter().enumerate() {
+        peer.ask(format!("open-event e {}", event.handle()?))?;
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        peer.ask(format!("write m {} {place} 100", place * 100))?;
+    }
+    let signals: Vec<_> = peers
+        .iter()
+        .map(|peer| peer.begin("signal e 100"))
+        .collect();
+    for signal in signals {
+        signal.reply(DEADLINE)?;
+    }
+    let all = PEERS as u64 * 100;
+    event.wait_value_timeout(all, DEADLINE)?;
+    assert_eq!(event.value(), all);
+    for place in 0..PEERS {
+        transfer.check(&memory, place * 100, place as u64, 100)?;
+    }
+    // A unfinished signal of each: one event of its own, and then all of them die.
+    let others: Result<Vec<Event>, _> = (0..PEERS).map(|_| context.create_event()).collect();
+    for (peer, other) in peers.iter().zip(others.as_ref().map_err(Clone::clone)?) {
+        peer.ask(format!("open-event other {}", other.handle()?))?;
+        peer.ask("event gate")?;
+        peer.ask("queue q")?;
+        peer.ask("submit q barrier after-value=gate:1 signal=other")?;
+    }
+    drop(peers);
+    for other in &others? {
+        let failed = other.wait_timeout(DEADLINE);
+        assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    }
+    PASSED
+}
+
+/// Two processes take turns with unfinished signals until an event cannot remember more.
+pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (event, gate) = (context.create_event()?, context.create_event()?);
+    let peer = harness.peer()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    peer.ask("queue q")?;
+    let queue = context.create_queue()?;
+    let mut turns = 0_u64;
+    let refused = loop {
+        let command = Command::barrier().after_value(&gate, 1).signal(&event);
+        if let Err(error) = queue.submit(command) {
+            break crate::Refused {
+                kind: format!("{error:?}"),
+                message: error.to_string(),
+            };
+        }
+        turns += 1;
+        if let Err(refused) = peer.ask("submit q barrier after-value=gate:1 signal=e") {
+            break refused;
+        }
+        turns += 1;
+        assert!(turns < 100, "no limit");
+    };
+    assert!(refused.kind.starts_with("LimitReached"), "{refused}");
+    assert!(turns >= 16, "only {turns} turns");
+    assert_eq!(event.value(), turns);
+    gate.signal()?;
+    for value in 1..=turns {
+        event.wait_value_timeout(value, DEADLINE)?;
+    }
+    let status = event.status();
+    assert_eq!((status.submitted, status.completed), (turns, turns));
+    // And on it goes.
+    assert_eq!(peer.ask("signal e")?, [(turns + 1).to_string()]);
+    queue.signal(&event)?;
+    event.wait_value_timeout(turns + 2, DEADLINE)?;
+    PASSED
+}

@@ -1,0 +1,396 @@
+//! Memory is one, however many processes have it.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::procfs;
+use crate::suite::PASSED;
+use crate::{Transfer, pattern};
+use crosshandle::{Access, AllocationOptions, Error, MemoryKind};
+use std::sync::atomic::Ordering;
+
+const KINDS: [(MemoryKind, &str); 3] = [
+    (MemoryKind::Device, "device"),
+    (MemoryKind::Host, "host"),
+    (MemoryKind::Shared, "shared"),
+];
+
+/// SIGSEGV.
+const FAULT: i32 = 11;
+
+/// What one writes the other reads, in both directions, at once.
+pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let memory = context.allocate(100_000)?;
+    transfer.write(&memory, 0, &pattern(1, 100_000))?;
+    peer.ask(format!("open-memory m {}", memory.handle()?))?;
+    peer.ask("check m 0 1 100000")?;
+    peer.ask("write m 40000 2 20000")?;
+    transfer.check(&memory, 40_000, 2, 20_000)?;
+    transfer.write(&memory, 99_000, &pattern(3, 1_000))?;
+    peer.ask("check m 99000 3 1000")?;
+    // And from the peer's memory into this process.
+    peer.ask("allocate n 5000")?;
+    peer.ask("write n 0 4 5000")?;
+    let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
+    let opened = context.open_memory(&handle)?;
+    transfer.check(&opened, 0, 4, 5_000)?;
+    transfer.write(&opened, 0, &pattern(5, 5_000))?;
+    peer.ask("check n 0 5 5000")?;
+    assert_eq!(opened.kind(), None);
+    assert_eq!(opened.access(), Access::ReadWrite);
+    PASSED
+}
+
+/// Device, host and shared memory are all shared.
+pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    for (seed, (kind, name)) in (1..).zip(KINDS) {
+        let memory = context.allocate_with(AllocationOptions::new(9_999).kind(kind))?;
+        assert_eq!(memory.kind(), Some(kind));
+        transfer.write(&memory, 0, &pattern(seed, 9_999))?;
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        peer.ask(format!("check m 0 {seed} 9999"))?;
+        peer.ask(format!("allocate n 3000 kind={name}"))?;
+        peer.ask(format!("write n 0 {seed} 3000"))?;
+        let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
+        transfer.check(&context.open_memory(&handle)?, 0, seed, 3_000)?;
+    }
+    PASSED
+}
+
+/// Every power of two up to 2 MiB is kept, in the exporter and in the importer.
+pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    for shift in 0..=21 {
+        let align = 1_usize << shift;
+        for len in [1, 100, 70_000, 3 << 20] {
+            let memory = context.allocate_with(AllocationOptions::new(len).align(align))?;
+            assert!(memory.as_ptr().addr().is_multiple_of(align.max(64)));
+            let address = peer.ask(format!("open-memory m {}", memory.handle()?))?;
+            let address: usize = address[0].parse()?;
+            // A mapping is aligned to its pages, and to huge pages if it has some.
+            assert!(
+                address.is_multiple_of(align.max(64)),
+                "{len} bytes aligned to {align} are at {address:#x} in the importer"
+            );
+        }
+    }
+    PASSED
+}
+
+/// A handle may start at any byte of an allocation and gives what is from there on.
+pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let bytes = pattern(7, 50_000);
+    // Neighbours, so that a lost offset shows.
+    let _before = context.allocate(50_000)?;
+    let memory = context.allocate(50_000)?;
+    transfer.write(&memory, 0, &bytes)?;
+    for offset in [1, 8, 63, 64, 4095, 4096, 4097, 49_992, 49_999] {
+        let handle = memory.handle_at(offset)?;
+        assert_eq!(handle.len(), (50_000 - offset) as u64);
+        let by_pointer = context.memory_handle(memory.as_ptr().wrapping_add(offset))?;
+        assert_eq!(handle, by_pointer);
+        let words = peer.ask(format!("open-memory part {handle}"))?;
+        assert_eq!(words[1].parse::<usize>()?, 50_000 - offset);
+        // The peer marks the first byte of what it got.
+        peer.ask("write part 0 9 1")?;
+        assert_eq!(
+            transfer.read(&memory, offset, 1)?,
+            pattern(9, 1),
+            "at {offset}"
+        );
+        assert_eq!(
+            transfer.read(&memory, offset - 1, 1)?,
+            bytes[offset - 1..offset]
+        );
+        transfer.write(&memory, offset, &bytes[offset..=offset])?;
+    }
+    PASSED
+}
+
+/// Each open has its own close, and the exporter's free is not theirs.
+pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let memory = context.allocate(10_000)?;
+    transfer.write(&memory, 0, &pattern(1, 10_000))?;
+    let handle = memory.handle()?;
+    assert_eq!(handle, memory.handle()?, "one memory has one handle");
+    one.ask(format!("open-memory a {handle}"))?;
+    one.ask(format!("open-memory b {handle}"))?;
+    two.ask(format!("open-memory a {handle}"))?;
+    one.ask("close a")?;
+    one.ask("check b 0 1 10000")?;
+    one.ask("write b 0 2 10000")?;
+    two.ask("check a 0 2 10000")?;
+    drop(memory);
+    two.ask("close a")?;
+    one.ask("check b 0 2 10000")?;
+    one.ask("close b")?;
+    one.refused(format!("open-memory a {handle}"), "Stale")?;
+    PASSED
+}
+
+/// Get, open, close, again and again.
+pub(crate) fn rounds_of_get_open_close(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let memory = context.allocate(5_000_000)?;
+    for round in 0..3 {
+        transfer.write(&memory, 0, &pattern(round, 10_000))?;
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        peer.ask(format!("check m 0 {round} 10000"))?;
+        peer.ask("close m")?;
+    }
+    PASSED
+}
+
+/// The exporting process may open its own handles, in the same and in another context.
+pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
+    let (context, other) = (harness.context()?, harness.context()?);
+    let transfer = Transfer::new(&context)?;
+    let memory = context.allocate(10_000)?;
+    transfer.write(&memory, 0, &pattern(1, 10_000))?;
+    let handle = memory.handle()?;
+    for opener in [&context, &other] {
+        let opened = opener.open_memory(&handle)?;
+        transfer.check(&opened, 0, 1, 10_000)?;
+        transfer.write(&opened, 5, &[0xAA])?;
+        assert_eq!(transfer.read(&memory, 5, 1)?, [0xAA]);
+        transfer.write(&memory, 0, &pattern(1, 10_000))?;
+        assert!(matches!(opened.handle(), Err(Error::InvalidArgument(_))));
+    }
+    let kept = other.open_memory(&handle)?;
+    drop(memory);
+    // Freed, but still open here: its bytes stay, and nobody else gets them.
+    let next = context.allocate(10_000)?;
+    transfer.write(&next, 0, &pattern(2, 10_000))?;
+    transfer.check(&kept, 0, 1, 10_000)?;
+    assert!(matches!(context.open_memory(&handle), Err(Error::Stale)));
+    PASSED
+}
+
+/// A read-only handle opens read-only, and any handle may.
+pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
+    if !harness.device().info().capabilities.read_only_memory {
+        return Ok(crate::Outcome::Skipped("read_only_memory"));
+    }
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    for len in [10_000, 5_000_000] {
+        let memory = context.allocate(len)?;
+        transfer.write(&memory, 0, &pattern(1, 10_000))?;
+        let handle = memory.handle_read_only()?;
+        assert!(handle.is_read_only());
+        peer.refused(format!("open-memory m {handle}"), "ReadOnly")?;
+        for handle in [handle, memory.handle()?] {
+            let words = peer.ask(format!("open-memory m {handle} read-only=yes"))?;
+            assert_eq!(words[2], "read-only");
+            peer.ask("check m 0 1 10000")?;
+            peer.refused("try-write m", "ReadOnly")?;
+            peer.ask("allocate own 10000")?;
+            peer.ask("queue q")?;
+            peer.refused("submit q fill m 7", "ReadOnly")?;
+            // It is a view, not a copy.
+            transfer.write(&memory, 0, &pattern(2, 10_000))?;
+            peer.ask("check m 0 2 10000")?;
+            transfer.write(&memory, 0, &pattern(1, 10_000))?;
+        }
+        // A read-only open does not stand in the way of a writable one.
+        peer.ask(format!("open-memory w {}", memory.handle()?))?;
+        peer.ask("write w 0 3 100")?;
+        peer.ask("check m 0 3 100")?;
+    }
+    PASSED
+}
+
+/// What is open read-only is mapped read-only: who writes there anyway gets a fault.
+pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict {
+    let capabilities = &harness.device().info().capabilities;
+    if !capabilities.read_only_memory {
+        return Ok(crate::Outcome::Skipped("read_only_memory"));
+    }
+    if !capabilities.host_accessible_memory {
+        return Ok(crate::Outcome::Skipped("host_accessible_memory"));
+    }
+    let context = harness.context()?;
+    for len in [1_000, 5_000_000] {
+        let memory = context.allocate(len)?;
+        memory.write(0, &pattern(1, 1_000))?;
+        for handle in [memory.handle_read_only()?, memory.handle()?] {
+            let peer = harness.peer()?;
+            let words = peer.ask(format!("open-memory m {handle} read-only=yes"))?;
+            let protection = procfs::protection(peer.pid(), words[0].parse()?)?;
+            assert_eq!(protection.as_deref(), Some("r--s"));
+            let refused = peer.ask("poke m 0").expect_err("it wrote");
+            assert_eq!(refused.kind, "Ended", "{refused}");
+            assert_eq!(peer.ended_by_signal()?, FAULT);
+        }
+        let mut first = [0; 1_000];
+        memory.read(0, &mut first)?;
+        assert_eq!(first[..], pattern(1, 1_000));
+        // The same write to memory that is open for writing is fine.
+        let peer = harness.peer()?;
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        peer.ask("poke m 0")?;
+    }
+    PASSED
+}
+
+/// Memory as typed elements and as words that several processes change at once.
+pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
+    const EACH: u64 = 200_000;
+    if !harness.device().info().capabilities.host_accessible_memory {
+        return Ok(crate::Outcome::Skipped("host_accessible_memory"));
+    }
+    let context = harness.context()?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let memory = context.allocate(64)?;
+    memory.typed::<u32>()?.write(0, &[0; 16])?;
+    let handle = memory.handle()?;
+    let mut adding = Vec::new();
+    for peer in [&one, &two] {
+        peer.ask(format!("open-memory m {handle}"))?;
+        adding.push(peer.begin(format!("add m {EACH}")));
+    }
+    let words = memory.bytes()?.atomics()?;
+    for _ in 0..EACH {
+        words[0].fetch_add(1, Ordering::Relaxed);
+    }
+    for peer in adding {
+        peer.reply(DEADLINE)?;
+    }
+    assert_eq!(words[0].load(Ordering::Relaxed), 3 * EACH);
+    let typed = memory.typed::<u64>()?;
+    assert_eq!(
+        (typed.len(), typed.get(0), typed.get(8)),
+        (8, Some(3 * EACH), None)
+    );
+    typed.set(7, u64::MAX)?;
+    assert!(typed.set(8, 0).is_err());
+    let view = context.open_memory_read_only(&handle)?;
+    assert_eq!(view.typed::<u64>()?.get(7), Some(u64::MAX));
+    assert!(matches!(view.bytes()?.atomics(), Err(Error::ReadOnly)));
+    assert!(matches!(
+        view.typed::<u64>()?.set(0, 1),
+        Err(Error::ReadOnly)
+    ));
+    // A part that is not aligned, or no whole number of elements.
+    let odd = context.open_memory(&memory.handle_at(4)?)?;
+    assert!(matches!(odd.typed::<u64>(), Err(Error::InvalidArgument(_))));
+    assert_eq!(odd.typed::<u32>()?.len(), 15);
+    PASSED
+}
+
+/// From a page to a gibibyte, first and last bytes, zero where nobody wrote in fresh segments.
+pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
+    // Without huge pages, so that a gibibyte takes no more memory than is touched.
+    let options = harness.options().huge_pages(false);
+    let context = crosshandle::Context::with_options(harness.device(), options)?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let sizes = [
+        1_usize,
+        64,
+        65,
+        4 << 10,
+        (64 << 10) + 1,
+        1 << 20,
+        2 << 20,
+        (2 << 20) + 1,
+        64 << 20,
+        1 << 30,
+    ];
+    for len in sizes {
+        let memory = context.allocate(len)?;
+        assert_eq!(memory.len(), len);
+        let part = len.min(1_000);
+        transfer.write(&memory, 0, &pattern(1, part))?;
+        transfer.write(&memory, len - part, &pattern(2, part))?;
+        let words = peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        assert_eq!(words[1].parse::<usize>()?, len);
+        peer.ask(format!("check m {} 2 {part}", len - part))?;
+        peer.ask(format!("write m 0 3 {part}"))?;
+        transfer.check(&memory, 0, 3, part)?;
+        peer.ask("close m")?;
+    }
+    PASSED
+}
+
+/// Without pooling an allocation has pages and a descriptor that no other one has.
+pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdict {
+    let options = harness.options().pooling(false);
+    let context = crosshandle::Context::with_options(harness.device(), options)?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let (one, two) = (context.allocate(100)?, context.allocate(100)?);
+    let before = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
+    peer.ask(format!("open-memory one {}", one.handle()?))?;
+    if context.device().to_string().starts_with("host") {
+        let after = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
+        assert_eq!(after, before + 1);
+        let page = context.device().info().granularity;
+        let apart = one.as_ptr().addr().abs_diff(two.as_ptr().addr());
+        assert!(apart >= page, "{apart} bytes apart");
+    }
+    peer.ask(format!("open-memory two {}", two.handle()?))?;
+    peer.ask("write one 0 1 100")?;
+    peer.ask("write two 0 2 100")?;
+    transfer.check(&one, 0, 1, 100)?;
+    transfer.check(&two, 0, 2, 100)?;
+    peer.ask("close one two")?;
+    if context.device().to_string().starts_with("host") {
+        let after = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
+        assert_eq!(after, before, "closing unmaps");
+    }
+    context.trim();
+    PASSED
+}
+
+/// What makes no sense is refused in words, and changes nothing.
+pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let invalid = |result: crosshandle::Result<()>, what: &str| match result {
+        Err(Error::InvalidArgument(message)) if !message.is_empty() => Ok(()),
+        other => Err(Failure::new(format!("{what}: {other:?}"))),
+    };
+    invalid(context.allocate(0).map(drop), "no bytes")?;
+    for align in [0, 3, 48, 4 << 20] {
+        let options = AllocationOptions::new(64).align(align);
+        invalid(context.allocate_with(options).map(drop), "alignment")?;
+    }
+    for len in [usize::MAX, isize::MAX as usize, 1 << 60, 1 << 48] {
+        let error = context.allocate(len).expect_err("so much memory");
+        assert!(
+            matches!(error, Error::OutOfMemory { .. } | Error::Driver { .. }),
+            "{len} bytes: {error:?}"
+        );
+    }
+    let memory = context.allocate(100)?;
+    invalid(memory.handle_at(100).map(drop), "handle at the end")?;
+    invalid(memory.range(50, 51).map(drop), "range")?;
+    invalid(memory.range(usize::MAX, 2).map(drop), "overflowing range")?;
+    let behind = memory.as_ptr().wrapping_add(100);
+    invalid(context.memory_handle(behind).map(drop), "behind the end")?;
+    invalid(context.memory_handle(std::ptr::null()).map(drop), "null")?;
+    let local = 5_u8;
+    invalid(
+        context.memory_handle(&raw const local).map(drop),
+        "a variable",
+    )?;
+    let start = memory.as_ptr();
+    drop(memory);
+    invalid(context.memory_handle(start).map(drop), "freed memory")?;
+    PASSED
+}

@@ -1,0 +1,281 @@
+//! Who keeps memory, and when it may be used again.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness, eventually};
+use crate::procfs;
+use crate::suite::PASSED;
+use crate::{Outcome, Transfer, Usage, pattern};
+use crosshandle::{Context, Error, Memory, MemoryHandle};
+use std::collections::HashSet;
+
+const LEN: usize = 100_000;
+
+/// What was freed stays as it was for those who have it open.
+pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    for (seed, len) in [(1, 100), (2, LEN), (3, 5_000_000)] {
+        let memory = context.allocate(len)?;
+        transfer.write(&memory, 0, &pattern(seed, 100))?;
+        peer.ask(format!("open-memory m{seed} {}", memory.handle()?))?;
+        drop(memory);
+        // The same sizes again, and other bytes in them.
+        for _ in 0..10 {
+            let next = context.allocate(len)?;
+            transfer.write(&next, 0, &pattern(99, 100))?;
+        }
+    }
+    for seed in 1..=3 {
+        peer.ask(format!("check m{seed} 0 {seed} 100"))?;
+        peer.ask(format!("write m{seed} 0 50 100"))?;
+    }
+    PASSED
+}
+
+/// A freed block comes back neither here nor in a handle while it is open anywhere, and does
+/// when it is not.
+pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let (one, two) = (harness.peer()?, harness.peer()?);
+    let memory = context.allocate(LEN)?;
+    let address = memory.as_ptr().addr();
+    let handle = memory.handle()?;
+    one.ask(format!("open-memory m {handle}"))?;
+    two.ask(format!("open-memory m {handle}"))?;
+    let own = context.open_memory(&handle)?;
+    drop(memory);
+    let absent = |when: &str| -> Result<(), Failure> {
+        let others: Result<Vec<Memory>, _> = (0..50).map(|_| context.allocate(LEN)).collect();
+        let reused = others?.iter().any(|m| m.as_ptr().addr() == address);
+        assert!(!reused, "used again {when}");
+        Ok(())
+    };
+    absent("while three have it open")?;
+    one.ask("close m")?;
+    absent("while two have it open")?;
+    drop(own);
+    absent("while one has it open")?;
+    two.ask("close m")?;
+    // Some of the freed ones are in the way: take them all.
+    let mut taken = Vec::new();
+    for _ in 0..60 {
+        taken.push(context.allocate(LEN)?);
+    }
+    assert!(
+        taken.iter().any(|memory| memory.as_ptr().addr() == address),
+        "it never came back"
+    );
+    PASSED
+}
+
+/// Exporting and freeing for ever takes no more memory than is open at a time.
+pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let mut addresses = HashSet::new();
+    for _ in 0..300 {
+        let memory = context.allocate(LEN)?;
+        addresses.insert(memory.as_ptr().addr());
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        drop(memory);
+        peer.ask("close m")?;
+    }
+    assert!(addresses.len() < 10, "{} blocks were used", addresses.len());
+    PASSED
+}
+
+/// Handles say what became of their memory.
+pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let memory = context.allocate(LEN)?;
+    let handle = memory.handle()?;
+    peer.ask(format!("open-memory m {handle}"))?;
+    drop(memory);
+    peer.refused(format!("open-memory n {handle}"), "Stale")?;
+    // A new allocation in the same place is another one.
+    peer.ask("close m")?;
+    let next = context.allocate(LEN)?;
+    let other = next.handle()?;
+    assert_ne!(handle, other);
+    peer.refused(format!("open-memory n {handle}"), "Stale")?;
+    peer.ask(format!("open-memory n {other}"))?;
+    // The context goes when its last object does.
+    drop(context);
+    peer.ask(format!("open-memory m {other}"))?;
+    drop(next);
+    eventually("a context's end is noticed", || {
+        match peer.ask(format!("open-memory o {other}")) {
+            Err(refused) if refused.kind == "ExporterGone" => Ok(true),
+            // Freed before the context went.
+            Err(refused) if refused.kind == "Stale" => Ok(false),
+            other => Err(Failure::new(format!("{other:?}"))),
+        }
+    })?;
+    // To a peer that never had anything of it, too; what is open stays open.
+    let stranger = harness.peer()?;
+    stranger.refused(format!("open-memory m {other}"), "ExporterGone")?;
+    peer.ask("write m 0 1 100")?;
+    peer.ask("check n 0 1 100")?;
+    PASSED
+}
+
+/// An importer that is killed holds nothing any more.
+pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    for _ in 0..10 {
+        let memory = context.allocate(LEN)?;
+        let address = memory.as_ptr().addr();
+        let peer = harness.peer()?;
+        peer.ask(format!("open-memory m {}", memory.handle()?))?;
+        drop(memory);
+        peer.kill();
+        // Kept, so that each allocation is another block.
+        let mut taken = Vec::new();
+        eventually("a dead importer's memory comes back", || {
+            taken.push(context.allocate(LEN)?);
+            let last = taken.last().map(|memory: &Memory| memory.as_ptr().addr());
+            Ok(last == Some(address))
+        })?;
+    }
+    PASSED
+}
+
+/// The exporter ends as a process should, or is killed: importers keep memory of every size.
+pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    for end in ["exit 0", "die", "abort"] {
+        let exporter = harness.peer()?;
+        let mut opened = Vec::new();
+        for (seed, len) in [(1, 100), (2, LEN), (3, 5_000_000)] {
+            exporter.ask(format!("allocate m {len}"))?;
+            exporter.ask(format!("write m 0 {seed} 100"))?;
+            let handle: MemoryHandle = exporter.ask("memory-handle m")?.remove(0).parse()?;
+            opened.push((seed, context.open_memory(&handle)?));
+        }
+        let ended = exporter.ask(end).expect_err("it ends");
+        assert_eq!(ended.kind, "Ended", "{ended}");
+        exporter.ended()?;
+        for (seed, memory) in &opened {
+            transfer.check(memory, 0, *seed, 100)?;
+            transfer.write(memory, 0, &pattern(9, 100))?;
+            transfer.check(memory, 0, 9, 100)?;
+        }
+    }
+    PASSED
+}
+
+/// A thousand rounds, and nobody has more descriptors, mappings or memory than before.
+pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
+    const KIB: usize = 1024;
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let round = |number: usize| -> Result<(), Failure> {
+        let small = context.allocate(1_000 + number % 7 * 10_000)?;
+        let large = context.allocate(3_000_000)?;
+        let event = context.create_event()?;
+        peer.ask(format!("open-memory s {}", small.handle()?))?;
+        peer.ask(format!("open-memory l {}", large.handle()?))?;
+        peer.ask(format!("open-event e {}", event.handle()?))?;
+        peer.ask("write l 0 1 100")?;
+        peer.ask("signal e")?;
+        event.wait_value_timeout(1, DEADLINE)?;
+        if number.is_multiple_of(2) {
+            drop((small, large, event));
+            peer.ask("close s l e")?;
+        } else {
+            peer.ask("close s l e")?;
+        }
+        Ok(())
+    };
+    // Until everything that is made once has been made.
+    (0..100).try_for_each(round)?;
+    let (own, other) = (Usage::of_self()?, peer.usage()?);
+    (100..1_100).try_for_each(round)?;
+    for (who, before, after) in [
+        ("exporter", own, Usage::of_self()?),
+        ("importer", other, peer.usage()?),
+    ] {
+        assert!(
+            after.descriptors <= before.descriptors + 2
+                && after.mappings <= before.mappings + 4
+                && after.resident <= before.resident + 8 * KIB,
+            "{who}: {before:?}, and a thousand rounds later {after:?}"
+        );
+    }
+    Ok(Outcome::Passed(format!(
+        "exporter {:?}, importer {:?}",
+        Usage::of_self()?,
+        peer.usage()?
+    )))
+}
+
+/// A context that is gone leaves no descriptors and mappings in its process.
+pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let round = || -> Result<(), Failure> {
+        let context = harness.context()?;
+        let memory = context.allocate(LEN)?;
+        let event = context.create_event()?;
+        peer.ask("context c")?;
+        peer.ask(format!("open-memory m {} context=c", memory.handle()?))?;
+        peer.ask(format!("open-event e {} context=c", event.handle()?))?;
+        peer.ask("allocate own 1000 context=c")?;
+        let handle: MemoryHandle = peer.ask("memory-handle own")?.remove(0).parse()?;
+        let opened = context.open_memory(&handle)?;
+        peer.ask("close m e own c")?;
+        drop(opened);
+        Ok(())
+    };
+    for _ in 0..3 {
+        round()?;
+    }
+    let (own, other) = (Usage::of_self()?, peer.usage()?);
+    for _ in 0..20 {
+        round()?;
+    }
+    // The exchange's thread lets go of a connection a moment after it hung up.
+    eventually("everything is given back", || {
+        let (now, there) = (Usage::of_self()?, peer.usage()?);
+        Ok(now.descriptors <= own.descriptors
+            && there.descriptors <= other.descriptors
+            && now.mappings <= own.mappings + 4
+            && there.mappings <= other.mappings + 4)
+    })
+    .map_err(|late| {
+        Failure::new(format!(
+            "{late}; {own:?} became {:?}, {other:?} became {:?}",
+            Usage::of_self(),
+            peer.usage()
+        ))
+    })?;
+    PASSED
+}
+
+/// Trimming gives freed large memory back to the system.
+pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
+    if !harness.device().to_string().starts_with("host") {
+        // Only the host's memory shows in /proc.
+        return Ok(Outcome::Unavailable(
+            "no view of the device's memory".into(),
+        ));
+    }
+    let context: Context = harness.context()?;
+    let own = std::process::id();
+    let before = procfs::mappings_named(own, "crosshandle-memory")?;
+    let memory: Result<Vec<_>, _> = (0..4).map(|_| context.allocate(10 << 20)).collect();
+    let addresses: Vec<_> = memory?.iter().map(|m| m.as_ptr().addr()).collect();
+    // Freed and kept: the next allocation of that size takes one of them.
+    let again = context.allocate(10 << 20)?;
+    assert!(addresses.contains(&again.as_ptr().addr()));
+    drop(again);
+    context.trim();
+    assert_eq!(procfs::mappings_named(own, "crosshandle-memory")?, before);
+    assert!(matches!(
+        context.memory_handle(std::ptr::without_provenance(addresses[0])),
+        Err(Error::InvalidArgument(_))
+    ));
+    PASSED
+}

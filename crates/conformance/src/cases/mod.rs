@@ -1,0 +1,16 @@
+//! The rules, a file per topic.
+
+pub(crate) mod events;
+pub(crate) mod exchange;
+pub(crate) mod faults;
+pub(crate) mod handles;
+pub(crate) mod hostile;
+pub(crate) mod impostor;
+pub(crate) mod limits;
+pub(crate) mod memory;
+pub(crate) mod memory_lifetime;
+pub(crate) mod physical;
+pub(crate) mod queues;
+pub(crate) mod random;
+pub(crate) mod stopped;
+pub(crate) mod timeline;

@@ -1,0 +1,200 @@
+//! Physical memory is shared without an address, and mapped where each process likes.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::Harness;
+use crate::procfs;
+use crate::suite::PASSED;
+use crate::{Outcome, pattern};
+use crosshandle::{Access, Error, PhysicalMemoryHandle, VirtualRange};
+
+/// SIGSEGV.
+const FAULT: i32 = 11;
+
+fn write(range: &VirtualRange, offset: usize, seed: u64) -> Result<(), Failure> {
+    range.with_bytes(offset, 1_000, |bytes| bytes.write(0, &pattern(seed, 1_000)))??;
+    Ok(())
+}
+
+fn has(range: &VirtualRange, offset: usize, seed: u64) -> Result<bool, Failure> {
+    let mut found = vec![0; 1_000];
+    range.with_bytes(offset, 1_000, |bytes| bytes.read(0, &mut found))??;
+    Ok(found == pattern(seed, 1_000))
+}
+
+fn host_accessible(harness: &Harness) -> bool {
+    harness.device().info().capabilities.host_accessible_memory
+}
+
+const NO_HOST_ACCESS: Verdict = Ok(Outcome::Skipped("host_accessible_memory"));
+
+/// One memory, mapped at several places in two processes: all see the same bytes.
+pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
+    if !host_accessible(harness) {
+        return NO_HOST_ACCESS;
+    }
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    let memory = context.create_physical_memory(3 * unit)?;
+    let range = context.reserve(8 * unit)?;
+    range.map(0, &memory, 0, 3 * unit, Access::ReadWrite)?;
+    range.map(4 * unit, &memory, unit, 2 * unit, Access::ReadWrite)?;
+    let mut first = vec![1; 3 * unit];
+    range.with_bytes(0, 3 * unit, |bytes| bytes.read(0, &mut first))??;
+    assert!(first.iter().all(|byte| *byte == 0), "fresh memory is zero");
+    // Aliases in one process.
+    write(&range, unit, 1)?;
+    assert!(has(&range, 4 * unit, 1)?);
+    // And in the other.
+    let words = peer.ask(format!("open-physical p {}", memory.handle()?))?;
+    assert_eq!(words[0].parse::<usize>()?, 3 * unit);
+    peer.ask(format!("reserve r {}", 4 * unit))?;
+    peer.ask(format!("map r {unit} p 0 {} read-write", 3 * unit))?;
+    peer.ask(format!("range-check r {} 1 1000", 2 * unit))?;
+    peer.ask(format!("range-write r {} 2 1000", 2 * unit))?;
+    assert!(has(&range, unit, 2)? && has(&range, 4 * unit, 2)?);
+    // From the peer to here.
+    peer.ask(format!("physical own {unit}"))?;
+    peer.ask(format!("map r 0 own 0 {unit} read-write"))?;
+    peer.ask("range-write r 0 3 1000")?;
+    let handle: PhysicalMemoryHandle = peer.ask("physical-handle own")?.remove(0).parse()?;
+    let opened = context.open_physical_memory(&handle)?;
+    range.map(7 * unit, &opened, 0, unit, Access::ReadWrite)?;
+    assert!(has(&range, 7 * unit, 3)?);
+    let refused = opened.handle();
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    PASSED
+}
+
+/// It lives while it is held, mapped or open anywhere.
+pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
+    if !host_accessible(harness) {
+        return NO_HOST_ACCESS;
+    }
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    let memory = context.create_physical_memory(unit)?;
+    let range = context.reserve(unit)?;
+    range.map(0, &memory, 0, unit, Access::ReadWrite)?;
+    let handle = memory.handle()?;
+    drop(memory);
+    // Still mapped, so it is still there to be opened.
+    peer.ask(format!("open-physical p {handle}"))?;
+    write(&range, 0, 1)?;
+    range.unmap(0, unit)?;
+    peer.ask(format!("reserve r {unit}"))?;
+    peer.ask(format!("map r 0 p 0 {unit} read-write"))?;
+    peer.ask("range-check r 0 1 1000")?;
+    peer.refused(format!("open-physical q {handle}"), "Stale")?;
+    // The mapping keeps it, too.
+    peer.ask("close p")?;
+    peer.ask("range-write r 0 2 1000")?;
+    peer.ask("range-check r 0 2 1000")?;
+    // And an exporter's death takes nothing away.
+    let victim = harness.peer()?;
+    victim.ask(format!("physical p {unit}"))?;
+    let handle: PhysicalMemoryHandle = victim.ask("physical-handle p")?.remove(0).parse()?;
+    let opened = context.open_physical_memory(&handle)?;
+    victim.kill();
+    range.map(0, &opened, 0, unit, Access::ReadWrite)?;
+    write(&range, 0, 3)?;
+    assert!(has(&range, 0, 3)?);
+    PASSED
+}
+
+/// Mappings are made, changed and taken away exactly; everything else is refused in words.
+pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let memory = context.create_physical_memory(4 * unit)?;
+    let range = context.reserve(8 * unit)?;
+    let all = Access::ReadWrite;
+    range.map(2 * unit, &memory, 0, 2 * unit, all)?;
+    let refused = |what: &str, result: crosshandle::Result<()>| match result {
+        Err(Error::InvalidArgument(message)) if !message.is_empty() => Ok(()),
+        other => Err(Failure::new(format!("{what}: {other:?}"))),
+    };
+    for len in [0, 1, unit - 1, unit + 1] {
+        refused("physical", context.create_physical_memory(len).map(drop))?;
+        refused("reserve", context.reserve(len).map(drop))?;
+        refused("map length", range.map(0, &memory, 0, len, all))?;
+    }
+    refused("map offset", range.map(1, &memory, 0, unit, all))?;
+    refused("memory offset", range.map(0, &memory, 1, unit, all))?;
+    refused("outside", range.map(7 * unit, &memory, 0, 2 * unit, all))?;
+    refused(
+        "overflow",
+        range.map(usize::MAX - unit + 1, &memory, 0, unit, all),
+    )?;
+    refused(
+        "more than there is",
+        range.map(4 * unit, &memory, 3 * unit, 2 * unit, all),
+    )?;
+    for offset in [unit, 2 * unit, 3 * unit] {
+        refused("overlap", range.map(offset, &memory, 0, 2 * unit, all))?;
+    }
+    refused("around", range.map(unit, &memory, 0, 4 * unit, all))?;
+    for (offset, len) in [
+        (0, unit),
+        (2 * unit, unit),
+        (3 * unit, unit),
+        (2 * unit, 3 * unit),
+    ] {
+        refused("unmap", range.unmap(offset, len))?;
+        refused("access", range.set_access(offset, len, Access::ReadOnly))?;
+    }
+    assert_eq!(range.access(2 * unit - 1), None);
+    assert_eq!(range.access(2 * unit), Some(all));
+    assert_eq!(range.access(4 * unit - 1), Some(all));
+    assert_eq!(range.access(4 * unit), None);
+    refused("across", range.with_bytes(4 * unit - 1, 2, |_| ()))?;
+    refused("unmapped", range.with_bytes(0, 1, |_| ()))?;
+    range.unmap(2 * unit, 2 * unit)?;
+    refused("twice", range.unmap(2 * unit, 2 * unit))?;
+    range.map(unit, &memory, 0, 4 * unit, all)?;
+    PASSED
+}
+
+/// Access is that of the mapping, and of a read-only open never more than reading.
+pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
+    if !host_accessible(harness) {
+        return NO_HOST_ACCESS;
+    }
+    if !harness.device().info().capabilities.read_only_memory {
+        return Ok(Outcome::Skipped("read_only_memory"));
+    }
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let memory = context.create_physical_memory(unit)?;
+    for handle in [memory.handle_read_only()?, memory.handle()?] {
+        let peer = harness.peer()?;
+        if handle.is_read_only() {
+            peer.refused(format!("open-physical p {handle}"), "ReadOnly")?;
+        }
+        peer.ask(format!("open-physical p {handle} read-only=yes"))?;
+        let words = peer.ask(format!("reserve r {unit}"))?;
+        let map = |access: &str| format!("map r 0 p 0 {unit} {access}");
+        peer.refused(map("read-write"), "ReadOnly")?;
+        peer.ask(map("read-only"))?;
+        peer.refused(format!("set-access r 0 {unit} read-write"), "ReadOnly")?;
+        peer.refused("range-write r 0 1 10", "ReadOnly")?;
+        let protection = procfs::protection(peer.pid(), words[0].parse()?)?;
+        assert_eq!(protection.as_deref(), Some("r--s"));
+        let ended = peer.ask("range-poke r 0").expect_err("it wrote");
+        assert_eq!(ended.kind, "Ended", "{ended}");
+        assert_eq!(peer.ended_by_signal()?, FAULT);
+    }
+    // Changed and changed back.
+    let peer = harness.peer()?;
+    peer.ask(format!("open-physical p {}", memory.handle()?))?;
+    peer.ask(format!("reserve r {unit}"))?;
+    peer.ask(format!("map r 0 p 0 {unit} read-only"))?;
+    peer.refused("range-write r 0 1 10", "ReadOnly")?;
+    peer.ask(format!("set-access r 0 {unit} read-write"))?;
+    peer.ask("range-poke r 0")?;
+    peer.ask(format!("set-access r 0 {unit} read-only"))?;
+    let ended = peer.ask("range-poke r 0").expect_err("it wrote");
+    assert_eq!(ended.kind, "Ended", "{ended}");
+    PASSED
+}

@@ -1,0 +1,339 @@
+//! Queues run commands beside the host, in the order asked for.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::suite::PASSED;
+use crate::{Transfer, pattern};
+use crosshandle::{Command, Context, Error, Event, Memory, Queue, QueueOrder};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const ORDERS: [QueueOrder; 2] = [QueueOrder::InOrder, QueueOrder::OutOfOrder];
+const LEN: usize = 200_000;
+
+fn memory(context: &Context, transfer: &Transfer, seed: u64) -> Result<Memory, Failure> {
+    let memory = context.allocate(LEN)?;
+    transfer.write(&memory, 0, &pattern(seed, LEN))?;
+    Ok(memory)
+}
+
+/// Holds a queue up until an event is signalled.
+fn hold(queue: &Queue, gate: &Event) -> Result<(), Failure> {
+    queue.submit(Command::barrier().after_value(gate, gate.value() + 1))?;
+    Ok(())
+}
+
+/// Copies between memory of this process and of another one, seen by both.
+pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    for order in ORDERS {
+        let queue = context.create_queue_with(order)?;
+        assert_eq!(queue.order(), order);
+        let (mine, done) = (memory(&context, &transfer, 1)?, context.create_event()?);
+        peer.ask(format!("allocate theirs {LEN}"))?;
+        let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
+        let theirs = context.open_memory(&handle)?;
+        peer.ask(format!("open-event done {}", done.handle()?))?;
+        queue.submit(Command::copy(theirs.all(), mine.all())?.signal(&done))?;
+        peer.ask("wait-value done 1 10000")?;
+        peer.ask(format!("check theirs 0 1 {LEN}"))?;
+        // A part of it, and small.
+        peer.ask("write theirs 0 2 1000")?;
+        let (to, from) = (mine.range(77, 1_000)?, theirs.range(0, 1_000)?);
+        queue.submit(Command::copy(to, from)?.signal(&done))?;
+        done.wait_timeout(DEADLINE)?;
+        transfer.check(&mine, 77, 2, 1_000)?;
+        // By the peer's queue, into this process.
+        peer.ask(format!("open-memory mine {}", mine.handle()?))?;
+        peer.ask("queue q")?;
+        peer.ask(format!("write theirs 0 3 {LEN}"))?;
+        peer.ask("submit q copy mine theirs signal=done")?;
+        done.wait_value_timeout(3, DEADLINE)?;
+        transfer.check(&mine, 0, 3, LEN)?;
+    }
+    PASSED
+}
+
+/// Source and destination may overlap, in both directions, short and long.
+pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let queue = context.create_queue()?;
+    for (to, from, len) in [
+        (10, 0, 1_000),
+        (0, 10, 1_000),
+        (10, 0, LEN - 10),
+        (0, 10, LEN - 10),
+        (5, 5, 100),
+        (0, 0, 0),
+    ] {
+        let memory = memory(&context, &transfer, 4)?;
+        let mut wanted = pattern(4, LEN);
+        wanted.copy_within(from..from + len, to);
+        queue.submit(Command::copy(
+            memory.range(to, len)?,
+            memory.range(from, len)?,
+        )?)?;
+        queue.finish_timeout(DEADLINE)?;
+        assert!(
+            transfer.read(&memory, 0, LEN)? == wanted,
+            "{len} bytes from {from} to {to}"
+        );
+    }
+    PASSED
+}
+
+/// Patterns of 1 to 17 bytes, over short and long ranges at odd places.
+pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let queue = context.create_queue()?;
+    let memory = memory(&context, &transfer, 5)?;
+    for size in 1..=17 {
+        let repeated = pattern(size as u64, size);
+        for times in [0, 1, 2, 3, 100, 10_000] {
+            let len = size * times;
+            let wanted: Vec<u8> = repeated.iter().copied().cycle().take(len).collect();
+            let before = transfer.read(&memory, 0, LEN)?;
+            queue.submit(Command::fill(memory.range(3, len)?, &repeated)?)?;
+            queue.finish_timeout(DEADLINE)?;
+            let after = transfer.read(&memory, 0, LEN)?;
+            assert!(after[3..3 + len] == wanted, "{times} times {size} bytes");
+            assert!(after[..3] == before[..3] && after[3 + len..] == before[3 + len..]);
+        }
+    }
+    for (len, bytes) in [(10, &[1, 2, 3][..]), (10, &[])] {
+        let refused = Command::fill(memory.range(0, len)?, bytes).map(drop);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    }
+    PASSED
+}
+
+/// Rows of a matrix go to the rows of another one, and nothing else is touched.
+pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let queue = context.create_queue()?;
+    for (width, rows, to_pitch, from_pitch) in [
+        (100, 50, 128, 300),
+        (1_000, 150, 1_000, 1_300),
+        (7, 1, 7, 7),
+        (5, 0, 5, 5),
+    ] {
+        let (to, from) = (
+            memory(&context, &transfer, 6)?,
+            memory(&context, &transfer, 7)?,
+        );
+        let (mut wanted, source) = (pattern(6, LEN), pattern(7, LEN));
+        for row in 0..rows {
+            let (a, b) = (row * to_pitch, row * from_pitch);
+            wanted[a..a + width].copy_from_slice(&source[b..b + width]);
+        }
+        let command = Command::copy_2d(to.all(), to_pitch, from.all(), from_pitch, width, rows)?;
+        queue.submit(command)?;
+        queue.finish_timeout(DEADLINE)?;
+        assert!(transfer.read(&to, 0, LEN)? == wanted, "{width} × {rows}");
+    }
+    let memory = memory(&context, &transfer, 8)?;
+    let all = || memory.all();
+    for (to_pitch, from_pitch, width, rows) in [
+        (9, 10, 10, 2),
+        (10, 9, 10, 2),
+        (LEN, LEN, 1, 3),
+        (usize::MAX, 10, 10, 3),
+        (10, 10, 10, usize::MAX),
+    ] {
+        let refused = Command::copy_2d(all(), to_pitch, all(), from_pitch, width, rows).map(drop);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{to_pitch} {rows}"
+        );
+    }
+    let refused = Command::copy(memory.range(0, 10)?, memory.range(0, 11)?).map(drop);
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    PASSED
+}
+
+/// In order: one after the other, whatever they wait for.
+pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let gate = context.create_event()?;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    hold(&queue, &gate)?;
+    for number in 0..100 {
+        let seen = Arc::clone(&seen);
+        queue.submit(Command::call(move || {
+            seen.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(number);
+            Ok::<_, Error>(())
+        }))?;
+    }
+    assert!(!queue.is_idle());
+    let late = queue.finish_timeout(Duration::from_millis(20));
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    gate.signal()?;
+    queue.flush()?;
+    queue.finish_timeout(DEADLINE)?;
+    assert!(queue.is_idle());
+    let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(seen.iter().copied().eq(0..100), "{seen:?}");
+    PASSED
+}
+
+/// Out of order: what waits holds up nothing but what comes behind a barrier.
+pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
+    let peer = harness.peer()?;
+    let (gate, first, second, third) = (
+        context.create_event()?,
+        context.create_event()?,
+        context.create_event()?,
+        context.create_event()?,
+    );
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    let call = || Command::call(|| Ok::<_, Error>(()));
+    queue.submit(call().after_value(&gate, 1).signal(&first))?;
+    queue.submit(call().signal(&second))?;
+    second.wait_timeout(DEADLINE)?;
+    assert!(!first.try_wait()?);
+    queue.submit(Command::barrier())?;
+    queue.submit(call().signal(&third))?;
+    let late = third.wait_timeout(Duration::from_millis(20));
+    assert!(matches!(late, Err(Error::TimedOut(_))), "past a barrier");
+    peer.ask("signal gate")?;
+    third.wait_timeout(DEADLINE)?;
+    assert!(
+        first.try_wait()?,
+        "a barrier comes after what was before it"
+    );
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// Wait lists: of several events, across queues and processes, fixed at submission.
+pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    for order in ORDERS {
+        let (one, two) = (context.create_queue_with(order)?, context.create_queue()?);
+        let events: Result<Vec<Event>, _> = (0..4).map(|_| context.create_event()).collect();
+        let events = events?;
+        let [a, b, c, done] = &events[..] else {
+            return Err(Failure::new("four events"));
+        };
+        peer.ask(format!("open-event a {}", a.handle()?))?;
+        peer.ask(format!("open-event c {}", c.handle()?))?;
+        peer.ask("queue q")?;
+        // a: future; b: the other queue's, that waits for a; c: the peer's, that waits for a.
+        two.submit(Command::barrier().after_value(a, 1).signal(b))?;
+        peer.ask("submit q barrier after-value=a:1 signal=c")?;
+        let seen = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&seen);
+        let call = Command::call(move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        });
+        one.submit(
+            call.after(a)
+                .after_value(a, 1)
+                .after(b)
+                .after(c)
+                .signal(done),
+        )?;
+        // Signalled later than submitted: no part of the wait.
+        let late = done.wait_timeout(Duration::from_millis(20));
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        assert_eq!(seen.load(Ordering::SeqCst), 0);
+        peer.ask("signal a")?;
+        done.wait_timeout(DEADLINE)?;
+        assert_eq!(seen.load(Ordering::SeqCst), 1);
+        assert!(b.try_wait()? && c.try_wait()?);
+        one.signal(done)?;
+        two.wait(done)?;
+        two.finish_timeout(DEADLINE)?;
+        assert_eq!(done.value(), 2);
+    }
+    PASSED
+}
+
+/// An error or a panic of a command reaches its event, in every process, and its dependents.
+pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    for order in ORDERS {
+        let queue = context.create_queue_with(order)?;
+        let (event, next) = (context.create_event()?, context.create_event()?);
+        peer.ask(format!("open-event e {}", event.handle()?))?;
+        peer.ask("queue q")?;
+        // Here, seen there.
+        queue.submit(Command::call(|| Err::<(), _>("no paper")).signal(&event))?;
+        queue.submit(Command::barrier().after(&event).signal(&next))?;
+        let failed = event.wait_timeout(DEADLINE).expect_err("it failed");
+        assert!(failed.to_string().contains("no paper"), "{failed}");
+        assert!(next.wait_timeout(DEADLINE).is_err());
+        peer.refused("wait e 10000", "CommandFailed")?;
+        assert_eq!(peer.ask("status e")?[2], "CommandFailed");
+        // There, seen here.
+        for work in ["fail paper", "panic"] {
+            peer.ask(format!("submit q {work} signal=e"))?;
+            let failed = event.wait_timeout(DEADLINE);
+            assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+        }
+        let panics = Command::call(|| -> Result<(), Error> { panic!("as asked") });
+        queue.submit(panics.signal(&next))?;
+        let failed = next.wait_timeout(DEADLINE);
+        assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+        // What comes after is no worse for it.
+        event.signal()?;
+        event.wait_timeout(DEADLINE)?;
+        peer.ask("wait e 1000")?;
+        queue.finish_timeout(DEADLINE)?;
+        peer.ask("finish q 10000")?;
+    }
+    PASSED
+}
+
+/// The error of a command without an event comes from `finish`, once.
+pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    queue.submit(Command::call(|| Err::<(), _>("first")))?;
+    queue.submit(Command::call(|| Err::<(), _>("second")))?;
+    let told = queue.finish_timeout(DEADLINE).expect_err("two failed");
+    assert!(told.to_string().contains("first"), "{told}");
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// What was submitted runs on when its queue is dropped, and keeps its memory and events.
+pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let (gate, done) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("allocate theirs {LEN}"))?;
+    let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
+    let queue = context.create_queue()?;
+    hold(&queue, &gate)?;
+    {
+        let source = memory(&context, &transfer, 9)?;
+        let target = context.open_memory(&handle)?;
+        queue.submit(Command::copy(target.all(), source.all())?.signal(&done))?;
+    }
+    drop(queue);
+    // The freed source is not handed out while the command still needs it.
+    for _ in 0..10 {
+        memory(&context, &transfer, 10)?;
+    }
+    assert!(!done.try_wait()?);
+    gate.signal()?;
+    done.wait_timeout(DEADLINE)?;
+    peer.ask(format!("check theirs 0 9 {LEN}"))?;
+    PASSED
+}

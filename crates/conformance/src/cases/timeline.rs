@@ -1,0 +1,163 @@
+//! Values of events: they only grow, and every wait belongs to one of them.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::suite::PASSED;
+use crosshandle::{Command, Error, Event, EventHandle};
+use std::time::Duration;
+
+/// `signal_value` completes all values up to its own, for waiters of any process.
+pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let event = context.create_event()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    let waiters = [
+        peer.begin_and_sleep("wait-value e 1")?,
+        peer.begin_and_sleep("wait-value e 500")?,
+        peer.begin_and_sleep("wait-value e 1000")?,
+    ];
+    let beyond = peer.begin_and_sleep("wait-value e 1001")?;
+    event.signal_value(1000)?;
+    for waiter in waiters {
+        waiter.reply(DEADLINE)?;
+    }
+    assert!(!beyond.is_answered());
+    assert_eq!(peer.ask("value e")?, ["1000"]);
+    peer.ask("signal-value e 1001")?;
+    beyond.reply(DEADLINE)?;
+    event.wait_value_timeout(1001, DEADLINE)?;
+    assert_eq!(event.signal()?, 1002);
+    PASSED
+}
+
+/// A value that was reached cannot be reached again, nor one before it.
+pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let event = context.create_event()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    event.signal_value(10)?;
+    for value in [0, 1, 9, 10] {
+        let refused = event.signal_value(value);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{value}");
+        peer.refused(format!("signal-value e {value}"), "InvalidArgument")?;
+    }
+    assert_eq!(event.value(), 10);
+    let far = event.signal_value(10 + (1 << 31)).expect_err("too far");
+    assert!(matches!(far, Error::InvalidArgument(_)), "{far:?}");
+    let end = event.signal_value(u64::MAX).expect_err("beyond the end");
+    assert!(!end.to_string().is_empty());
+    // Far ahead in steps, so far that the lower halves of the numbers wrap.
+    let step = 1 << 28;
+    for leap in 1..=40_u64 {
+        event.signal_value(leap * step)?;
+        peer.ask(format!("wait-value e {} 10000", leap * step))?;
+        peer.ask("signal e")?;
+        event.wait_value_timeout(leap * step + 1, DEADLINE)?;
+        assert!(!event.try_wait_value(leap * step + 2)?);
+        assert!(event.try_wait_value(1)?);
+    }
+    PASSED
+}
+
+/// More signals under way than the ring has words, from several queues and processes, finished in
+/// an order of their own: each wait ends with its own signal, none before.
+pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
+    const PEERS: usize = 3;
+    const QUEUES: usize = 5;
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let handle = event.handle()?;
+    let peers: Result<Vec<_>, Failure> = (0..PEERS).map(|_| harness.peer()).collect();
+    let peers = peers?;
+    let watcher = harness.peer()?;
+    watcher.ask(format!("open-event e {handle}"))?;
+    // Each queue holds one signal back behind a gate of this process.
+    let mut gates: Vec<(u64, Event)> = Vec::new();
+    for queue in 0..QUEUES {
+        for peer in &peers {
+            let gate = context.create_event()?;
+            if queue == 0 {
+                peer.ask(format!("open-event e {handle}"))?;
+            }
+            peer.ask(format!("open-event gate{queue} {}", gate.handle()?))?;
+            peer.ask(format!("queue q{queue}"))?;
+            peer.ask(format!(
+                "submit q{queue} barrier after-value=gate{queue}:1 signal=e"
+            ))?;
+            gates.push((event.value(), gate));
+        }
+    }
+    let all = (PEERS * QUEUES) as u64;
+    assert_eq!(event.value(), all);
+    let waits: Result<Vec<_>, Failure> = (1..=all)
+        .map(|value| watcher.begin_and_sleep(format!("wait-value e {value}")))
+        .collect();
+    let mut waits: Vec<_> = waits?.into_iter().map(Some).collect();
+    // From the last to the first: what shares a word must wait for its turn.
+    let mut open = vec![false; gates.len()];
+    for (value, gate) in gates.iter().rev() {
+        gate.signal()?;
+        open[*value as usize - 1] = true;
+        std::thread::sleep(Duration::from_millis(1));
+        for (place, wait) in waits.iter_mut().enumerate() {
+            let turn_has_come = (0..=place).rev().step_by(7).all(|before| open[before]);
+            if !turn_has_come {
+                let waits = wait.as_ref().is_some_and(|wait| !wait.is_answered());
+                assert!(waits, "signal {} ended too early", place + 1);
+                assert!(!event.try_wait_value(place as u64 + 1)?);
+            } else if let Some(wait) = wait.take() {
+                wait.reply(DEADLINE)?;
+            }
+        }
+    }
+    event.wait_timeout(DEADLINE)?;
+    let status = event.status();
+    assert_eq!((status.submitted, status.completed), (all, all));
+    PASSED
+}
+
+/// A queue waits for a value that nobody has submitted yet, in another process.
+pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    peer.ask("event e")?;
+    let handle: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
+    let event = context.open_event(&handle)?;
+    let (done, queue) = (context.create_event()?, context.create_queue()?);
+    queue.submit(Command::barrier().after_value(&event, 3).signal(&done))?;
+    for number in 1..=3 {
+        assert!(!done.try_wait()?, "after {} signals", number - 1);
+        peer.ask("signal e")?;
+    }
+    done.wait_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// Many processes in turns, one relay: each waits for its own values and signals the next.
+pub(crate) fn relay(harness: &Harness) -> Verdict {
+    const PEERS: usize = 4;
+    const ROUNDS: u64 = 100;
+    let context = harness.context()?;
+    let events: Result<Vec<Event>, _> = (0..=PEERS).map(|_| context.create_event()).collect();
+    let events = events?;
+    let peers: Result<Vec<_>, Failure> = (0..PEERS).map(|_| harness.peer()).collect();
+    let peers = peers?;
+    let mut runners = Vec::new();
+    for (peer, pair) in peers.iter().zip(events.windows(2)) {
+        peer.ask(format!("open-event from {}", pair[0].handle()?))?;
+        peer.ask(format!("open-event to {}", pair[1].handle()?))?;
+        runners.push(peer.begin(format!("ping-pong from to {ROUNDS}")));
+    }
+    let end = &events[PEERS];
+    for round in 1..=ROUNDS {
+        events[0].signal()?;
+        end.wait_value_timeout(round, DEADLINE)?;
+    }
+    for runner in runners {
+        runner.reply(DEADLINE)?;
+    }
+    assert_eq!(end.value(), ROUNDS);
+    PASSED
+}

@@ -1,0 +1,28 @@
+//! One suite for every backend: what sharing between processes promises, tested with processes.
+//!
+//! A [`Case`] is one rule. It gets a [`Harness`], which names the device under test and starts
+//! *peers*: processes that run the program `crosshandle-peer` and do what they are told, line by
+//! line. Every answer has a deadline, and a peer that is late is killed, so that no case hangs.
+//!
+//! The tests of this package run the suite on the host, each case as a test of its own. The
+//! program `conformance DEVICE` runs it on any device and needs nothing but `crosshandle-peer`
+//! beside it.
+
+mod cases;
+mod failure;
+mod harness;
+mod pattern;
+mod peer;
+mod procfs;
+mod raw;
+mod suite;
+mod tamper;
+mod transfer;
+
+pub use failure::{Failure, Verdict};
+pub use harness::Harness;
+pub use pattern::pattern;
+pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
+pub use procfs::Usage;
+pub use suite::{Case, Outcome, find, run, suite};
+pub use transfer::Transfer;

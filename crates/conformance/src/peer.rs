@@ -1,0 +1,389 @@
+//! Another process, seen from the suite.
+
+use crate::failure::Failure;
+use crate::harness::{DEADLINE, Harness, eventually};
+use crate::procfs::{self, Usage};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How a peer is started.
+#[derive(Clone, Default)]
+pub struct PeerOptions {
+    user: Option<u32>,
+    variables: Vec<(OsString, OsString)>,
+    without_directory: bool,
+    wrapper: Vec<String>,
+}
+
+impl PeerOptions {
+    /// As this process, in the case's socket directory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As another user.
+    pub fn user(mut self, id: u32) -> Self {
+        self.user = Some(id);
+        self
+    }
+
+    /// With an environment variable.
+    pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Its contexts don't get the case's socket directory as an option.
+    pub fn without_directory(mut self) -> Self {
+        self.without_directory = true;
+        self
+    }
+
+    /// Started by another program, as `unshare --pid` would.
+    pub fn wrapper(mut self, words: &[&str]) -> Self {
+        self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+}
+
+/// What a peer was refused.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The name of the error's variant.
+    pub kind: String,
+    /// The error in words.
+    pub message: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a peer got {}: {}", self.kind, self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A peer's answer: words, or an error.
+pub type Reply = Result<Vec<String>, Refused>;
+
+#[derive(Default)]
+struct Inbox {
+    replies: HashMap<u64, Reply>,
+    /// Threads that have begun what was asked, by question.
+    begun: HashMap<u64, u32>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    complaints: Mutex<String>,
+}
+
+impl Shared {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, line: &str) {
+        let mut words = line.split(' ');
+        let number = words.next().and_then(|word| word.parse().ok());
+        let mut inbox = self.inbox();
+        match (number, words.next()) {
+            (Some(number), Some("ok")) => {
+                let words = words.map(str::to_owned).collect();
+                inbox.replies.insert(number, Ok(words));
+            }
+            (Some(number), Some("err")) => {
+                let kind = words.next().unwrap_or_default().to_owned();
+                let message = words.collect::<Vec<_>>().join(" ");
+                inbox.replies.insert(number, Err(Refused { kind, message }));
+            }
+            (Some(number), Some("begun")) => {
+                let thread = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+                inbox.begun.insert(number, thread);
+            }
+            _ => {}
+        }
+        drop(inbox);
+        self.changed.notify_all();
+    }
+}
+
+/// A process that does what it is told. Killed on drop.
+pub struct Peer {
+    child: Mutex<Child>,
+    pid: u32,
+    input: Mutex<Option<ChildStdin>>,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+/// A question whose answer is still to come.
+#[must_use]
+pub struct Pending<'a> {
+    peer: &'a Peer,
+    number: u64,
+    question: String,
+}
+
+impl Peer {
+    pub(crate) fn start(harness: &Harness, options: PeerOptions) -> Result<Self, Failure> {
+        let program = match options.user {
+            // Where the suite was built, another user may have no business.
+            Some(_) => harness.public_program()?,
+            None => harness.program().to_owned(),
+        };
+        let mut words = options.wrapper.into_iter();
+        let mut command = match words.next() {
+            None => Command::new(program),
+            Some(wrapper) => {
+                let mut command = Command::new(wrapper);
+                command.args(words).arg(program);
+                command
+            }
+        };
+        command.arg(harness.device_name());
+        if !options.without_directory {
+            command.arg(harness.directory());
+        }
+        command.envs(options.variables);
+        if let Some(user) = options.user {
+            command.uid(user).gid(user);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format!("starting {command:?}: {error}")))?;
+        let shared = Arc::new(Shared::default());
+        let output = child.stdout.take().ok_or(Failure::new("no output"))?;
+        let errors = child.stderr.take().ok_or(Failure::new("no errors"))?;
+        let input = child.stdin.take();
+        let listener = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                listener.take(&line);
+            }
+            listener.inbox().closed = true;
+            listener.changed.notify_all();
+        });
+        let listener = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                let complaints = &listener.complaints;
+                let mut text = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+                text.push_str(&line);
+                text.push('\n');
+            }
+        });
+        Ok(Self {
+            pid: child.id(),
+            child: Mutex::new(child),
+            input: Mutex::new(input),
+            shared,
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// Its process id. Behind a wrapper, that of the wrapper.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the peer was refused; also if it is late or has ended.
+    #[track_caller]
+    pub fn ask(&self, question: impl fmt::Display) -> Reply {
+        self.start_asking(&question.to_string(), "").reply(DEADLINE)
+    }
+
+    /// Has the peer do something in a thread of its own.
+    pub fn begin(&self, question: impl fmt::Display) -> Pending<'_> {
+        self.start_asking(&question.to_string(), "&")
+    }
+
+    /// Has the peer do something in a thread of its own, and waits until that thread sleeps.
+    ///
+    /// # Errors
+    /// If it doesn't fall asleep.
+    #[track_caller]
+    pub fn begin_and_sleep(&self, question: impl fmt::Display) -> Result<Pending<'_>, Failure> {
+        let pending = self.begin(question);
+        let thread = pending.begun()?;
+        eventually("a peer falls asleep", || {
+            Ok(procfs::is_asleep(self.pid, thread)?)
+        })?;
+        Ok(pending)
+    }
+
+    /// Asks what must be refused with this kind of error.
+    ///
+    /// # Errors
+    /// If it isn't.
+    #[track_caller]
+    pub fn refused(&self, question: impl fmt::Display, kind: &str) -> Result<Refused, Failure> {
+        let question = question.to_string();
+        match self.ask(&question) {
+            Err(refused) if refused.kind == kind => Ok(refused),
+            Err(refused) => Err(Failure::new(format!(
+                "{question:?} should be refused with {kind}, but {refused}"
+            ))),
+            Ok(words) => Err(Failure::new(format!(
+                "{question:?} should be refused with {kind}, but the answer is {words:?}"
+            ))),
+        }
+    }
+
+    fn start_asking(&self, question: &str, mark: &str) -> Pending<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(input) = &mut *input {
+            // If it has ended, the answer says so.
+            let _ = input.write_all(format!("{mark}{number} {question}\n").as_bytes());
+        }
+        Pending {
+            peer: self,
+            number,
+            question: question.to_owned(),
+        }
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// If it has ended.
+    #[track_caller]
+    pub fn usage(&self) -> Result<Usage, Failure> {
+        Ok(Usage::of(self.pid)?)
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn send(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid as i32) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone; when it was sent.
+    pub fn kill(&self) -> Instant {
+        let sent = Instant::now();
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.kill();
+        let _ = child.wait();
+        sent
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// If it doesn't in time.
+    #[track_caller]
+    pub fn ended(&self) -> Result<ExitStatus, Failure> {
+        let mut status = None;
+        eventually("a peer ends", || {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            status = child.try_wait()?;
+            Ok(status.is_some())
+        })?;
+        status.ok_or_else(|| Failure::new("no status"))
+    }
+
+    /// The signal that ended it.
+    ///
+    /// # Errors
+    /// If it hasn't ended, or by itself.
+    #[track_caller]
+    pub(crate) fn ended_by_signal(&self) -> Result<i32, Failure> {
+        let status = self.ended()?;
+        status
+            .signal()
+            .ok_or_else(|| Failure::new(format!("it ended with {status}")))
+    }
+
+    /// What it has written to standard error.
+    pub(crate) fn complaints(&self) -> String {
+        let complaints = &self.shared.complaints;
+        let text = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        text.trim().to_owned()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Pending<'_> {
+    fn wait<T>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> Result<T, Refused> {
+        let end = Instant::now() + limit;
+        let mut inbox = self.peer.shared.inbox();
+        loop {
+            if let Some(found) = look(&mut inbox) {
+                return Ok(found);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let kind = match (inbox.closed, left.is_zero()) {
+                (true, _) => "Ended",
+                (false, true) => "Late",
+                (false, false) => {
+                    let changed = &self.peer.shared.changed;
+                    (inbox, _) = changed
+                        .wait_timeout(inbox, left)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+            };
+            drop(inbox);
+            if kind == "Late" {
+                self.peer.kill();
+            }
+            return Err(Refused {
+                kind: kind.to_owned(),
+                message: format!(
+                    "no answer to {:?} within {limit:?}; it said: {}",
+                    self.question,
+                    self.peer.complaints()
+                ),
+            });
+        }
+    }
+
+    /// The answer, which must come within `limit`.
+    ///
+    /// # Errors
+    /// What the peer was refused; `Late` (then it was killed) and `Ended`.
+    pub fn reply(self, limit: Duration) -> Reply {
+        self.wait(limit, |inbox| inbox.replies.remove(&self.number))?
+    }
+
+    /// The thread that does what was asked, once it runs.
+    ///
+    /// # Errors
+    /// As [`reply`](Self::reply).
+    pub fn begun(&self) -> Result<u32, Refused> {
+        self.wait(DEADLINE, |inbox| inbox.begun.remove(&self.number))
+    }
+
+    /// Whether the answer is there.
+    pub fn is_answered(&self) -> bool {
+        self.peer.shared.inbox().replies.contains_key(&self.number)
+    }
+}

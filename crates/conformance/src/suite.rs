@@ -1,0 +1,201 @@
+//! The list of cases, and how one is run.
+
+use crate::failure::Verdict;
+use crate::harness::Harness;
+use crosshandle::Capabilities;
+
+/// One rule that every backend keeps.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// `topic::rule`.
+    pub name: &'static str,
+    body: fn(&Harness) -> Verdict,
+}
+
+/// How a case ended well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The rule holds. The text holds what was measured on the way, if anything.
+    Passed(String),
+    /// The device says that it cannot do this (the name of the capability).
+    Skipped(&'static str),
+    /// The machine does not let the test set up its scene (what it refused).
+    Unavailable(String),
+}
+
+/// The end of a case with nothing to tell.
+pub(crate) const PASSED: Verdict = Ok(Outcome::Passed(String::new()));
+
+/// Calls a macro with every case: `topic { rule… }…`.
+#[macro_export]
+macro_rules! for_each_case {
+    ($callback:ident) => {
+        $callback! {
+            memory {
+                both_sides_write
+                every_kind_is_shared
+                alignment_is_kept
+                handles_start_anywhere_inside
+                opens_close_independently
+                rounds_of_get_open_close
+                opens_in_its_own_process
+                read_only_is_enforced
+                read_only_mapping_cannot_be_written
+                typed_and_atomic_views
+                all_sizes_up_to_a_gibibyte
+                without_pooling_allocations_are_apart
+                bad_arguments_are_refused
+            }
+            memory_lifetime {
+                importers_keep_what_was_freed
+                blocks_return_when_closed
+                exported_memory_is_recycled
+                handles_outlive_nothing
+                killed_importers_hold_nothing
+                importers_outlive_the_exporter
+                rounds_leave_nothing_behind
+                contexts_leave_nothing_behind
+                trim_gives_memory_back
+            }
+            physical {
+                mapped_in_both
+                lives_while_anyone_has_it
+                mappings_are_exact
+                access_is_kept
+            }
+            events {
+                fresh_is_complete
+                signals_cross_in_both_directions
+                many_signal_and_many_wait
+                a_signal_wakes_sleepers_elsewhere
+                low_power_waits
+                timeouts_and_tries
+                wait_all_and_any
+                profiling_excludes_sharing
+                opened_events_make_no_handles
+                clones_keep_it_open
+                stale_handles_of_reused_slots
+            }
+            timeline {
+                values_complete_in_leaps
+                values_only_grow
+                signals_finish_in_any_order
+                queues_wait_for_future_values
+                relay
+            }
+            queues {
+                copies_cross
+                overlapping_copies
+                fills_with_any_pattern
+                copies_rows
+                keeps_order
+                free_order_overtakes
+                waits_across_queues_and_processes
+                errors_reach_events
+                finish_tells_errors_once
+                commands_outlive_what_they_use
+            }
+            faults {
+                exporter_killed_before_open
+                exporter_killed_after_open
+                death_fails_unfinished_signals
+                polling_learns_of_deaths
+                newcomers_inherit_nothing
+                queues_go_on_after_a_death
+                dead_sleepers_disturb_nobody
+                future_values_end_with_the_exporter
+                second_death_after_the_exporters
+            }
+            stopped {
+                costs_no_more_than_the_timeout
+                keeps_its_importers
+            }
+            exchange {
+                other_users_are_refused
+                other_users_can_be_admitted
+                directories_are_found
+                unusable_directories_are_refused
+                dead_sockets_are_swept
+                works_without_ptrace
+                crosses_pid_namespaces
+                connections_are_reused
+                death_in_the_middle_of_an_exchange
+                any_timeout_will_do
+                attachments_come_and_go
+            }
+            hostile {
+                senseless_requests_are_refused
+                oversized_requests_are_hung_up_on
+                scribbles_stay_in_their_context
+                random_requests_do_no_harm
+                floods_hold_up_nobody
+            }
+            impostor {
+                false_exporters_are_seen_through
+                false_memory_is_refused
+            }
+            handles {
+                wrong_places_are_told_apart
+                wrong_records_are_stale
+                wrong_extents_are_refused
+                rights_cannot_be_forged
+                damaged_handles_are_refused
+            }
+            limits {
+                importer_without_descriptors
+                exporter_without_descriptors
+                allocations_without_descriptors
+                a_hundred_thousand_objects
+                twenty_processes
+                turns_are_limited
+            }
+            random {
+                two_processes_and_a_model
+            }
+        }
+    };
+}
+
+macro_rules! list {
+    ($($topic:ident { $($rule:ident)* })*) => {
+        &[$($(Case {
+            name: concat!(stringify!($topic), "::", stringify!($rule)),
+            body: crate::cases::$topic::$rule,
+        }),*),*]
+    };
+}
+
+/// Every case, by topic.
+pub fn suite() -> &'static [Case] {
+    for_each_case!(list)
+}
+
+/// The case with this name.
+pub fn find(name: &str) -> Option<&'static Case> {
+    suite().iter().find(|case| case.name == name)
+}
+
+/// Runs a case on a device, with peers that run the program `peer`.
+///
+/// # Errors
+/// What went wrong.
+pub fn run(case: &Case, device: &str, peer: &std::path::Path) -> Verdict {
+    let harness = Harness::new(device, peer)?;
+    let topic = case.name.split("::").next().unwrap_or_default();
+    if let Some(missing) = missing(topic, &harness.device().info().capabilities) {
+        return Ok(Outcome::Skipped(missing));
+    }
+    (case.body)(&harness)
+}
+
+/// What a topic needs and the device lacks.
+fn missing(topic: &str, capabilities: &Capabilities) -> Option<&'static str> {
+    let needs_memory = topic != "events" && topic != "timeline";
+    if needs_memory && !capabilities.memory_sharing {
+        return Some("memory_sharing");
+    }
+    if topic == "physical" && !capabilities.physical_memory_sharing {
+        return Some("physical_memory_sharing");
+    }
+    (topic != "memory" && !capabilities.event_sharing).then_some("event_sharing")
+}

@@ -1,0 +1,29 @@
+//! The suite on the host, each case as a test of its own.
+
+use crosshandle_conformance::{Outcome, find, for_each_case, run};
+use std::path::Path;
+
+const PEER: &str = env!("CARGO_BIN_EXE_crosshandle-peer");
+
+fn check(name: &str) {
+    let case = find(name).expect("the list has it");
+    match run(case, "host", Path::new(PEER)) {
+        Ok(Outcome::Passed(notes)) => println!("{notes}"),
+        Ok(Outcome::Unavailable(reason)) => println!("not possible on this machine: {reason}"),
+        Ok(Outcome::Skipped(capability)) => panic!("the host has {capability}"),
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+macro_rules! tests {
+    ($($topic:ident { $($rule:ident)* })*) => {
+        $(mod $topic {
+            $(#[test]
+            fn $rule() {
+                super::check(concat!(stringify!($topic), "::", stringify!($rule)));
+            })*
+        })*
+    };
+}
+
+for_each_case!(tests);

@@ -1,0 +1,74 @@
+//! Loom's words, made to be explored in full.
+//!
+//! To know which orders of operations to try, loom (0.7) remembers the latest access to each
+//! word, and for loads only the latest store. A load and then a compare-and-swap of one thread
+//! therefore hide that another thread's load came before both: the order in which that load comes
+//! last is never tried. So every operation here starts with a read-modify-write of a second word,
+//! its turn, of which no access hides another. That is relaxed and orders nothing.
+
+use loom::sync::atomic as model;
+use std::sync::atomic::Ordering;
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        /// Like the standard library's.
+        pub(crate) struct $name {
+            word: model::$name,
+            turn: model::AtomicU32,
+        }
+
+        #[allow(dead_code, reason = "one interface for both")]
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self {
+                    word: model::$name::new(value),
+                    turn: model::AtomicU32::new(0),
+                }
+            }
+
+            fn turn(&self) -> &model::$name {
+                self.turn.fetch_add(0, Ordering::Relaxed);
+                &self.word
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.turn().load(order)
+            }
+
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                self.turn().store(value, order);
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.turn().compare_exchange(current, new, success, failure)
+            }
+
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(current, new, success, failure)
+            }
+
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                self.turn().fetch_or(value, order)
+            }
+
+            pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                self.turn().fetch_max(value, order)
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);

@@ -1,0 +1,277 @@
+//! The event protocol under all that its memory orderings allow (loom).
+//!
+//! Scenarios are small, since loom tries everything: two or three processes, a signal or two.
+//! Loom takes sequentially consistent operations for acquire-release ones, which is less than
+//! they are; so what depends on more is left to the other program: who wakes a sleeper that finds
+//! the mark in `issued` set already, and the reuse of slots.
+
+mod atomics;
+mod platform;
+
+#[path = "../../../crosshandle/src/counter/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
+mod counter;
+
+use counter::{
+    Completion, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket, WaitError,
+    WaitMode,
+};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use platform::{AtomicU32, Ordering};
+
+const EXPORTER: Owner = Owner::EXPORTER;
+
+/// An event, and data that one process writes before a signal and others read after it. Loom
+/// fails a scenario that reads what is not certain to be written.
+struct World {
+    slot: Slot,
+    data: UnsafeCell<u32>,
+    dead: AtomicU32,
+}
+
+// SAFETY: the data is not synchronised by anything but the protocol under test, and loom checks
+// every access to it.
+unsafe impl Sync for World {}
+// SAFETY: none of the fields belongs to a thread.
+unsafe impl Send for World {}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            slot: Slot::new(),
+            data: UnsafeCell::new(0),
+            dead: AtomicU32::new(0),
+        })
+    }
+
+    fn write(&self) {
+        // SAFETY: loom checks that nobody else has access.
+        self.data.with_mut(|data| unsafe { *data = 1 });
+    }
+
+    fn read(&self) {
+        // SAFETY: loom checks that nobody writes.
+        assert_eq!(self.data.with(|data| unsafe { *data }), 1);
+    }
+
+    fn wait(&self, number: u64) -> Result<(), WaitError> {
+        self.slot.wait(number, WaitMode::LowPower, None, self)
+    }
+
+    fn signal(&self, owner: Owner) -> Vec<Ticket> {
+        match self.slot.signal(owner).unwrap() {
+            Signalled::Complete(_) => Vec::new(),
+            Signalled::Submitted(tickets) => tickets,
+        }
+    }
+}
+
+impl Liveness for World {
+    fn is_dead(&self, owner: Owner) -> bool {
+        self.dead.load(Ordering::Acquire) == u32::from(owner.get())
+    }
+}
+
+/// Tries all that so many preemptions can do.
+fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(scenario);
+}
+
+/// Whether some execution got to the point that its scenario is about.
+#[derive(Clone, Default)]
+struct Reached(std::sync::Arc<std::sync::atomic::AtomicBool>);
+
+impl Reached {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) {
+        assert!(self.0.load(Ordering::Relaxed), "the scenario tests nothing");
+    }
+}
+
+fn start(world: &Arc<World>, life: impl FnOnce(&World) + 'static) -> loom::thread::JoinHandle<()> {
+    let world = world.clone();
+    loom::thread::spawn(move || life(&world))
+}
+
+/// What is written before a completion is there after the wait, asleep or not.
+#[test]
+fn completing_and_waiting() {
+    check(3, || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let signaller = start(&world, move |world| {
+            world.write();
+            assert_eq!(world.slot.complete(ticket), Completion::Done);
+        });
+        world.wait(1).unwrap();
+        world.read();
+        signaller.join().unwrap();
+    });
+}
+
+/// The same for a number that is taken while somebody waits for it.
+#[test]
+fn submitting_and_waiting() {
+    check(3, || {
+        let world = World::new();
+        let signaller = start(&world, move |world| {
+            let ticket = world.slot.issue(EXPORTER).unwrap();
+            world.write();
+            assert_eq!(world.slot.complete(ticket), Completion::Done);
+        });
+        world.wait(1).unwrap();
+        world.read();
+        signaller.join().unwrap();
+    });
+}
+
+/// The same for a signal at once.
+#[test]
+fn signalling_at_once() {
+    check(3, || {
+        let world = World::new();
+        let signaller = start(&world, |world| {
+            world.write();
+            assert!(world.signal(EXPORTER).is_empty());
+        });
+        world.wait(1).unwrap();
+        world.read();
+        signaller.join().unwrap();
+    });
+}
+
+/// A look that finds a signal complete is as good as a wait.
+#[test]
+fn looking() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let signaller = start(&world, move |world| {
+            world.write();
+            assert_eq!(world.slot.complete(ticket), Completion::Done);
+        });
+        if world.slot.outcome(1) == Outcome::Complete {
+            world.read();
+            seen.set();
+        }
+        signaller.join().unwrap();
+    });
+    reached.check();
+}
+
+/// Whoever signals at once has seen all signals before, and hands on what they wrote.
+#[test]
+fn moving_on() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(2, move || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let signaller = start(&world, move |world| {
+            world.write();
+            assert_eq!(world.slot.complete(ticket), Completion::Done);
+        });
+        let second = start(&world, |world| {
+            for ticket in world.signal(Owner::new(2).unwrap()) {
+                assert_eq!(world.slot.complete(ticket), Completion::Done);
+            }
+        });
+        // Number 2 is complete by itself if it was taken as a ticket.
+        let unfinished = world.slot.unfinished();
+        if world.slot.issued() == 2 && unfinished.is_none() {
+            world.read();
+            seen.set();
+        }
+        signaller.join().unwrap();
+        second.join().unwrap();
+    });
+    reached.check();
+}
+
+/// Signals of one word: the second one's waiter sees what the first one's submitter wrote.
+#[test]
+fn one_word() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        let first = world.slot.issue(EXPORTER).unwrap();
+        let Ok(Signalled::Submitted(jump)) = world.slot.signal_up_to(EXPORTER, 8) else {
+            panic!("number 1 is unfinished");
+        };
+        let eighth = *jump.last().unwrap();
+        let signaller = start(&world, move |world| {
+            world.write();
+            assert_eq!(world.slot.complete(first), Completion::Done);
+        });
+        if world.slot.complete(eighth) == Completion::Done {
+            world.read();
+            seen.set();
+        }
+        signaller.join().unwrap();
+    });
+    reached.check();
+}
+
+/// A failure is never taken for a success, also when it is past already.
+#[test]
+fn failing() {
+    check(2, || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let signaller = start(&world, move |world| {
+            let failed = world.slot.fail(ticket, FailureReason::CommandFailed);
+            assert_eq!(failed, Completion::Done);
+            assert!(world.signal(EXPORTER).is_empty());
+        });
+        assert_ne!(world.slot.outcome(1), Outcome::Complete);
+        let failed = WaitError::Failed(FailureReason::CommandFailed);
+        assert_eq!(world.wait(1), Err(failed));
+        signaller.join().unwrap();
+    });
+}
+
+/// Two survivors bury at once, while a third process's signal is under way.
+#[test]
+fn burying() {
+    check(1, || {
+        let world = World::new();
+        let dead = Owner::new(2).unwrap();
+        let _ = world.slot.issue(dead).unwrap();
+        world.dead.store(2, Ordering::Release);
+        let other = start(&world, |world| world.slot.bury(world));
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        world.slot.bury(&*world);
+        let failed = Outcome::Failed(FailureReason::OwnerDied);
+        assert_eq!(world.slot.outcome(1), failed);
+        assert_eq!(world.slot.complete(ticket), Completion::Done);
+        other.join().unwrap();
+        assert_eq!(world.slot.outcome(1), failed);
+        assert_eq!(world.slot.outcome(2), Outcome::Complete);
+    });
+}
+
+/// Whose a signal is, as a survivor reads it while the next owner takes a number.
+#[test]
+fn changing_owners() {
+    check(2, || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        world.dead.store(2, Ordering::Release);
+        let other = start(&world, |world| {
+            let _ = world.slot.issue(Owner::new(2).unwrap()).unwrap();
+        });
+        world.slot.bury(&*world);
+        assert_eq!(world.slot.complete(ticket), Completion::Done);
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,106 @@
+//! The machine that the protocol runs on in the model: loom's words, a futex, and no clock.
+
+use loom::sync::{Condvar, Mutex};
+use std::ops::Add;
+use std::ptr;
+use std::time::Duration;
+
+pub(crate) use crate::atomics::{AtomicU32, AtomicU64};
+pub(crate) use loom::hint::spin_loop as spin_hint;
+pub(crate) use std::sync::atomic::Ordering;
+
+/// Spinning would only repeat what a look does.
+pub(crate) const MAY_SPIN: bool = false;
+
+/// Always the same moment: nobody's time is ever up here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Instant;
+
+impl Instant {
+    /// This moment.
+    pub(crate) fn now() -> Self {
+        Self
+    }
+
+    /// No time at all.
+    pub(crate) fn saturating_duration_since(&self, _: Self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, _: Duration) -> Self {
+        self
+    }
+}
+
+/// The only CPU.
+pub(crate) fn current_cpu() -> u32 {
+    0
+}
+
+/// Who sleeps on which word. Comparing and falling asleep are one step against waking, as in the
+/// kernel, which holds a lock over both.
+struct Kernel {
+    sleepers: Mutex<Sleepers>,
+    woken: Condvar,
+}
+
+#[derive(Default)]
+struct Sleepers {
+    /// How many there were so far.
+    total: usize,
+    /// Each one's number, with the words that it sleeps on.
+    asleep: Vec<(usize, Vec<usize>)>,
+}
+
+impl Sleepers {
+    fn contains(&self, number: usize) -> bool {
+        self.asleep.iter().any(|(sleeper, _)| *sleeper == number)
+    }
+}
+
+loom::lazy_static! {
+    static ref KERNEL: Kernel = Kernel {
+        sleepers: Mutex::new(Sleepers::default()),
+        woken: Condvar::new(),
+    };
+}
+
+/// Sleeps until somebody wakes the word, unless its upper half is not `expected`.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    sleep_any(&[(word, expected)], limit);
+}
+
+/// The same on several words at once.
+pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], _: Duration) {
+    let mut sleepers = KERNEL.sleepers.lock().unwrap();
+    if words
+        .iter()
+        .any(|(word, expected)| (word.load(Ordering::SeqCst) >> 32) as u32 != *expected)
+    {
+        return;
+    }
+    let myself = sleepers.total;
+    sleepers.total += 1;
+    let words = words.iter().map(|(word, _)| address(word)).collect();
+    sleepers.asleep.push((myself, words));
+    while sleepers.contains(myself) {
+        sleepers = KERNEL.woken.wait(sleepers).unwrap();
+    }
+}
+
+/// Wakes all sleepers of the word.
+pub(crate) fn wake_all(word: &AtomicU64) {
+    let mut sleepers = KERNEL.sleepers.lock().unwrap();
+    sleepers
+        .asleep
+        .retain(|(_, words)| !words.contains(&address(word)));
+    KERNEL.woken.notify_all();
+}
+
+fn address(word: &AtomicU64) -> usize {
+    ptr::from_ref(word).addr()
+}
