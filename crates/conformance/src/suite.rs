@@ -62,6 +62,7 @@ macro_rules! for_each_case {
                 lives_while_anyone_has_it
                 mappings_are_exact
                 access_is_kept
+                rounds_leave_nothing_behind
             }
             events {
                 fresh_is_complete

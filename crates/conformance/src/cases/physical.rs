@@ -4,7 +4,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::PASSED;
-use crate::{Outcome, pattern};
+use crate::{Outcome, Usage, pattern};
 use crosshandle::{Access, Error, PhysicalMemoryHandle, VirtualRange};
 
 /// SIGSEGV.
@@ -196,5 +196,37 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     peer.ask(format!("set-access r 0 {unit} read-only"))?;
     let ended = peer.ask("range-poke r 0").expect_err("it wrote");
     assert_eq!(ended.kind, "Ended", "{ended}");
+    PASSED
+}
+
+/// Hundreds of rounds, and nobody has more descriptors or mappings than before.
+pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    let range = context.reserve(4 * unit)?;
+    let round = |number: usize| -> Result<(), Failure> {
+        let memory = context.create_physical_memory(2 * unit)?;
+        range.map(unit, &memory, 0, 2 * unit, Access::ReadWrite)?;
+        peer.ask(format!("open-physical p {}", memory.handle()?))?;
+        peer.ask(format!("reserve r {}", 2 * unit))?;
+        peer.ask(format!("map r 0 p {unit} {unit} read-write"))?;
+        // Unmapped by hand, or with the range.
+        if number.is_multiple_of(2) {
+            peer.ask(format!("unmap r 0 {unit}"))?;
+        }
+        range.unmap(unit, 2 * unit)?;
+        peer.ask("close r p")?;
+        Ok(())
+    };
+    (0..10).try_for_each(round)?;
+    let before = [Usage::of_self()?, peer.usage()?];
+    (0..300).try_for_each(round)?;
+    for (before, after) in before.into_iter().zip([Usage::of_self()?, peer.usage()?]) {
+        assert!(
+            after.descriptors <= before.descriptors + 2 && after.mappings <= before.mappings + 4,
+            "{before:?}, and later {after:?}"
+        );
+    }
     PASSED
 }

@@ -38,12 +38,16 @@ impl Connection {
         policy: &PeerPolicy,
         timeout: Duration,
     ) -> Result<Self> {
+        let mut denied = None;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
             let stream = match socket::connect(&path, timeout) {
                 Ok(stream) => stream,
-                // Not there, not any more, or not for us.
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::ACCESS) => continue,
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                Err(Errno::ACCESS) => {
+                    denied = Some(directory);
+                    continue;
+                }
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
@@ -70,7 +74,15 @@ impl Connection {
                 timeout,
             });
         }
-        Err(Error::ExporterGone { pid })
+        Err(match denied {
+            Some(directory) => Error::invalid(format!(
+                "the exporter was not found, and this user may not look into the socket directory \
+                 {}; set {} to one that both sides may use",
+                directory.display(),
+                address::SOCKET_DIR_VARIABLE
+            )),
+            None => Error::ExporterGone { pid },
+        })
     }
 
     /// The socket, to be watched for a hang-up.
