@@ -1,0 +1,307 @@
+//! What can go wrong while a handle is made public or opened: each is an error, and passes.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod common;
+
+use common::{Directory, Parent, Process, alone, context, is, take_descriptors};
+use crosshandle::{Context, ContextOptions, Error, EventHandle, MemoryHandle, PeerPolicy};
+use std::fs;
+use std::os::fd::RawFd;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Too large to share a segment, so that each open asks the exporter.
+const LARGE: usize = 4 << 20;
+
+/// Shares two large allocations, and stays.
+fn export() {
+    let context = context(ContextOptions::new());
+    let memory = [(); 2].map(|()| context.allocate(LARGE).expect("memory"));
+    let mut parent = Parent::new();
+    for memory in &memory {
+        parent.say(memory.handle().expect("a handle"));
+    }
+    parent.wait();
+}
+
+/// A process that runs [`export`], and its handles.
+fn exporter(test: &str, directory: &Directory) -> (Process, [MemoryHandle; 2]) {
+    let mut process = Process::start(test, "exporter", directory);
+    let handles = [(); 2].map(|()| process.hear().parse().expect("a handle"));
+    (process, handles)
+}
+
+fn is_limit<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::LimitReached { .. }))
+}
+
+#[test]
+fn a_socket_that_cannot_be_named_is_an_error() {
+    alone("a_socket_that_cannot_be_named_is_an_error", |directory| {
+        let share = |context: &Context| {
+            let memory = context.allocate(64).expect("memory");
+            memory.handle().map(drop)
+        };
+        let first = directory.context();
+        share(&first).expect("a handle");
+        let entries = fs::read_dir(directory.path()).expect("a directory");
+        let names: Vec<_> = entries
+            .map(|entry| entry.expect("an entry").path())
+            .collect();
+        let [name] = &names[..] else {
+            panic!("more than the socket: {names:?}");
+        };
+        drop(first);
+        // What takes the name cannot be replaced by a socket.
+        fs::create_dir(name).expect("the name is free again");
+        let second = directory.context();
+        let refused = share(&second);
+        assert!(matches!(refused, Err(Error::Os { .. })), "{refused:?}");
+        assert_eq!(
+            fs::read_dir(directory.path()).expect("a directory").count(),
+            1,
+            "the socket without a name is gone"
+        );
+        // Neither other directories nor this one suffer from it.
+        let elsewhere = Directory::new();
+        share(&elsewhere.context()).expect("a handle elsewhere");
+        fs::remove_dir(name).expect("a directory");
+        share(&second).expect("a handle after all");
+    });
+}
+
+#[test]
+fn too_few_descriptors_now_do_no_harm_later() {
+    alone("too_few_descriptors_now_do_no_harm_later", |directory| {
+        let context = directory.context();
+        let memory = context.allocate(64).expect("memory");
+        // One more at a time, so that everything that takes one has been the first to fail.
+        let mut taken = take_descriptors(0);
+        let mut refusals = 0;
+        loop {
+            match memory.handle() {
+                Ok(_) => break,
+                refused => assert!(is_limit(&refused), "{refused:?}"),
+            }
+            refusals += 1;
+            taken.pop().expect("not even with all descriptors");
+        }
+        assert!(refusals >= 2, "a socket and an epoll: {refusals}");
+    });
+}
+
+#[test]
+fn an_exporter_without_descriptors_says_so() {
+    const TEST: &str = "an_exporter_without_descriptors_says_so";
+    if is("exporter") {
+        let context = context(ContextOptions::new());
+        let memory = context.allocate(64).expect("memory");
+        let handle = memory.handle().expect("a handle");
+        let mut parent = Parent::new();
+        let mut taken = take_descriptors(0);
+        parent.say(handle);
+        while parent.hear().is_some() {
+            taken.pop().expect("not even with all descriptors");
+            parent.say("one more");
+        }
+        return;
+    }
+    let directory = Directory::new();
+    let mut exporter = Process::start(TEST, "exporter", &directory);
+    let handle: MemoryHandle = exporter.hear().parse().expect("a handle");
+    let mut refusals = 0;
+    loop {
+        // No more than this is asked of an answer: a wait for it would be the fault.
+        let options = directory.options();
+        let context = context(options.exchange_timeout(Duration::from_secs(5)));
+        match context.open_memory(&handle) {
+            Ok(_) => break,
+            refused => assert!(is_limit(&refused), "{refused:?}"),
+        }
+        refusals += 1;
+        exporter.say("free");
+        assert_eq!(exporter.hear(), "one more");
+    }
+    assert!(refusals >= 1);
+}
+
+extern "C" fn ignore(_: libc::c_int) {}
+
+/// Calls `f` while its thread is interrupted by signals, for at most ten seconds.
+fn interrupted<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: all zeros are a valid `sigaction`: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing, so it may run anywhere; nobody else here uses the signal.
+    let set = unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    // SAFETY: always succeeds.
+    let waiter = unsafe { libc::pthread_self() };
+    let (stop, stopped) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let end = Instant::now() + Duration::from_secs(10);
+            while Instant::now() < end {
+                let tick = stopped.recv_timeout(Duration::from_millis(40));
+                if tick != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                // SAFETY: that thread lives until this one has been joined.
+                unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
+            }
+        });
+        let result = f();
+        drop(stop);
+        result
+    })
+}
+
+#[test]
+fn signals_do_not_prolong_the_wait_for_an_answer() {
+    const TEST: &str = "signals_do_not_prolong_the_wait_for_an_answer";
+    if is("exporter") {
+        return export();
+    }
+    let directory = Directory::new();
+    let (exporter, handles) = exporter(TEST, &directory);
+    let timeout = Duration::from_millis(300);
+    let context = context(directory.options().exchange_timeout(timeout));
+    let _connected = context.open_memory(&handles[0]).expect("opened");
+    exporter.stop();
+    let (taken, late) = interrupted(|| {
+        let began = Instant::now();
+        let late = context.open_memory(&handles[1]);
+        (began.elapsed(), late)
+    });
+    assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+    assert!(taken >= timeout, "{taken:?}");
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
+}
+
+#[test]
+fn a_stuck_exporter_holds_up_no_other() {
+    const TEST: &str = "a_stuck_exporter_holds_up_no_other";
+    if is("exporter") {
+        return export();
+    }
+    let directory = Directory::new();
+    let (stuck, stuck_handles) = exporter(TEST, &directory);
+    let (_healthy, handles) = exporter(TEST, &directory);
+    let timeout = Duration::from_secs(2);
+    let context = context(directory.options().exchange_timeout(timeout));
+    let _connected = context.open_memory(&stuck_handles[0]).expect("opened");
+    let _other = context.open_memory(&handles[0]).expect("opened");
+    stuck.stop();
+    thread::scope(|scope| {
+        let open_stuck = || scope.spawn(|| context.open_memory(&stuck_handles[1]).map(drop));
+        let waiters = [open_stuck(), open_stuck()];
+        // For all the time that they wait, so that it needn't be known when they begin.
+        while waiters.iter().any(|waiter| !waiter.is_finished()) {
+            let began = Instant::now();
+            context.open_memory(&handles[1]).expect("a healthy one");
+            let taken = began.elapsed();
+            assert!(taken < timeout / 2, "held up for {taken:?}");
+        }
+        for waiter in waiters {
+            let late = waiter.join().expect("no panic");
+            assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        }
+    });
+}
+
+#[test]
+fn contexts_keep_their_own_policies() {
+    const TEST: &str = "contexts_keep_their_own_policies";
+    const STRANGER: u32 = 1234;
+    if is("stranger") {
+        // SAFETY: no memory is involved; libc does it for all threads.
+        let changed = unsafe { libc::setgid(STRANGER) == 0 && libc::setuid(STRANGER) == 0 };
+        assert!(changed);
+        let context = context(ContextOptions::new().peers(PeerPolicy::Anyone));
+        let memory = context.allocate(64).expect("memory");
+        let mut parent = Parent::new();
+        parent.say(memory.handle().expect("a handle"));
+        return parent.wait();
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can start a process of another user");
+        return;
+    }
+    let directory = Directory::new();
+    directory.set_mode(0o1777);
+    let mut stranger = Process::start(TEST, "stranger", &directory);
+    let handle: MemoryHandle = stranger.hear().parse().expect("a handle");
+    let strict = directory.context();
+    let trusting = context(directory.options().peers(PeerPolicy::Anyone));
+    let refused = |when: &str| match strict.open_memory(&handle) {
+        Err(Error::NotAdmitted { uid: STRANGER }) => {}
+        other => panic!("{when}: {other:?}"),
+    };
+    refused("first");
+    let opened = trusting.open_memory(&handle).expect("anyone is trusted");
+    refused("although the process is connected");
+    drop(opened);
+    refused("and after");
+}
+
+/// Locks places of importers in the arena that this process has open, as one does that has been
+/// hung up on but lives on. Knows the layout: the locks of `sharing::arena`.
+fn lock_places(places: std::ops::Range<u64>) {
+    const LOCKS_AT: u64 = 1 << 40;
+    let is_arena = |entry: &fs::DirEntry| {
+        let target = fs::read_link(entry.path());
+        target.is_ok_and(|target| target.to_string_lossy().contains("crosshandle-arena"))
+    };
+    let mut locked = 0;
+    for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
+        if !is_arena(&entry) {
+            continue;
+        }
+        let number = entry.file_name();
+        let file: RawFd = number.to_str().and_then(|n| n.parse().ok()).expect("one");
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: (LOCKS_AT + places.start) as libc::off_t,
+            l_len: (places.end - places.start) as libc::off_t,
+            l_pid: 0,
+        };
+        // SAFETY: the arena stays open, and `lock` is a valid `flock`.
+        let result = unsafe { libc::fcntl(file, libc::F_SETLK, &lock) };
+        // An arena of this process's own may be there too.
+        locked += usize::from(result == 0);
+    }
+    assert!(locked > 0, "no arena is open");
+}
+
+#[test]
+fn places_that_are_held_are_passed_over() {
+    const TEST: &str = "places_that_are_held_are_passed_over";
+    if is("exporter") {
+        let context = context(ContextOptions::new());
+        let event = context.create_event().expect("an event");
+        let mut parent = Parent::new();
+        parent.say(event.handle().expect("a handle"));
+        return parent.wait();
+    }
+    if is("holder") {
+        let context = context(ContextOptions::new());
+        let mut parent = Parent::new();
+        let handle = parent.hear().expect("a handle").parse().expect("a handle");
+        let _event = context.open_event(&handle).expect("opened");
+        // 1 is the exporter and 2 this process.
+        lock_places(3..8);
+        parent.say("locked");
+        return parent.wait();
+    }
+    let directory = Directory::new();
+    let mut exporter = Process::start(TEST, "exporter", &directory);
+    let text = exporter.hear();
+    let handle: EventHandle = text.parse().expect("a handle");
+    let mut holder = Process::start(TEST, "holder", &directory);
+    holder.say(&text);
+    assert_eq!(holder.hear(), "locked");
+    let event = directory.context().open_event(&handle);
+    event.expect("another place").signal().expect("signalled");
+}

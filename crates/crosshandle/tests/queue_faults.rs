@@ -1,0 +1,88 @@
+//! What commands can do to their queue: nothing.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod common;
+
+use common::{DEADLINE, Directory, alone};
+use crosshandle::{Command, Error, Queue};
+use std::convert::Infallible;
+use std::fmt;
+
+/// An error that cannot be told.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("as asked: in Display");
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+/// A value that panics when it is dropped.
+struct Explosive;
+
+impl Drop for Explosive {
+    fn drop(&mut self) {
+        panic!("as asked: in Drop");
+    }
+}
+
+/// Submits a command that must fail, in a queue that must survive it.
+fn fails(directory: &Directory, queue: &Queue, command: Command) {
+    let event = directory.context().create_event().expect("an event");
+    queue.submit(command.signal(&event)).expect("submitted");
+    let failed = event.wait_timeout(DEADLINE);
+    assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+    let next = Command::call(|| Ok::<_, Infallible>(())).signal(&event);
+    queue.submit(next).expect("submitted");
+    event.wait_timeout(DEADLINE).expect("the queue goes on");
+    queue.finish_timeout(DEADLINE).expect("an empty queue");
+}
+
+#[test]
+fn an_error_that_panics_when_told_fails_its_command_alone() {
+    let directory = Directory::new();
+    let queue = directory.context().create_queue().expect("a queue");
+    fails(&directory, &queue, Command::call(|| Err(Unspeakable)));
+}
+
+#[test]
+fn a_panic_that_panics_when_dropped_fails_its_command_alone() {
+    let directory = Directory::new();
+    let queue = directory.context().create_queue().expect("a queue");
+    let panics = || -> Result<(), Infallible> { std::panic::panic_any(Explosive) };
+    fails(&directory, &queue, Command::call(panics));
+}
+
+#[test]
+fn a_skipped_command_whose_drop_panics_fails_alone() {
+    let directory = Directory::new();
+    let context = directory.context();
+    let other = context.create_queue().expect("a queue");
+    let failed = context.create_event().expect("an event");
+    let failing = Command::call(|| Err::<(), _>("no paper")).signal(&failed);
+    other.submit(failing).expect("submitted");
+    let queue = context.create_queue().expect("a queue");
+    let captured = Explosive;
+    let skipped = Command::call(move || {
+        std::mem::forget(captured);
+        Ok::<_, Infallible>(())
+    });
+    fails(&directory, &queue, skipped.after_value(&failed, 1));
+}
+
+#[test]
+fn any_number_of_empty_rows_is_nothing_to_copy() {
+    // Alone, since copying them one by one would never end.
+    alone("any_number_of_empty_rows_is_nothing_to_copy", |directory| {
+        let context = directory.context();
+        let memory = context.allocate(64).expect("memory");
+        let queue = context.create_queue().expect("a queue");
+        let all = || memory.all();
+        let empty = Command::copy_2d(all(), 0, all(), 0, 0, usize::MAX).expect("valid");
+        queue.submit(empty).expect("submitted");
+        queue.finish_timeout(DEADLINE).expect("done");
+    });
+}
