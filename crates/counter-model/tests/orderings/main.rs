@@ -240,10 +240,34 @@ fn failing() {
     });
 }
 
+/// A success between two failures on its word stays one while the second is written down.
+#[test]
+fn failing_around_a_success() {
+    check(3, || {
+        let world = World::new();
+        let reason = FailureReason::CommandFailed;
+        let first = world.slot.issue(EXPORTER).unwrap();
+        // Numbers 8, 15 and 22 are its successors; the others keep the words in use.
+        let jump = |value| match world.slot.signal_up_to(EXPORTER, value) {
+            Ok(Signalled::Submitted(tickets)) => *tickets.last().unwrap(),
+            _ => panic!("number 1 is unfinished, or 2"),
+        };
+        let [second, third, fourth] = [8, 15, 22].map(jump);
+        assert_eq!(world.slot.fail(first, reason), Completion::Done);
+        assert_eq!(world.slot.complete(second), Completion::Done);
+        assert_eq!(world.slot.complete(third), Completion::Done);
+        let signaller = start(&world, move |world| {
+            assert_eq!(world.slot.fail(fourth, reason), Completion::Done);
+        });
+        assert_eq!(world.slot.outcome(8), Outcome::Complete);
+        signaller.join().unwrap();
+    });
+}
+
 /// Two survivors bury at once, while a third process's signal is under way.
 #[test]
 fn burying() {
-    check(1, || {
+    check(2, || {
         let world = World::new();
         let dead = Owner::new(2).unwrap();
         let _ = world.slot.issue(dead).unwrap();
