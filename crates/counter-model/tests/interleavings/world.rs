@@ -131,7 +131,9 @@ impl Process {
     /// Signals, at once if possible.
     pub(crate) fn signal(&self) -> Vec<Ticket> {
         let attempt = self.ledger().attempting();
-        let result = self.slot().signal(self.owner);
+        // From what was seen last, as a process does that signals often; else as anybody.
+        let latest = self.slot().issued();
+        let result = self.slot().signal_after(latest, self.owner);
         self.note(attempt, result, false).unwrap()
     }
 
