@@ -70,13 +70,13 @@ pub(crate) fn one_dies(start: u64) {
 
 #[test]
 fn at_every_step() {
-    check(4000, || one_dies(0));
+    check(3000, || one_dies(0));
 }
 
 /// Several die, some of them while they bury others.
 #[test]
 fn buriers_die_too() {
-    check(3000, || {
+    check(1500, || {
         platform::naps_end();
         let world = World::new();
         let leave_behind = |process: &Process| {
@@ -153,7 +153,7 @@ fn burial_wakes() {
 /// A waiter that is killed in its sleep costs a needless wake call once, and never a wake-up.
 #[test]
 fn of_a_sleeper() {
-    check(2000, || {
+    check(1000, || {
         let world = World::new();
         let first = world.process(1).submit();
         let sleeper = world.start_mortal(2, pick(16) as u32, |process| {

@@ -133,7 +133,7 @@ pub(crate) fn failures(start: u64) {
 
 #[test]
 fn failures_stay_with_their_signals() {
-    check(1500, || failures(0));
+    check(1000, || failures(0));
 }
 
 /// A signal that fails while the one before it on its word completes.

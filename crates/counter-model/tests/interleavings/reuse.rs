@@ -77,7 +77,7 @@ impl Record {
 
 #[test]
 fn of_open_records() {
-    check(3000, || {
+    check(2000, || {
         let record = Arc::new(Record::new());
         let first = record.begin();
         // Two threads of one importing process share its count.

@@ -34,7 +34,7 @@ pub(crate) fn records_of_one_place(start: u64) {
 
 #[test]
 fn no_record_is_lost() {
-    check(5000, || records_of_one_place(0));
+    check(1500, || records_of_one_place(0));
 }
 
 /// Somebody slow writes about number 1, and is killed then, while the next one to take a number

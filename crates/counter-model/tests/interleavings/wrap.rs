@@ -29,7 +29,7 @@ fn failures() {
 
 #[test]
 fn death() {
-    check(1500, || death::one_dies(start()));
+    check(800, || death::one_dies(start()));
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub(crate) struct Connection {
 struct Turn {
     serial: Serial,
     is_taken: bool,
+    waiting: u32,
 }
 
 impl Connection {
@@ -98,8 +99,12 @@ impl Connection {
     ) -> Result<(Reply, OwnedFd)> {
         let serial = self.begin_turn()?;
         let result = self.exchange(request, serial, descriptor);
-        self.turn().is_taken = false;
-        self.turn_ended.notify_one();
+        let mut turn = self.turn();
+        turn.is_taken = false;
+        // Notifying nobody is a system call too.
+        if turn.waiting > 0 {
+            self.turn_ended.notify_one();
+        }
         result
     }
 
@@ -111,11 +116,12 @@ impl Connection {
     /// Waits until nobody else asks, but not longer than an answer may take.
     fn begin_turn(&self) -> Result<Serial> {
         let timeout = self.timeout.min(Duration::from_secs(1 << 32));
+        let mut turn = self.turn();
+        turn.waiting += 1;
         let is_taken = |turn: &mut Turn| turn.is_taken;
-        let waited = self
-            .turn_ended
-            .wait_timeout_while(self.turn(), timeout, is_taken);
+        let waited = self.turn_ended.wait_timeout_while(turn, timeout, is_taken);
         let (mut turn, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        turn.waiting -= 1;
         if waited.timed_out() {
             return Err(Error::TimedOut(
                 "waiting for an earlier question to the exporter",

@@ -50,26 +50,29 @@ pub(super) fn tag_of(bytes: &[u8; HANDLE_SIZE]) -> u32 {
 
 /// The bytes of a handle. `fields` must be what [`check`] accepts: the exporter's duty.
 pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
-    let wire = Wire {
-        magic: MAGIC,
-        version: VERSION,
-        kind: kind as u8,
-        backend: fields.backend as u8,
-        flags: if fields.read_only { FLAG_READ_ONLY } else { 0 },
-        host: fields.host.into(),
-        exporter: fields.exporter.into(),
-        pid: fields.pid.into(),
-        segment: fields.segment.into(),
-        secret: *fields.secret.as_bytes(),
-        device: *fields.device.as_bytes(),
-        record: fields.record.into(),
-        generation: fields.generation.into(),
-        offset: fields.offset.into(),
-        length: fields.length.into(),
-        segment_length: fields.segment_length.into(),
-        reserved: 0.into(),
-        tag: 0.into(),
-    };
+    // Whole words, because the tag is computed by words right after: reading what was written in
+    // smaller pieces stalls the processor, for half of the time that all of this takes.
+    let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+    let [secret_0, secret_1] = words(*fields.secret.as_bytes());
+    let [device_0, device_1] = words(*fields.device.as_bytes());
+    let flags = if fields.read_only { FLAG_READ_ONLY } else { 0 };
+    let kinds = [VERSION, kind as u8, fields.backend as u8, flags];
+    let wire: [U64; HANDLE_SIZE / 8] = [
+        halves(u32::from_le_bytes(MAGIC), u32::from_le_bytes(kinds)),
+        fields.host,
+        fields.exporter,
+        halves(fields.pid, fields.segment),
+        secret_0,
+        secret_1,
+        device_0,
+        device_1,
+        halves(fields.record, fields.generation),
+        fields.offset,
+        fields.length,
+        fields.segment_length,
+        halves(0, 0),
+    ]
+    .map(U64::new);
     let mut bytes: [u8; HANDLE_SIZE] = transmute!(wire);
     let tag = tag_of(&bytes);
     bytes[TAG_AT..].copy_from_slice(&tag.to_le_bytes());
@@ -79,6 +82,11 @@ pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
         "an exporter made an invalid handle"
     );
     bytes
+}
+
+fn words(bytes: [u8; 16]) -> [u64; 2] {
+    let number = u128::from_le_bytes(bytes);
+    [number as u64, (number >> 64) as u64]
 }
 
 /// The contents of bytes that [`check`] has accepted.

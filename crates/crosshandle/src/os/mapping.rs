@@ -4,9 +4,14 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The size of a huge page, and the alignment that a mapping needs to use them.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// Where there was room for an aligned mapping. Only a hint: the kernel finds another place if it
+/// is taken.
+static CANDIDATE: AtomicUsize = AtomicUsize::new(0);
 
 /// What may be done with mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,16 +58,24 @@ impl Mapping {
         align: usize,
         access: Access,
     ) -> Result<Self, Errno> {
-        // Recent kernels align large mappings by themselves. Where one doesn't, the next address
-        // below that fits is free as a rule.
-        let mapping = Self::shared_near(0, &file, len, access)?;
-        let address = mapping.start.addr().get();
-        if address.is_multiple_of(align) {
-            return Ok(mapping);
+        let is_aligned = |mapping: &Self| mapping.start.addr().get().is_multiple_of(align);
+        let hint = if align > page_size() {
+            CANDIDATE.load(Ordering::Relaxed)
+        } else {
+            0
+        };
+        let mut mapping = Self::shared_near(hint - hint % align, &file, len, access)?;
+        if !is_aligned(&mapping) {
+            // The next address below that fits is free as a rule.
+            let hint = mapping.start.addr().get();
+            drop(mapping);
+            mapping = Self::shared_near(hint - hint % align, &file, len, access)?;
         }
-        drop(mapping);
-        let mapping = Self::shared_near(address - address % align, &file, len, access)?;
-        if mapping.start.addr().get().is_multiple_of(align) {
+        if is_aligned(&mapping) {
+            if align > page_size() {
+                let below = mapping.start.addr().get().saturating_sub(len);
+                CANDIDATE.store(below, Ordering::Relaxed);
+            }
             return Ok(mapping);
         }
         drop(mapping);
@@ -220,6 +233,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.len >= HUGE_PAGE {
+            CANDIDATE.store(self.start.addr().get(), Ordering::Relaxed);
+        }
         // SAFETY: we own the range and nothing that we handed out outlives its owner.
         let result = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = result {

@@ -1,5 +1,6 @@
 //! memfd_create(2): memory with a descriptor and without a name.
 
+use super::mapping::page_size;
 use rustix::fs::{self, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,8 +20,11 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
 /// memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    let len = fs::fstat(&file)?.st_size;
-    let is_memory = fs::fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
+    let status = fs::fstat(&file)?;
+    let len = status.st_size;
+    // Huge pages show in the block size; only if there may be some is it worth asking further.
+    let is_memory = status.st_blksize as usize == page_size()
+        || fs::fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
     // Files that don't know seals answer EINVAL: not sealed.
     let sealed = fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     Ok((len.try_into().unwrap_or(0), is_memory && sealed))

@@ -50,7 +50,10 @@ pub(super) struct HostSegment {
 impl HostSegment {
     pub(super) fn create(len: usize) -> Result<Self> {
         let file = File::create("crosshandle-memory", len)?;
-        let mapping = map(&file.writable, len, Access::ReadWrite)?;
+        // What is a multiple of a power of two may be wanted at such an address.
+        let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
+        let mapping = map(&file.writable, len, align, Access::ReadWrite)?;
         Ok(Self {
             mapping,
             access: Access::ReadWrite,
@@ -60,8 +63,14 @@ impl HostSegment {
 
     pub(super) fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
         check(file, len)?;
+        // For huge pages; an importer was promised no other alignment.
+        let align = if len >= HUGE_PAGE {
+            HUGE_PAGE
+        } else {
+            page_size()
+        };
         Ok(Self {
-            mapping: map(file, len, access)?,
+            mapping: map(file, len, align, access)?,
             access,
             file: None,
         })
@@ -85,12 +94,7 @@ fn check(file: &OwnedFd, len: usize) -> Result<()> {
     Ok(())
 }
 
-fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Mapping> {
-    // What is a multiple of a power of two may be wanted at such an address.
-    let align = match len {
-        HUGE_PAGE.. => HUGE_PAGE,
-        len => (1 << len.trailing_zeros()).max(page_size()),
-    };
+fn map(file: &OwnedFd, len: usize, align: usize, access: Access) -> Result<Mapping> {
     Mapping::shared(file, len, align, access).map_err(Error::memory("mapping memory", len))
 }
 

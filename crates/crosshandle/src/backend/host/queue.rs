@@ -37,6 +37,10 @@ struct State {
     running: bool,
     has_thread: bool,
     is_closed: bool,
+    /// Whether the thread waits for commands.
+    is_waiting: bool,
+    /// Calls of `finish` under way.
+    finishers: usize,
     /// The first error of a command that signals no event.
     error: Option<Error>,
 }
@@ -87,22 +91,22 @@ impl BackendQueue for HostQueue {
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
         let mut state = self.0.state();
-        while !state.is_idle() {
-            state = match deadline {
-                None => self.0.emptied.wait(state),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(Error::TimedOut("waiting for a queue"));
-                    }
-                    self.0
-                        .emptied
-                        .wait_timeout(state, left)
-                        .map(|(state, _)| state)
-                        .map_err(|error| PoisonError::new(error.into_inner().0))
-                }
+        state.finishers += 1;
+        let is_busy = |state: &mut State| !state.is_idle();
+        let emptied = &self.0.emptied;
+        let mut state = match deadline {
+            None => emptied
+                .wait_while(state, is_busy)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let waited = emptied.wait_timeout_while(state, left, is_busy);
+                waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            .unwrap_or_else(PoisonError::into_inner);
+        };
+        state.finishers -= 1;
+        if !state.is_idle() {
+            return Err(Error::TimedOut("waiting for a queue"));
         }
         state.error.take().map_or(Ok(()), Err)
     }
@@ -184,7 +188,10 @@ impl Inner {
         if self.order == QueueOrder::OutOfOrder {
             platform::wake_all(&self.submissions);
         }
-        self.added.notify_one();
+        // Notifying nobody is a system call too.
+        if state.is_waiting {
+            self.added.notify_one();
+        }
         Ok(())
     }
 
@@ -196,15 +203,19 @@ impl Inner {
             let mut state = self.state();
             state.running = false;
             if state.commands.is_empty() {
-                self.emptied.notify_all();
+                if state.finishers > 0 {
+                    self.emptied.notify_all();
+                }
                 while state.commands.is_empty() {
                     if state.is_closed {
                         return;
                     }
+                    state.is_waiting = true;
                     state = self
                         .added
                         .wait(state)
                         .unwrap_or_else(PoisonError::into_inner);
+                    state.is_waiting = false;
                 }
                 continue;
             }
