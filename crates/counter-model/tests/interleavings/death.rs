@@ -103,7 +103,7 @@ fn buriers_die_too() {
 /// The exporter dies: waits for signals that nobody submitted end as well.
 #[test]
 fn of_the_exporter() {
-    check(4000, || {
+    check(2000, || {
         platform::naps_end();
         let world = World::new();
         let waiter = |owner| {
@@ -128,6 +128,21 @@ fn of_the_exporter() {
             waiter(2),
         ];
         world.end(processes);
+    });
+}
+
+/// The exporter signals and dies: whoever finds it dead still takes note of its signal.
+#[test]
+fn of_the_exporter_after_its_signal() {
+    check(1000, || {
+        platform::naps_end();
+        let world = World::new();
+        let exporter = world.start_mortal(1, u32::MAX, |process| {
+            let left = process.signal();
+            process.complete_all(left);
+        });
+        let waiter = world.start(2, |process| process.wait(1).unwrap());
+        world.end([exporter, waiter]);
     });
 }
 

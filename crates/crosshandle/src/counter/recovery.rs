@@ -13,6 +13,11 @@ pub(crate) trait Liveness {
     fn is_abandoned(&self) -> bool {
         self.is_dead(Owner::EXPORTER)
     }
+
+    /// The same as far as it is known without asking, which must be cheap.
+    fn is_known_abandoned(&self) -> bool {
+        false
+    }
 }
 
 /// Signals of one owner that are unfinished, on one word.

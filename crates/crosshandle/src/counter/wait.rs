@@ -142,7 +142,11 @@ impl Slot {
                 return Err(WaitError::TimedOut);
             };
             if let Some(before) = target.register() {
-                platform::sleep(target.word(), before, nap);
+                // A notice that came before there was a sleeper woke nobody.
+                let never_comes = liveness.is_known_abandoned() && number > self.issued();
+                if !never_comes {
+                    platform::sleep(target.word(), before, nap);
+                }
                 target.deregister(before);
                 if target.settled().is_none() {
                     target.check_liveness()?;

@@ -5,7 +5,7 @@ pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
-mod nudge;
+pub(crate) mod nudge;
 pub(crate) mod process;
 pub(crate) mod shared_bytes;
 pub(crate) mod socket;

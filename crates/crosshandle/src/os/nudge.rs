@@ -82,15 +82,24 @@ fn run() {
             sleepers.has_thread = false;
             return;
         }
-        // One call a word, however many sleep on it.
-        let mut words = sleepers.words.clone();
-        words.sort_unstable();
-        words.dedup();
-        for address in &words {
-            let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
-            // SAFETY: its sleeper borrows the word until it has taken the address out, for which
-            // it needs the lock that we hold.
-            futex::wake_some(unsafe { &*word }, our_bits());
-        }
+        wake(&sleepers);
+    }
+}
+
+/// Nudges all sleepers now: something has happened that their words don't tell.
+pub(crate) fn nudge() {
+    wake(&sleepers());
+}
+
+fn wake(sleepers: &Sleepers) {
+    // One call a word, however many sleep on it.
+    let mut words = sleepers.words.clone();
+    words.sort_unstable();
+    words.dedup();
+    for address in &words {
+        let word = std::ptr::with_exposed_provenance::<AtomicU64>(*address);
+        // SAFETY: its sleeper borrows the word until it has taken the address out, for which it
+        // needs the lock that the caller holds.
+        futex::wake_some(unsafe { &*word }, our_bits());
     }
 }

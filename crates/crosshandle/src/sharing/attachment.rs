@@ -11,7 +11,7 @@ use crate::exchange::protocol::{Reply, Request};
 use crate::exchange::{self, Connection, Next, PeerPolicy, Source, Watch, watch};
 use crate::handle::{Fields, Secret};
 use crate::os::mapping::Access;
-use crate::os::process;
+use crate::os::{nudge, process};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -257,6 +257,10 @@ impl Liveness for Attachment {
         }
     }
 
+    fn is_known_abandoned(&self) -> bool {
+        self.is_hung_up()
+    }
+
     fn is_abandoned(&self) -> bool {
         self.is_hung_up() || self.is_dead(Owner::EXPORTER)
     }
@@ -327,6 +331,8 @@ impl Source for HangUp {
         {
             gone.store(true, Ordering::Release);
             attachment.arena().bury(&*attachment);
+            // Waits for what nobody has submitted are over too.
+            nudge::nudge();
         }
         Next::Drop
     }
