@@ -5,10 +5,13 @@
 //! | `test` | every check; the test runner comes last |
 //! | `bench` | the benchmarks, each beside the raw technique, in one run |
 //! | `fuzz` | one fuzz target, on the stable toolchain |
+//! | `bindings` | the declarations of Unified Runtime, from the stock runtime's headers |
 
 mod bench;
+mod bindings;
 mod fuzz;
 mod process;
+mod python;
 mod step;
 mod supply_chain;
 mod test;
@@ -60,6 +63,12 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
+    /// Generate the declarations in `crates/unified-runtime-sys` anew.
+    Bindings {
+        /// Change nothing: say whether the committed files are what would be generated.
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -76,6 +85,7 @@ fn main() -> ExitCode {
             Some(input) => fuzz::reproduce(&workspace, &target, &input),
             None => fuzz::run(&workspace, &target, seconds),
         },
+        Task::Bindings { check } => bindings::run(&workspace, check),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

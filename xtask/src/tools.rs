@@ -8,12 +8,15 @@ use crate::Result;
 use crate::step::Step;
 use crate::workspace::Workspace;
 
-/// A cargo subcommand from the package registry.
+/// A program from the package registry.
 pub(crate) struct Tool {
-    /// The package, and the program that it installs.
+    package: &'static str,
+    /// The program that the package installs.
     name: &'static str,
     /// What is installed. Newer patch versions of the same series serve as well.
     version: Version,
+    /// Nothing but this version serves, built here: its output is committed.
+    exact: bool,
     /// How it is built, beyond the default.
     install: &'static [&'static str],
 }
@@ -21,15 +24,26 @@ pub(crate) struct Tool {
 type Version = (u64, u64, u64);
 
 pub(crate) const NEXTEST: Tool = Tool {
+    package: "cargo-nextest",
     name: "cargo-nextest",
     version: (0, 9, 143),
+    exact: false,
     // Without the part that updates itself.
     install: &["--no-default-features", "--features", "default-no-update"],
 };
 pub(crate) const DENY: Tool = Tool {
+    package: "cargo-deny",
     name: "cargo-deny",
     version: (0, 20, 2),
+    exact: false,
     install: &[],
+};
+pub(crate) const BINDGEN: Tool = Tool {
+    package: "bindgen-cli",
+    name: "bindgen",
+    version: (0, 73, 2),
+    exact: true,
+    install: &["--features", "prettyplease"],
 };
 
 impl Tool {
@@ -37,7 +51,7 @@ impl Tool {
     /// into there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
         let on_path = PathBuf::from(self.name);
-        if self.serves(&on_path) {
+        if !self.exact && self.serves(&on_path) {
             return Ok(on_path);
         }
         let kept = workspace.target.join("tools");
@@ -72,12 +86,16 @@ impl Tool {
         };
         let found = parse(&String::from_utf8_lossy(&output.stdout));
         let (major, minor, patch) = self.version;
-        found.is_some_and(|found| (found.0, found.1) == (major, minor) && found.2 >= patch)
+        match found {
+            Some(found) if self.exact => found == self.version,
+            Some(found) => (found.0, found.1) == (major, minor) && found.2 >= patch,
+            None => false,
+        }
     }
 
     fn install(&self, workspace: &Workspace, root: &Path) -> Result<()> {
         let build = root.join("build");
-        let package = format!("{}@{}", self.name, self.wanted());
+        let package = format!("{}@{}", self.package, self.wanted());
         let mut command = workspace.cargo(&["install", "--locked", "--force", &package, "--root"]);
         command
             .arg(root)

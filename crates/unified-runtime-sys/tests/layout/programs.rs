@@ -1,0 +1,117 @@
+//! Two programs, in C and in Rust, that print the same facts in the same order, one on a line:
+//! a kind, a name, one or two figures.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use crate::declarations::Declarations;
+
+/// The facts that the headers in `include` have.
+pub(crate) fn run_c(declarations: &Declarations, include: &Path, scratch: &Path) -> Vec<String> {
+    let mut facts = String::new();
+    for name in &declarations.types {
+        writeln!(facts, "TYPE({name})").unwrap();
+    }
+    for record in &declarations.records {
+        writeln!(facts, "RECORD({})", record.name).unwrap();
+        for (field, _) in &record.fields {
+            writeln!(facts, "FIELD({}, {})", record.name, c_name(field)).unwrap();
+        }
+    }
+    for (_, name) in &declarations.enumerators {
+        writeln!(facts, "ENUMERATOR({name})").unwrap();
+    }
+    for name in &declarations.numbers {
+        writeln!(facts, "NUMBER({name})").unwrap();
+    }
+    for name in &declarations.texts {
+        writeln!(facts, "TEXT({name})").unwrap();
+    }
+    let source = include_str!("probe.c").replace("FACTS\n", &facts);
+    let path = scratch.join("probe.c");
+    std::fs::write(&path, source).unwrap();
+
+    let program = scratch.join("probe-c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(compiler);
+    // The headers use `bool` without its header.
+    command.args(["-std=c11", "-include", "stdbool.h", "-I"]);
+    command.arg(include).arg(&path).arg("-o").arg(&program);
+    succeed(&mut command);
+    lines(&mut Command::new(program))
+}
+
+/// The facts that this crate has.
+pub(crate) fn run_rust(declarations: &Declarations, scratch: &Path) -> Vec<String> {
+    let mut facts = String::new();
+    for name in &declarations.types {
+        writeln!(facts, "layout!(\"type\", {name}),").unwrap();
+    }
+    for record in &declarations.records {
+        writeln!(facts, "layout!(\"record\", {}),", record.name).unwrap();
+        for (field, _) in &record.fields {
+            let (owner, name) = (&record.name, c_name(field));
+            writeln!(facts, "field!({owner}, {field}, \"{name}\"),").unwrap();
+        }
+    }
+    for (owner, name) in &declarations.enumerators {
+        writeln!(
+            facts,
+            "number!(\"enumerator\", \"{name}\", {owner}::{name}.0),"
+        )
+        .unwrap();
+    }
+    for name in &declarations.numbers {
+        writeln!(facts, "number!(\"number\", \"{name}\", {name}),").unwrap();
+    }
+    for name in &declarations.texts {
+        writeln!(facts, "text!({name}),").unwrap();
+    }
+    let source = include_str!("probe.rs.in").replace("FACTS\n", &facts);
+    let path = scratch.join("probe.rs");
+    std::fs::write(&path, source).unwrap();
+
+    let library = scratch.join("libunified_runtime_sys.rlib");
+    let mut command = rustc(&["--crate-type=rlib", "--crate-name=unified_runtime_sys"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
+    succeed(command.arg("-o").arg(&library));
+    let program = scratch.join("probe-rust");
+    let mut command = rustc(&["--crate-type=bin", "--extern"]);
+    command.arg(format!("unified_runtime_sys={}", library.display()));
+    succeed(command.arg(&path).arg("-o").arg(&program));
+    lines(&mut Command::new(program))
+}
+
+/// The compiler itself: Cargo has no way to build what a test has just written.
+fn rustc(args: &[&str]) -> Command {
+    let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut command = Command::new(program);
+    command
+        .args(["--edition=2024", "--cap-lints=allow"])
+        .args(args);
+    command
+}
+
+/// The name in C of a field: bindgen adds a `_` to Rust's keywords.
+fn c_name(field: &str) -> &str {
+    match field.strip_suffix('_') {
+        Some(word) if syn::parse_str::<syn::Ident>(word).is_err() => word,
+        _ => field,
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run {:?}: {error}", command.get_program()));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed:\n{errors}");
+}
+
+fn lines(command: &mut Command) -> Vec<String> {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,220 @@
+//! The Python environment with the stock Unified Runtime: headers, loader, SYCL runtime, dpctl,
+//! and the libclang that bindgen needs, all at the versions of `requirements.txt`.
+//!
+//! It is created once, in the target directory, and found again by its name: a hash of the
+//! requirements and of the interpreter. Its packages take about a gigabyte.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Result;
+use crate::step::{Step, say};
+use crate::workspace::Workspace;
+
+/// What is installed, to the last package.
+const REQUIREMENTS: &str = include_str!("../requirements.txt");
+
+/// The oldest interpreter that every package supports.
+const OLDEST: (u32, u32) = (3, 11);
+
+/// Prints the interpreter's version and installation; fails where `venv` cannot work.
+const PROBE: &str = "import ensurepip, sys, venv; \
+    print(*sys.version_info[:2], sys.version, sys.base_prefix)";
+
+/// Variables of a person's own that would lead packages out of the environment.
+const FOREIGN: [&str; 6] = [
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_TARGET",
+    "PIP_USER",
+    "PYTHONHOME",
+    "PYTHONPATH",
+];
+
+/// A complete environment.
+pub(crate) struct Environment {
+    directory: PathBuf,
+}
+
+impl Environment {
+    /// The environment, created where it does not exist yet: some 700 MB are downloaded once.
+    ///
+    /// What an interrupted creation left behind is removed first. Of several callers at the
+    /// same time one creates it, the others wait.
+    pub(crate) fn ensure(workspace: &Workspace) -> Result<Self> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err("the stock Unified Runtime is published for x86_64 alone".into());
+        }
+        let interpreter = Interpreter::find()?;
+        let mut hasher = DefaultHasher::new();
+        (REQUIREMENTS, &interpreter.identity).hash(&mut hasher);
+        let name = format!("python-{:016x}", hasher.finish());
+        let directory = workspace.target.join(&name);
+        let environment = Self { directory };
+        if environment.complete() {
+            return Ok(environment);
+        }
+
+        let cannot =
+            |what: &str, error| format!("cannot {what} {}: {error}", environment.display());
+        fs::create_dir_all(&workspace.target).map_err(|error| cannot("create", error))?;
+        // Closing the file unlocks it, however this process ends.
+        let lock = File::create(workspace.target.join(format!("{name}.lock")))
+            .map_err(|error| cannot("lock", error))?;
+        if lock.try_lock().is_err() {
+            say("wait   another process creates the python environment");
+            lock.lock().map_err(|error| cannot("lock", error))?;
+        }
+        if environment.complete() {
+            return Ok(environment);
+        }
+        if environment.directory.exists() {
+            fs::remove_dir_all(&environment.directory).map_err(|error| cannot("remove", error))?;
+        }
+        environment.create(workspace, &interpreter)?;
+        fs::write(environment.stamp(), REQUIREMENTS).map_err(|error| cannot("finish", error))?;
+        Ok(environment)
+    }
+
+    /// The interpreter, which finds the packages by itself.
+    pub(crate) fn python(&self) -> PathBuf {
+        self.directory.join("bin").join("python")
+    }
+
+    /// Where `unified-runtime/ur_api.h` and `sycl/sycl.hpp` lie.
+    pub(crate) fn include(&self) -> PathBuf {
+        self.directory.join("include")
+    }
+
+    /// Where `libur_loader.so.0` and `libsycl.so.9` lie, with what they load in turn. A program
+    /// finds them with this in `LD_LIBRARY_PATH`.
+    pub(crate) fn library_dir(&self) -> PathBuf {
+        self.directory.join("lib")
+    }
+
+    /// Where `libclang.so` lies.
+    pub(crate) fn libclang_dir(&self) -> Result<PathBuf> {
+        let lib = self.library_dir();
+        let entries = fs::read_dir(&lib)
+            .map_err(|error| format!("cannot read {}: {error}", lib.display()))?;
+        entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+            .map(|entry| entry.path().join("site-packages/clang/native"))
+            .find(|path| path.join("libclang.so").is_file())
+            .ok_or_else(|| format!("there is no libclang.so in {}", self.display()))
+    }
+
+    /// Creates it with all packages; only the stamp is missing afterwards.
+    fn create(&self, workspace: &Workspace, interpreter: &Interpreter) -> Result<()> {
+        let mut venv = command(&interpreter.program);
+        venv.args(["-m", "venv"]).arg(&self.directory);
+        Step::new(workspace, "python environment", venv)
+            .limit(Duration::from_secs(5 * 60))
+            .run()?;
+        let requirements = workspace.root.join("xtask").join("requirements.txt");
+        let mut install = command(&self.python());
+        install
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--no-input",
+                "--only-binary",
+                ":all:",
+            ])
+            .args(["--disable-pip-version-check", "--requirement"])
+            .arg(requirements);
+        Step::new(workspace, "python packages", install).run()
+    }
+
+    /// Written last, so that what has it is whole.
+    fn stamp(&self) -> PathBuf {
+        self.directory.join("complete")
+    }
+
+    fn complete(&self) -> bool {
+        // The interpreter is a link out of the environment, and may have gone.
+        self.python().exists()
+            && fs::read_to_string(self.stamp()).is_ok_and(|text| text == REQUIREMENTS)
+    }
+
+    fn display(&self) -> std::path::Display<'_> {
+        self.directory.display()
+    }
+}
+
+/// The Python that environments are made with.
+struct Interpreter {
+    program: PathBuf,
+    /// Its version and its place: an environment works with no other.
+    identity: String,
+}
+
+impl Interpreter {
+    /// The one that `PYTHON` names, else `python3`.
+    fn find() -> Result<Self> {
+        let named = std::env::var_os("PYTHON").filter(|name| !name.is_empty());
+        let program = PathBuf::from(named.unwrap_or_else(|| OsString::from("python3")));
+        let (major, minor) = OLDEST;
+        let wanted = format!(
+            "Python {major}.{minor} or newer with its venv module \
+             (packages python3 and python3-venv; PYTHON may name another interpreter)"
+        );
+        let output = command(&program)
+            .args(["-c", PROBE])
+            .output()
+            .map_err(|error| {
+                let program = program.display();
+                format!("this machine lacks {wanted}: cannot run {program}: {error}")
+            })?;
+        let identity = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.trim().lines().last().unwrap_or("no message");
+            return Err(format!("this machine lacks {wanted}: {last}"));
+        }
+        match version(&identity) {
+            Some(version) if version >= OLDEST => Ok(Self { program, identity }),
+            _ => Err(format!("this machine lacks {wanted}: found {identity}")),
+        }
+    }
+}
+
+/// The version at the start of what `PROBE` printed.
+fn version(identity: &str) -> Option<(u32, u32)> {
+    let mut words = identity.split(' ').map(|word| word.parse().ok());
+    Some((words.next()??, words.next()??))
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_as_the_probe_prints_it() {
+        let identity = "3 12 3.12.4 (main, Jun  6 2024) [GCC 12.2.0] /usr";
+        assert_eq!(version(identity), Some((3, 12)));
+        assert_eq!(version("3"), None);
+        assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn every_requirement_is_pinned() {
+        let packages = REQUIREMENTS.lines().filter(|line| !line.starts_with('#'));
+        let loose: Vec<_> = packages.filter(|line| !line.contains("==")).collect();
+        assert!(loose.is_empty(), "without a version: {loose:?}");
+    }
+}
