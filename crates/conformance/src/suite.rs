@@ -62,7 +62,17 @@ macro_rules! for_each_case {
                 lives_while_anyone_has_it
                 mappings_are_exact
                 access_is_kept
+                access_is_taken_and_given
+                exports_are_taken_back
+                ranges_grow_where_there_is_room
                 rounds_leave_nothing_behind
+            }
+            pools {
+                their_memory_is_shared
+                they_share_no_page
+                their_books_are_true
+                their_limits_hold
+                they_keep_what_they_may
             }
             events {
                 fresh_is_complete
@@ -88,13 +98,19 @@ macro_rules! for_each_case {
                 copies_cross
                 overlapping_copies
                 fills_with_any_pattern
-                copies_rows
                 keeps_order
                 free_order_overtakes
+                halves_of_a_barrier
                 waits_across_queues_and_processes
                 errors_reach_events
                 finish_tells_errors_once
                 commands_outlive_what_they_use
+            }
+            rectangles {
+                copies_cross
+                copies_rows
+                fills_rows
+                bad_ones_are_refused
             }
             faults {
                 exporter_killed_before_open
@@ -134,6 +150,7 @@ macro_rules! for_each_case {
             impostor {
                 false_exporters_are_seen_through
                 false_memory_is_refused
+                anothers_arena_is_refused
             }
             handles {
                 wrong_places_are_told_apart

@@ -3,6 +3,7 @@
 use crate::backend::{self, Backend, BackendDevice, DeviceInfo};
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
+use crate::os::process;
 use std::fmt;
 use std::sync::Arc;
 
@@ -58,6 +59,17 @@ impl Device {
     /// What is known of it.
     pub fn info(&self) -> &DeviceInfo {
         self.inner.info()
+    }
+
+    /// Bytes of its memory that are free at the moment, if that is known.
+    pub fn free_memory(&self) -> Option<u64> {
+        self.inner.free_memory()
+    }
+
+    /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
+    /// on every device.
+    pub fn timestamp(&self) -> u64 {
+        process::monotonic_nanoseconds()
     }
 }
 

@@ -193,13 +193,22 @@ impl Event {
         }
     }
 
+    /// Whether the signals submitted from now on take timestamps. An event made with
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until told otherwise;
+    /// any other one never does.
+    #[inline]
+    pub fn set_profiling(&self, wanted: bool) {
+        self.core.set_profiling(wanted);
+    }
+
     /// The timestamps of the command that signalled last.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an event made without
-    /// [`EventOptions::profiling`](crate::EventOptions::profiling).
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling), or while it takes
+    /// [none](Self::set_profiling).
     pub fn profile(&self) -> Result<EventProfile> {
-        let profile = self.core.profile.as_ref().ok_or_else(|| {
+        let profile = self.core.profile().ok_or_else(|| {
             Error::Unsupported("this event takes no timestamps; create it with profiling".into())
         })?;
         Ok(EventProfile {

@@ -42,9 +42,10 @@
 //! | [`Device`] | where memory lives and queues run | `device` |
 //! | [`Context`] | allocates, exports and opens on one device | `context/` |
 //! | [`Memory`] | a range of bytes, allocated here or opened | `memory/` |
+//! | [`MemoryPool`] | memory kept apart, with a limit and books | `memory/` |
 //! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical`, `virtual_range` |
 //! | [`Event`] | a counter of signals that processes wait on | `event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, signals and waits, run beside the host | `queue` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, signals and waits, run beside the host | `queue`, `command` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | what crosses | [`handle`] |
 //!
 //! # What happens
@@ -84,6 +85,7 @@
 // The places that may: each says at every block why it is sound.
 #[allow(unsafe_code)]
 mod backend;
+mod command;
 mod context;
 mod counter;
 mod device;
@@ -100,21 +102,24 @@ mod physical;
 mod platform;
 mod pool;
 mod queue;
+mod rect;
 #[allow(unsafe_code)]
 mod sharing;
 mod virtual_range;
 
 pub use backend::{Capabilities, DeviceInfo, MemoryKind, QueueOrder};
+pub use command::Command;
 pub use context::{AllocationOptions, Context, ContextOptions, EventOptions};
 pub use device::{BackendStatus, Device};
 pub use error::{Error, Result};
 pub use event::{Event, EventProfile, EventStatus};
 pub use exchange::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
-pub use memory::{Memory, MemoryRange};
+pub use memory::{Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange};
 pub use os::mapping::Access;
 pub use os::process::host_identity;
 pub use os::shared_bytes::{SharedBytes, TypedSlice};
-pub use physical::PhysicalMemory;
-pub use queue::{Command, Queue};
+pub use physical::{PhysicalMemory, PhysicalMemoryExport};
+pub use queue::Queue;
+pub use rect::{Pitches, Region};
 pub use virtual_range::VirtualRange;

@@ -109,6 +109,21 @@ impl PhysicalMemory {
     pub fn handle_read_only(&self) -> Result<PhysicalMemoryHandle> {
         self.inner.handle(Access::ReadOnly)
     }
+
+    /// Exports it under a handle that is unlike all others and can be taken back.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub fn export(&self) -> Result<PhysicalMemoryExport> {
+        self.inner.check_exportable()?;
+        let place = RecordCell::default();
+        let exporter = self.inner.core.exporter();
+        let record = exporter.export_at(&place, &self.inner.memory, Access::ReadWrite)?;
+        Ok(PhysicalMemoryExport {
+            memory: self.clone(),
+            record,
+        })
+    }
 }
 
 impl fmt::Debug for PhysicalMemory {
@@ -120,13 +135,51 @@ impl fmt::Debug for PhysicalMemory {
     }
 }
 
+/// Physical memory under one handle. It can be opened until this is dropped, which makes the
+/// handle stale; those who have opened it keep the memory.
+pub struct PhysicalMemoryExport {
+    memory: PhysicalMemory,
+    record: Record,
+}
+
+impl PhysicalMemoryExport {
+    /// The handle.
+    pub fn handle(&self) -> PhysicalMemoryHandle {
+        self.memory
+            .inner
+            .handle_with(self.record, Access::ReadWrite)
+    }
+}
+
+impl Drop for PhysicalMemoryExport {
+    fn drop(&mut self) {
+        let exporter = self.memory.inner.core.exporter();
+        // Whoever has opened it keeps the memory by itself.
+        exporter.retire(self.record, true, None);
+        exporter.reclaim();
+    }
+}
+
+impl fmt::Debug for PhysicalMemoryExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhysicalMemoryExport")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Physical {
-    fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
+    fn check_exportable(&self) -> Result<()> {
         if self.opened.is_some() {
             return Err(Error::invalid(
                 "this physical memory was opened from a handle; pass that handle on instead",
             ));
         }
+        Ok(())
+    }
+
+    fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
+        self.check_exportable()?;
         let place = &self.exports[usize::from(access == Access::ReadOnly)];
         let record = match place.get() {
             Some(record) => record,
@@ -135,14 +188,18 @@ impl Physical {
                 .exporter()
                 .export_at(place, &self.memory, access)?,
         };
+        Ok(self.handle_with(record, access))
+    }
+
+    fn handle_with(&self, record: Record, access: Access) -> PhysicalMemoryHandle {
         let len = self.memory.len() as u64;
-        Ok(PhysicalMemoryHandle::new(&Fields {
+        PhysicalMemoryHandle::new(&Fields {
             read_only: access == Access::ReadOnly,
             segment: self.number,
             length: len,
             segment_length: len,
             ..self.core.fields(record)
-        }))
+        })
     }
 }
 

@@ -25,16 +25,34 @@ struct Mapped {
     len: usize,
     /// Calls of `with_bytes` under way.
     users: usize,
-    access: Access,
+    /// Without access, the backend has nothing mapped here.
+    access: Option<Access>,
     memory: PhysicalMemory,
+    memory_offset: usize,
+}
+
+impl Mapped {
+    fn access(&self) -> Result<Access> {
+        self.access.ok_or_else(|| {
+            Error::invalid("what is mapped there is mapped without access; change that first")
+        })
+    }
+}
+
+/// Refuses to let more be done with memory than it was opened for.
+fn check_access(memory: &PhysicalMemory, access: Option<Access>) -> Result<()> {
+    if access == Some(Access::ReadWrite) && memory.access() == Access::ReadOnly {
+        return Err(Error::ReadOnly);
+    }
+    Ok(())
 }
 
 impl VirtualRange {
-    pub(crate) fn reserve(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
+    pub(crate) fn reserve(core: &Arc<ContextCore>, wish: usize, len: usize) -> Result<Self> {
         check_granularity(core, "a virtual range", len)?;
         let align = core.backend().granularity();
         Ok(Self {
-            range: core.backend().reserve(len, align)?,
+            range: core.backend().reserve(wish, len, align)?,
             core: Arc::clone(core),
             len,
             mapped: Mutex::default(),
@@ -56,7 +74,8 @@ impl VirtualRange {
         self.len == 0
     }
 
-    /// Maps `len` bytes of physical memory, from `memory_offset` on, to `offset`.
+    /// Maps `len` bytes of physical memory, from `memory_offset` on, to `offset`. With `None` for
+    /// access they have their place, but touching them is a fault.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
@@ -68,8 +87,9 @@ impl VirtualRange {
         memory: &PhysicalMemory,
         memory_offset: usize,
         len: usize,
-        access: Access,
+        access: impl Into<Option<Access>>,
     ) -> Result<()> {
+        let access = access.into();
         check_granularity(&self.core, "a mapping", len)?;
         let granularity = self.core.backend().granularity();
         if !offset.is_multiple_of(granularity) || !memory_offset.is_multiple_of(granularity) {
@@ -79,9 +99,7 @@ impl VirtualRange {
         }
         check_range(offset, len, self.len)?;
         check_range(memory_offset, len, memory.len())?;
-        if access == Access::ReadWrite && memory.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly);
-        }
+        check_access(memory, access)?;
         let mut mapped = self.mapped();
         let before = mapped.range(..offset + len).next_back();
         if before.is_some_and(|(start, before)| start + before.len > offset) {
@@ -90,54 +108,94 @@ impl VirtualRange {
                 offset + len
             )));
         }
-        let physical = memory.memory();
-        self.range
-            .map(offset, physical, memory_offset, len, access)?;
-        let memory = memory.clone();
+        if let Some(access) = access {
+            let physical = memory.memory();
+            self.range
+                .map(offset, physical, memory_offset, len, access)?;
+        }
         mapped.insert(
             offset,
             Mapped {
                 len,
                 users: 0,
                 access,
-                memory,
+                memory: memory.clone(),
+                memory_offset,
             },
         );
         Ok(())
     }
 
-    /// Unmaps what was mapped at `offset` with this length.
+    /// Unmaps a part of the range in which one mapping lies, or several with nothing between them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no mapping has exactly this place.
+    /// [`Error::InvalidArgument`] for any other part: mappings are made and changed as a whole.
     pub fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+        let mut unmapped = Vec::new();
         let mut mapped = self.mapped();
-        Self::exactly(&mut mapped, offset, len)?;
-        self.range.unmap(offset, len)?;
-        mapped.remove(&offset);
+        for start in self.within(&mapped, offset, len)? {
+            let mapping = &mapped[&start];
+            if mapping.access.is_some() {
+                self.range.unmap(start, mapping.len)?;
+            }
+            unmapped.extend(mapped.remove(&start));
+        }
+        drop(mapped);
+        // The memory may be gone with it, which is better done without the lock.
+        drop(unmapped);
         Ok(())
     }
 
-    /// Changes what may be done with a mapping.
+    /// Changes what may be done with one mapping, or with several that have nothing between them.
+    /// With `None`, touching them is a fault; their memory stays.
     ///
     /// # Errors
     /// As [`unmap`](Self::unmap); [`Error::ReadOnly`] for memory opened read-only.
-    pub fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()> {
+    pub fn set_access(
+        &self,
+        offset: usize,
+        len: usize,
+        access: impl Into<Option<Access>>,
+    ) -> Result<()> {
+        let access = access.into();
         let mut mapped = self.mapped();
-        let mapping = Self::exactly(&mut mapped, offset, len)?;
-        if access == Access::ReadWrite && mapping.memory.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly);
+        let places = self.within(&mapped, offset, len)?;
+        for start in &places {
+            check_access(&mapped[start].memory, access)?;
         }
-        self.range.set_access(offset, len, access)?;
-        mapping.access = access;
+        for start in places {
+            let Some(mapping) = mapped.get_mut(&start) else {
+                continue;
+            };
+            match (mapping.access, access) {
+                (Some(_), Some(access)) => self.range.set_access(start, mapping.len, access)?,
+                (Some(_), None) => self.range.unmap(start, mapping.len)?,
+                (None, Some(access)) => {
+                    let memory = mapping.memory.memory();
+                    let memory_offset = mapping.memory_offset;
+                    self.range
+                        .map(start, memory, memory_offset, mapping.len, access)?;
+                }
+                (None, None) => {}
+            }
+            mapping.access = access;
+        }
         Ok(())
     }
 
-    /// What may be done with the byte at `offset`; `None` if nothing is mapped there.
+    /// What may be done with the byte at `offset`; `None` if nothing may.
     pub fn access(&self, offset: usize) -> Option<Access> {
-        let mapped = self.mapped();
+        Self::at(&self.mapped(), offset)?.access
+    }
+
+    /// Whether something is mapped at `offset`.
+    pub fn is_mapped(&self, offset: usize) -> bool {
+        Self::at(&self.mapped(), offset).is_some()
+    }
+
+    fn at(mapped: &BTreeMap<usize, Mapped>, offset: usize) -> Option<&Mapped> {
         let (start, mapping) = mapped.range(..=offset).next_back()?;
-        (offset < start + mapping.len).then_some(mapping.access)
+        (offset - start < mapping.len).then_some(mapping)
     }
 
     /// Mapped bytes, for a command. They must stay mapped until the command is done, which is the
@@ -151,7 +209,7 @@ impl VirtualRange {
     /// [`Error::InvalidArgument`] if they don't lie in one mapping.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
-        let access = Self::inside(&mut self.mapped(), offset, len)?.1.access;
+        let access = Self::inside(&mut self.mapped(), offset, len)?.1.access()?;
         let start = Address::new(self.range.start()).offset(offset);
         Ok(MemoryRange::new(start, len, access, None))
     }
@@ -180,8 +238,9 @@ impl VirtualRange {
     fn use_mapping(&self, offset: usize, len: usize) -> Result<(usize, Access)> {
         let mut mapped = self.mapped();
         let (start, mapping) = Self::inside(&mut mapped, offset, len)?;
+        let access = mapping.access()?;
         mapping.users += 1;
-        Ok((start, mapping.access))
+        Ok((start, access))
     }
 
     fn inside(
@@ -201,24 +260,35 @@ impl VirtualRange {
             })
     }
 
-    /// The mapping with exactly this place, if it may be changed.
-    fn exactly(
-        mapped: &mut BTreeMap<usize, Mapped>,
+    /// Where the mappings start that take up this part of the range, if they may be changed.
+    fn within(
+        &self,
+        mapped: &BTreeMap<usize, Mapped>,
         offset: usize,
         len: usize,
-    ) -> Result<&mut Mapped> {
-        let found = mapped.get_mut(&offset);
-        let mapping = found.filter(|mapping| mapping.len == len).ok_or_else(|| {
-            Error::invalid(format!(
-                "nothing is mapped at {offset} with a length of {len} bytes"
-            ))
-        })?;
-        if mapping.users > 0 {
+    ) -> Result<Vec<usize>> {
+        check_range(offset, len, self.len)?;
+        let end = offset + len;
+        let mut places = Vec::new();
+        let mut next = offset;
+        for (start, mapping) in mapped.range(offset..end) {
+            if *start != next {
+                break;
+            }
+            if mapping.users > 0 {
+                return Err(Error::invalid(format!(
+                    "the mapping at {start} is in use by `with_bytes`"
+                )));
+            }
+            places.push(*start);
+            next += mapping.len;
+        }
+        if places.is_empty() || next != end {
             return Err(Error::invalid(format!(
-                "the mapping at {offset} is in use by `with_bytes`"
+                "the {len} bytes at {offset} are not one or several whole mappings"
             )));
         }
-        Ok(mapping)
+        Ok(places)
     }
 
     fn mapped(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {

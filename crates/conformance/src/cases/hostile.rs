@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes in a ledger: four for each of 2²⁰ records.
-const LEDGER: u64 = 4 << 20;
+pub(super) const LEDGER: u64 = 4 << 20;
 const BAD_REQUEST: u16 = 1;
 const OTHER_VERSION: u16 = 2;
 const UNKNOWN_CONTEXT: u16 = 3;
@@ -29,7 +29,7 @@ pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failur
     Ok((peer, handle))
 }
 
-fn secret(handle: &MemoryHandle) -> [u8; 16] {
+pub(super) fn secret(handle: &MemoryHandle) -> [u8; 16] {
     let bytes = handle.as_bytes();
     bytes[at::SECRET..at::SECRET + 16]
         .try_into()

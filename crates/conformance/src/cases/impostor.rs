@@ -1,9 +1,9 @@
 //! False exporters: importers see through them, and come to no harm.
 
-use super::hostile::exporter;
+use super::hostile::{LEDGER, exporter, secret};
 use crate::failure::{Failure, Verdict};
 use crate::harness::{DEADLINE, Harness};
-use crate::raw::{self, FETCH, REPLY, Socket, VERSION, borrowed, field, reply};
+use crate::raw::{self, ATTACH, FETCH, REPLY, Socket, VERSION, borrowed, field, reply, request};
 use crate::suite::PASSED;
 use crate::tamper::{at, with};
 use crate::{Peer, Pending};
@@ -232,5 +232,38 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     connection.send(&answer, &borrowed(&memory))?;
     asked.reply(DEADLINE)?;
     importer.ask("check m 0 1 100")?;
+    PASSED
+}
+
+/// What a false exporter passes off as its own is refused, if the importer has it already, and
+/// taking it for a moment costs the importer nothing: it is not taken for dead.
+pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
+    let (exporter, handle) = exporter(harness)?;
+    let true_path = raw::only_socket(harness.directory())?;
+    exporter.ask("event e")?;
+    let event = exporter.ask("event-handle e")?.remove(0);
+    let importer = harness.peer()?;
+    importer.ask("context hasty timeout=2000")?;
+    importer.ask(format!("open-event e {event} context=hasty"))?;
+    importer.ask("event gate")?;
+    importer.ask("queue q")?;
+    importer.ask("submit q barrier after-value=gate:1 signal=e")?;
+    // In by the front door, under a secret of its own.
+    let truth = Socket::connect(&true_path)?;
+    let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
+    truth.send(&attach, &borrowed(&[raw::memfd(LEDGER, true)?]))?;
+    let (answer, arena) = truth.receive()?;
+    let owner = field(&answer, 8);
+    let handle = MemoryHandle::from_bytes(&with(handle.as_bytes(), at::SECRET, &[7; 16]))?;
+    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
+    for _ in 0..3 {
+        let (pending, connection, question) = impostor.lure(&importer)?;
+        let attached = reply(VERSION, 0, owner, raw::serial(&question), 0);
+        connection.send(&attached, &borrowed(&arena))?;
+        expect(pending, "Protocol")?;
+    }
+    expect(exporter.begin("wait e 300"), "TimedOut")?;
+    importer.ask("signal gate")?;
+    exporter.ask("wait e 10000")?;
     PASSED
 }

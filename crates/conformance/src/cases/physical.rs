@@ -153,6 +153,103 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     range.unmap(2 * unit, 2 * unit)?;
     refused("twice", range.unmap(2 * unit, 2 * unit))?;
     range.map(unit, &memory, 0, 4 * unit, all)?;
+    // Neighbours can be changed at once.
+    range.map(5 * unit, &memory, 0, unit, all)?;
+    refused("access", range.set_access(unit, 3 * unit, Access::ReadOnly))?;
+    range.set_access(unit, 5 * unit, Access::ReadOnly)?;
+    assert_eq!(range.access(5 * unit), Some(Access::ReadOnly));
+    range.unmap(unit, 5 * unit)?;
+    assert!((0..8).all(|place| !range.is_mapped(place * unit)));
+    PASSED
+}
+
+/// What is mapped without access keeps its bytes, and shows them when access is given.
+pub(crate) fn access_is_taken_and_given(harness: &Harness) -> Verdict {
+    if !host_accessible(harness) {
+        return NO_HOST_ACCESS;
+    }
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let memory = context.create_physical_memory(2 * unit)?;
+    let range = context.reserve(2 * unit)?;
+    range.map(0, &memory, unit, unit, None)?;
+    assert_eq!((range.access(0), range.is_mapped(0)), (None, true));
+    let refused = |range: &VirtualRange| {
+        let touched = range.with_bytes(0, 1, |_| ());
+        assert!(matches!(touched, Err(Error::InvalidArgument(_))));
+    };
+    refused(&range);
+    for seed in 1..3 {
+        range.set_access(0, unit, Access::ReadWrite)?;
+        write(&range, 0, seed)?;
+        range.set_access(0, unit, None)?;
+        refused(&range);
+        range.set_access(0, unit, Access::ReadOnly)?;
+        assert!(has(&range, 0, seed)?);
+        range.set_access(0, unit, None)?;
+    }
+    let again = range.map(0, &memory, 0, unit, Access::ReadWrite);
+    assert!(matches!(again, Err(Error::InvalidArgument(_))));
+    range.unmap(0, unit)?;
+    range.map(0, &memory, unit, unit, Access::ReadWrite)?;
+    assert!(has(&range, 0, 2)?);
+    PASSED
+}
+
+/// Each export has a handle of its own, good until it is dropped; who has opened it keeps it.
+pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let peer = harness.peer()?;
+    let memory = context.create_physical_memory(unit)?;
+    let [first, second] = [memory.export()?, memory.export()?];
+    let [handle, stale] = [first.handle(), second.handle()];
+    assert_ne!(handle, stale);
+    assert_ne!(handle, memory.handle()?);
+    peer.ask(format!("open-physical a {handle}"))?;
+    peer.ask(format!("open-physical b {stale}"))?;
+    drop(second);
+    peer.refused(format!("open-physical c {stale}"), "Stale")?;
+    let refused = context.open_physical_memory(&stale);
+    assert!(matches!(refused, Err(Error::Stale)));
+    peer.ask(format!("open-physical c {handle}"))?;
+    // The export keeps the memory, and what was opened is as good as ever.
+    drop(memory);
+    peer.ask(format!("open-physical d {handle}"))?;
+    drop(first);
+    peer.refused(format!("open-physical e {handle}"), "Stale")?;
+    peer.ask(format!("reserve r {}", 2 * unit))?;
+    peer.ask(format!("map r 0 b 0 {unit} read-write"))?;
+    peer.ask(format!("map r {unit} d 0 {unit} read-write"))?;
+    let opened = context.create_physical_memory(unit)?.export()?.handle();
+    assert!(matches!(
+        context.open_physical_memory(&opened),
+        Err(Error::Stale)
+    ));
+    PASSED
+}
+
+/// A range may start where another one ended, if nothing else is there.
+pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let unit = context.device().info().granularity;
+    let free = context.reserve(8 * unit)?;
+    let start = free.as_ptr();
+    drop(free);
+    let first = context.reserve_at(start, 4 * unit)?;
+    let second = context.reserve_at(start.wrapping_add(4 * unit), 4 * unit)?;
+    if first.as_ptr() == start {
+        // Nobody else can be where the first one is.
+        let other = context.reserve_at(start, unit)?;
+        assert_ne!(other.as_ptr(), start);
+    }
+    for range in [&first, &second] {
+        assert_eq!(range.len(), 4 * unit);
+        let memory = context.create_physical_memory(4 * unit)?;
+        range.map(0, &memory, 0, 4 * unit, Access::ReadWrite)?;
+    }
+    let odd = context.reserve_at(start.wrapping_add(1), unit)?;
+    assert!(odd.as_ptr().addr().is_multiple_of(unit));
     PASSED
 }
 

@@ -109,49 +109,6 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
         let refused = Command::fill(memory.range(0, len)?, bytes).map(drop);
         assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     }
-    PASSED
-}
-
-/// Rows of a matrix go to the rows of another one, and nothing else is touched.
-pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
-    let queue = context.create_queue()?;
-    for (width, rows, to_pitch, from_pitch) in [
-        (100, 50, 128, 300),
-        (1_000, 150, 1_000, 1_300),
-        (7, 1, 7, 7),
-        (5, 0, 5, 5),
-    ] {
-        let (to, from) = (
-            memory(&context, &transfer, 6)?,
-            memory(&context, &transfer, 7)?,
-        );
-        let (mut wanted, source) = (pattern(6, LEN), pattern(7, LEN));
-        for row in 0..rows {
-            let (a, b) = (row * to_pitch, row * from_pitch);
-            wanted[a..a + width].copy_from_slice(&source[b..b + width]);
-        }
-        let command = Command::copy_2d(to.all(), to_pitch, from.all(), from_pitch, width, rows)?;
-        queue.submit(command)?;
-        queue.finish_timeout(DEADLINE)?;
-        assert!(transfer.read(&to, 0, LEN)? == wanted, "{width} × {rows}");
-    }
-    let memory = memory(&context, &transfer, 8)?;
-    let all = || memory.all();
-    for (to_pitch, from_pitch, width, rows) in [
-        (9, 10, 10, 2),
-        (10, 9, 10, 2),
-        (LEN, LEN, 1, 3),
-        (usize::MAX, 10, 10, 3),
-        (10, 10, 10, usize::MAX),
-    ] {
-        let refused = Command::copy_2d(all(), to_pitch, all(), from_pitch, width, rows).map(drop);
-        assert!(
-            matches!(refused, Err(Error::InvalidArgument(_))),
-            "{to_pitch} {rows}"
-        );
-    }
     let refused = Command::copy(memory.range(0, 10)?, memory.range(0, 11)?).map(drop);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
@@ -212,6 +169,35 @@ pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
         first.try_wait()?,
         "a barrier comes after what was before it"
     );
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// Out of order, the two halves of a barrier: one comes after what was before, and holds up
+/// nothing; the other holds up what comes later, and waits for nothing but its events.
+pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
+    let peer = harness.peer()?;
+    let event = || context.create_event();
+    let (early, gate, marked) = (event()?, event()?, event()?);
+    peer.ask(format!("open-event early {}", early.handle()?))?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    queue.submit(Command::nothing().after_value(&early, 1))?;
+    let marker = Command::nothing().after_earlier();
+    queue.submit(marker.signal(&marked))?;
+    let (free, held) = (event()?, event()?);
+    queue.submit(Command::nothing().signal(&free))?;
+    free.wait_timeout(DEADLINE)?;
+    queue.submit(Command::nothing().before_later().after_value(&gate, 1))?;
+    queue.submit(Command::nothing().signal(&held))?;
+    let late = held.wait_timeout(Duration::from_millis(20));
+    assert!(matches!(late, Err(Error::TimedOut(_))), "not held");
+    peer.ask("signal gate")?;
+    held.wait_timeout(DEADLINE)?;
+    assert!(!marked.try_wait()?, "it did not wait for what was before");
+    peer.ask("signal early")?;
+    marked.wait_timeout(DEADLINE)?;
     queue.finish_timeout(DEADLINE)?;
     PASSED
 }

@@ -24,18 +24,22 @@
 //! A driver that isn't there is no error: its backend lists no devices.
 
 pub(crate) mod host;
+mod info;
+
+pub use info::{Capabilities, DeviceInfo};
 
 use crate::error::Result;
-use crate::handle::{BackendKind, DeviceUuid};
+use crate::handle::BackendKind;
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::SharedBytes;
+use crate::rect::{Pitches, Region};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A driver.
 pub(crate) trait Backend: Sync {
@@ -53,6 +57,9 @@ pub(crate) trait Backend: Sync {
 pub(crate) trait BackendDevice: Send + Sync {
     /// What is known of it.
     fn info(&self) -> &DeviceInfo;
+
+    /// Bytes of its memory that are free at the moment, if that is known.
+    fn free_memory(&self) -> Option<u64>;
 
     /// A new context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
@@ -80,8 +87,8 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Physical memory of another process.
     fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>>;
 
-    /// Addresses without memory.
-    fn reserve(&self, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
+    /// Addresses without memory, from `wish` on if that is not 0, is aligned and they are free.
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
@@ -144,8 +151,10 @@ pub(crate) trait BackendQueue: Send + Sync {
 /// A command with what it waits for and signals.
 pub(crate) struct Submission {
     pub(crate) work: Work,
-    /// Later commands wait for this one, and it for earlier ones, in any order of execution.
-    pub(crate) is_barrier: bool,
+    /// It starts after all earlier commands, in any order of execution.
+    pub(crate) after_earlier: bool,
+    /// All later commands start after it, in any order of execution.
+    pub(crate) before_later: bool,
     pub(crate) waits: Vec<Point>,
     pub(crate) signal: Option<Arc<EventCore>>,
 }
@@ -164,19 +173,29 @@ pub(crate) enum Work {
     Nothing,
     /// Copies bytes between ranges that may overlap.
     Copy { to: Place, from: Place, len: usize },
-    /// Copies `rows` rows of `width` bytes, which start every `pitch` bytes.
-    Copy2d {
+    /// Copies the rows of a region between two rectangles that don't overlap. There are at least
+    /// two rows, and as few of them as can be; slice pitches are multiples of the row pitches, as
+    /// drivers' 3D copies have it, also with one slice.
+    CopyRect {
         to: Place,
-        to_pitch: usize,
+        to_pitches: Pitches,
         from: Place,
-        from_pitch: usize,
-        width: usize,
-        rows: usize,
+        from_pitches: Pitches,
+        region: Region,
     },
     /// Repeats a pattern; `len` is a multiple of its length.
     Fill {
         to: Place,
         len: usize,
+        pattern: Box<[u8]>,
+    },
+    /// Repeats a pattern in at least two rows, which start every `pitch` bytes, more than the
+    /// width; `width` is a multiple of the pattern's length.
+    Fill2d {
+        to: Place,
+        pitch: usize,
+        width: usize,
+        rows: usize,
         pattern: Box<[u8]>,
     },
     /// Calls the host.
@@ -216,50 +235,6 @@ pub enum MemoryKind {
     Host,
     /// Accessible to both, wherever it lives.
     Shared,
-}
-
-/// What is known of a device.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// The device's name, by its driver.
-    pub name: String,
-    /// Who made it.
-    pub vendor: String,
-    /// The driver's version.
-    pub driver_version: String,
-    /// Whose driver it is.
-    pub backend: BackendKind,
-    /// Its number among the backend's devices, in this process.
-    pub index: usize,
-    /// Its identity, the same in every process on this machine.
-    pub uuid: DeviceUuid,
-    /// Bytes of memory it has.
-    pub total_memory: u64,
-    /// Units that compute independently.
-    pub compute_units: u32,
-    /// The smallest piece of physical memory and of a mapping, in bytes.
-    pub granularity: usize,
-    /// What it can do.
-    pub capabilities: Capabilities,
-}
-
-/// What a device can do. What is absent here is never tried and fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Capabilities {
-    /// Its memory can be shared with other processes.
-    pub memory_sharing: bool,
-    /// Its physical memory can be shared and mapped into reserved ranges.
-    pub physical_memory_sharing: bool,
-    /// Its events can be shared.
-    pub event_sharing: bool,
-    /// Importers can be limited to reading.
-    pub read_only_memory: bool,
-    /// The host can access device memory through its address.
-    pub host_accessible_memory: bool,
-    /// The resolution of profiling timestamps.
-    pub timer_resolution: Duration,
 }
 
 /// All backends of this build.

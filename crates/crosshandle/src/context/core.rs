@@ -10,17 +10,24 @@ use crate::handle::{DeviceUuid, Fields};
 use crate::memory::Allocation;
 use crate::os::mapping::Access;
 use crate::os::process;
-use crate::pool::Pool;
+use crate::pool::{self, PoolOptions, Trimmed, Usage};
 use crate::sharing::{Attachment, Exporter, Origin, Record};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
+/// A pool of allocations of one kind.
+pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
+
+/// A pool for each kind of memory.
+pub(crate) type Pools = [Arc<Pool>; 3];
+
 pub(crate) struct ContextCore {
     device: Device,
     backend: Arc<dyn BackendContext>,
     exporter: Arc<Exporter>,
-    pools: [Pool<Arc<Allocation>>; 3],
+    pools: Pools,
+    pool_options: PoolOptions,
     /// Allocations by where they start, to find those that a pointer points into. Only changed
     /// when a block is first used or finally let go.
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
@@ -46,17 +53,17 @@ impl ContextCore {
         let exporter_id = address::exporter_id()?;
         let backend = device.inner.create_context()?;
         let numbers = Arc::new(AtomicU32::new(0));
-        let pool = options.pool();
+        let pool_options = options.pool();
         let origin = options.into_origin();
         let exporter = Exporter::new(origin.policy.clone(), origin.directory.clone())?;
-        let pools = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared]
-            .map(|kind| Pool::new(Arc::clone(&backend), kind, pool, Arc::clone(&numbers)));
+        let pools = new_pools(&backend, pool_options, None, &numbers);
         Ok(Self {
             uuid: device.info().uuid,
             device,
             backend,
             exporter,
             pools,
+            pool_options,
             addresses: RwLock::default(),
             numbers,
             imports: Imports::default(),
@@ -80,12 +87,18 @@ impl ContextCore {
     }
 
     #[inline]
-    pub(crate) fn pool(&self, kind: MemoryKind) -> &Pool<Arc<Allocation>> {
-        match kind {
-            MemoryKind::Device => &self.pools[0],
-            MemoryKind::Host => &self.pools[1],
-            MemoryKind::Shared => &self.pools[2],
-        }
+    pub(crate) fn pool(&self, kind: MemoryKind) -> &Arc<Pool> {
+        pool_of(&self.pools, kind)
+    }
+
+    /// How its own pools behave.
+    pub(crate) fn pool_options(&self) -> PoolOptions {
+        self.pool_options
+    }
+
+    /// Further pools, for a `MemoryPool`.
+    pub(crate) fn new_pools(&self, options: PoolOptions, usage: Arc<Usage>) -> Pools {
+        new_pools(&self.backend, options, Some(usage), &self.numbers)
     }
 
     /// Numbers for segments that no pool made.
@@ -190,9 +203,7 @@ impl ContextCore {
     pub(super) fn trim(&self) {
         self.exporter.reclaim_all();
         self.imports.drop_hung_up();
-        for pool in &self.pools {
-            drop(pool.trim());
-        }
+        drop(trim(&self.pools, usize::MAX));
     }
 
     pub(super) fn close(&self) {
@@ -201,6 +212,40 @@ impl ContextCore {
         }
         self.exporter.close();
     }
+}
+
+fn new_pools(
+    backend: &Arc<dyn BackendContext>,
+    options: PoolOptions,
+    usage: Option<Arc<Usage>>,
+    numbers: &Arc<AtomicU32>,
+) -> Pools {
+    KINDS.map(|kind| {
+        let (backend, numbers) = (Arc::clone(backend), Arc::clone(numbers));
+        Arc::new(Pool::new(backend, kind, options, usage.clone(), numbers))
+    })
+}
+
+const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
+
+/// The pool for a kind of memory.
+#[inline]
+pub(crate) fn pool_of(pools: &Pools, kind: MemoryKind) -> &Arc<Pool> {
+    match kind {
+        MemoryKind::Device => &pools[0],
+        MemoryKind::Host => &pools[1],
+        MemoryKind::Shared => &pools[2],
+    }
+}
+
+/// Takes `excess` bytes of free memory, as far as there are so many, out of pools.
+pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocation>>> {
+    let trim_one = |pool: &Arc<Pool>| {
+        let (bytes, trimmed) = pool.trim(excess);
+        excess = excess.saturating_sub(bytes);
+        trimmed
+    };
+    pools.iter().map(trim_one).collect()
 }
 
 pub(crate) fn record_of(fields: &Fields) -> Record {

@@ -4,7 +4,7 @@ mod core;
 mod import;
 mod options;
 
-pub(crate) use core::{ContextCore, record_of};
+pub(crate) use core::{ContextCore, Pool, Pools, pool_of, record_of, trim};
 pub(crate) use import::Imported;
 pub use options::{AllocationOptions, ContextOptions, EventOptions};
 
@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
-use crate::memory::{Allocation, Memory};
+use crate::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::physical::PhysicalMemory;
@@ -99,7 +99,14 @@ impl Context {
     /// 2 MiB.
     #[inline]
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
-        Allocation::allocate(self.core(), options)
+        let core = self.core();
+        Allocation::allocate(core, core.pool(options.kind), options)
+    }
+
+    /// Creates a pool of memory that is kept apart from all other memory of this context, and
+    /// accounted for.
+    pub fn create_memory_pool(&self, options: MemoryPoolOptions) -> MemoryPool {
+        MemoryPool::create(self.core(), options)
     }
 
     /// A handle to the memory that `pointer` points into, starting there. `pointer` may be any
@@ -166,7 +173,16 @@ impl Context {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
     /// multiple of the device's granularity.
     pub fn reserve(&self, len: usize) -> Result<VirtualRange> {
-        VirtualRange::reserve(self.core(), len)
+        VirtualRange::reserve(self.core(), 0, len)
+    }
+
+    /// Reserves `len` bytes of addresses that start at `address`, say to make a range longer; or
+    /// others, if some of them are taken.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_at(&self, address: *const u8, len: usize) -> Result<VirtualRange> {
+        VirtualRange::reserve(self.core(), address.addr(), len)
     }
 
     /// Creates an event that can be shared. It is complete, and its value is 0.

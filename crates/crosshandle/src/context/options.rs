@@ -73,10 +73,7 @@ impl ContextOptions {
     }
 
     pub(super) fn pool(&self) -> PoolOptions {
-        PoolOptions {
-            sharing: self.pooling,
-            huge_pages: self.huge_pages,
-        }
+        PoolOptions::new(self.pooling, self.huge_pages)
     }
 
     pub(super) fn into_origin(self) -> Origin {

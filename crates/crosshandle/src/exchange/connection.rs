@@ -18,6 +18,8 @@ pub(crate) struct Connection {
     turn_ended: Condvar,
     /// The exporter's user.
     uid: u32,
+    /// Whether the exporter is another copy of this library in this very process.
+    is_self: bool,
     /// The exporter's process id, for messages.
     pid: u32,
     timeout: Duration,
@@ -55,14 +57,6 @@ impl Connection {
             // The secret goes only to whom the policy trusts.
             let (uid, is_self) =
                 socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
-            if is_self {
-                // One process must not open an arena twice: see `os::lock`.
-                return Err(Error::Unsupported(
-                    "the handle was made by another copy of crosshandle in this same process; \
-                     use the object itself"
-                        .into(),
-                ));
-            }
             if !policy.admits(uid) {
                 return Err(Error::NotAdmitted { uid });
             }
@@ -71,6 +65,7 @@ impl Connection {
                 turn: Mutex::default(),
                 turn_ended: Condvar::new(),
                 uid,
+                is_self,
                 pid,
                 timeout,
             });
@@ -111,6 +106,16 @@ impl Connection {
     /// The user that the exporter runs as.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// Whether the exporter is this very process.
+    pub(crate) fn is_self(&self) -> bool {
+        self.is_self
+    }
+
+    /// Ends the connection. Dropping it does not, if a forked child has it too.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
     }
 
     /// Waits until nobody else asks, but not longer than an answer may take.

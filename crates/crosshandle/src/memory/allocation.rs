@@ -2,13 +2,13 @@
 
 use super::Memory;
 use crate::backend::{MemoryKind, Segment};
-use crate::context::{AllocationOptions, ContextCore};
+use crate::context::{AllocationOptions, ContextCore, Pool};
 use crate::error::{Error, Result};
 use crate::handle::{Fields, MemoryHandle};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::process;
-use crate::pool::{Block, SizeClass};
+use crate::pool::{Block, Pooled, SizeClass};
 use crate::sharing::{Keep, Record, RecordCell, Shared};
 use std::mem;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A block in use, or on a pool's list of free ones.
 pub(crate) struct Allocation {
     core: Arc<ContextCore>,
+    pool: Arc<Pool>,
     /// `None` only while it is being dropped.
     block: Option<Block>,
     start: Address,
@@ -30,28 +31,32 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     #[inline]
-    pub(crate) fn allocate(core: &Arc<ContextCore>, options: AllocationOptions) -> Result<Memory> {
-        let pool = core.pool(options.kind);
+    pub(crate) fn allocate(
+        core: &Arc<ContextCore>,
+        pool: &Arc<Pool>,
+        options: AllocationOptions,
+    ) -> Result<Memory> {
         let class = pool.class_of(options.len, options.align)?;
         let allocation = match pool.take(class) {
             Some(allocation) => {
                 allocation.len.store(options.len, Ordering::Relaxed);
                 allocation
             }
-            None => Self::make(core, class, options)?,
+            None => Self::make(core, pool, class, options)?,
         };
+        pool.note_used(class);
         Ok(Memory::owned(allocation))
     }
 
     #[cold]
     fn make(
         core: &Arc<ContextCore>,
+        pool: &Arc<Pool>,
         class: SizeClass,
         options: AllocationOptions,
     ) -> Result<Arc<Self>> {
         // What importers have closed meanwhile may be what is needed.
         core.exporter().reclaim();
-        let pool = core.pool(options.kind);
         let block = match pool.take_block(class) {
             Some(block) => block,
             None => pool.carve(class)?,
@@ -59,6 +64,7 @@ impl Allocation {
         let start = Address::new(block.segment.memory.start()).offset(block.offset);
         let allocation = Arc::new(Self {
             core: Arc::clone(core),
+            pool: Arc::clone(pool),
             block: Some(block),
             start,
             class,
@@ -119,6 +125,12 @@ impl Allocation {
     }
 }
 
+impl Pooled for Arc<Allocation> {
+    fn block(&self) -> &Block {
+        Allocation::block(self)
+    }
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
         if process::is_forked() {
@@ -129,13 +141,12 @@ impl Drop for Allocation {
             return;
         };
         if !self.is_exported() {
-            self.core.pool(self.kind).put_block(block);
+            self.pool.put_block(block);
             return;
         }
         // The block is shared by the records; it is free when the last of them is.
         let returned = Arc::new(Returned {
-            core: Arc::clone(&self.core),
-            kind: self.kind,
+            pool: Arc::clone(&self.pool),
             block: Some(block),
         });
         let exporter = self.core.exporter();
@@ -150,15 +161,14 @@ impl Drop for Allocation {
 
 /// A block that goes back to its pool when nobody can see it any more.
 struct Returned {
-    core: Arc<ContextCore>,
-    kind: MemoryKind,
+    pool: Arc<Pool>,
     block: Option<Block>,
 }
 
 impl Drop for Returned {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.core.pool(self.kind).put_block(block);
+            self.pool.put_block(block);
         }
     }
 }
@@ -177,10 +187,12 @@ impl Owned {
         self.0.as_ref().expect("present until drop")
     }
 
+    #[inline]
     pub(super) fn start(&self) -> Address {
         self.allocation().start
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.allocation().len()
     }
@@ -207,9 +219,10 @@ impl Drop for Owned {
         // The length first: who exports it by a pointer at this moment looks at it last, so that
         // either we see the export, or he sees that it is free.
         allocation.len.swap(0, Ordering::SeqCst);
+        allocation.pool.note_freed(allocation.class);
         if Arc::strong_count(&allocation) == 1 && !allocation.is_exported() {
-            let core = Arc::clone(&allocation.core);
-            drop(core.pool(allocation.kind).put(allocation.class, allocation));
+            let pool = Arc::clone(&allocation.pool);
+            drop(pool.put(allocation.class, allocation));
         }
     }
 }

@@ -2,8 +2,10 @@
 
 mod allocation;
 mod opened;
+mod pool;
 
 pub(crate) use allocation::Allocation;
+pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 
 use crate::backend::{MemoryKind, Place};
 use crate::context::ContextCore;
@@ -54,6 +56,7 @@ impl Memory {
         })
     }
 
+    #[inline]
     fn start(&self) -> Address {
         match &self.source {
             Source::Owned(owned) => owned.start(),
@@ -264,6 +267,18 @@ impl MemoryRange {
             len,
             ..self.clone()
         })
+    }
+
+    /// The same range, which keeps `object` too: it is dropped when no command uses the range any
+    /// more, maybe on a thread of a queue.
+    pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
+        Self {
+            keep: Some(match self.keep {
+                Some(memory) => Arc::new((memory, object)),
+                None => object,
+            }),
+            ..self
+        }
     }
 
     pub(crate) fn new(

@@ -40,10 +40,12 @@ impl Opened {
         })
     }
 
+    #[inline]
     pub(super) fn start(&self) -> Address {
         Address::new(self.imported.memory.start()).offset(self.offset)
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -1,22 +1,23 @@
-//! fcntl(2) record locks as proof of life.
+//! fcntl(2) record locks, byte by byte.
 //!
 //! The kernel drops a process's record locks when the process ends, however it ends, and any
 //! process that has the file can ask whether a lock is held: no permission, no pid and no
 //! connection is needed, and PID namespaces don't matter. `fork` does not pass the locks on.
 //!
-//! POSIX drops *all* of a process's locks on a file when it closes *any* descriptor of that file.
-//! So a process must hold exactly one descriptor of a file that it has locked.
+//! POSIX also drops *all* of a process's locks on a file when it closes *any* descriptor of that
+//! file, and hides them from the process itself. To Linux, a "process" in this is whoever shares
+//! a table of descriptors: see [`keeper`](super::keeper).
 
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Locks byte `index` for this process until it ends or closes the file.
-pub(crate) fn hold(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
+/// Locks byte `index` for the caller's descriptor table.
+pub(super) fn hold(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
     control(file, libc::F_SETLK, libc::F_WRLCK, index).map(drop)
 }
 
-/// Whether another process holds byte `index`.
-pub(crate) fn is_held_elsewhere(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
+/// Whether byte `index` is held with another descriptor table than the caller's.
+pub(crate) fn is_held(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
     let lock = control(file, libc::F_GETLK, libc::F_WRLCK, index)?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
@@ -38,7 +39,12 @@ fn control(
     // write to.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &mut lock) };
     if result == -1 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        return Err(last_error());
     }
     Ok(lock)
+}
+
+/// Why the latest call of this thread failed.
+pub(super) fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -132,6 +132,27 @@ impl Mapping {
         Ok(whole)
     }
 
+    /// Reserves addresses from `wish` on, if that is not 0, is aligned and they are free; others
+    /// if not.
+    pub(crate) fn reserve_at(wish: usize, len: usize, align: usize) -> Result<Self, Errno> {
+        if wish != 0 && wish.is_multiple_of(align) && len.is_multiple_of(page_size()) {
+            // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+            let start = unsafe {
+                mm::mmap_anonymous(
+                    ptr::without_provenance_mut(wish),
+                    len,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            }?;
+            let mapping = Self::new(start, len)?;
+            if start.addr() == wish {
+                return Ok(mapping);
+            }
+        }
+        Self::reserve(len, align)
+    }
+
     fn new(start: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {
         let start = NonNull::new(start.cast()).ok_or(Errno::FAULT)?;
         Ok(Self { start, len })

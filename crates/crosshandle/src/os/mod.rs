@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod futex;
+pub(crate) mod keeper;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;

@@ -1,5 +1,7 @@
 //! This process and the machine it runs on.
 
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
@@ -49,6 +51,28 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), rustix::io::Errno> {
 pub(crate) fn monotonic_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Calls `f` with all signals blocked, so that a thread that it starts never runs a handler.
+pub(super) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    /// Unblocks them, also when `f` panics.
+    struct Restore(libc::sigset_t);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // SAFETY: the set is what pthread_sigmask has written, and nothing is to be returned.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, ptr::null_mut()) };
+        }
+    }
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the first call fills `all`. The second one reads it and fills `before`; it fails
+    // only for an unknown first argument.
+    let _restore = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        Restore(before.assume_init())
+    };
+    f()
 }
 
 static FORKED: AtomicBool = AtomicBool::new(false);

@@ -19,6 +19,12 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// Two sockets that are connected with each other.
+pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
 /// Listens at `path`, which must not exist.
 pub(crate) fn listen(path: &Path) -> Result<OwnedFd, Errno> {
     let listener = socket(SocketFlags::NONBLOCK)?;
@@ -147,7 +153,8 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
     Ok(Received::Message(message.bytes, descriptors.pop()))
 }
 
-/// Like [`receive`], but waits for a message, for as long as [`connect`] was told.
+/// Like [`receive`], but waits for a message, for as long as [`connect`] was told ([`pair`]: for
+/// ever).
 /// A signal interrupts it ([`Errno::INTR`]), so that the caller can look at the clock.
 pub(crate) fn receive_within(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     match receive_with(stream, buffer, RecvFlags::CMSG_CLOEXEC) {

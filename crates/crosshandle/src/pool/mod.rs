@@ -7,14 +7,20 @@
 //! The lists hold whatever the owner of the blocks wants them to (`T`), so that it can recycle
 //! its own objects together with the memory.
 
+mod segment;
 mod size_class;
+mod trim;
+mod usage;
 
+pub(crate) use segment::{Block, PoolSegment};
 pub(crate) use size_class::SizeClass;
+pub(crate) use trim::{Pooled, Trimmed};
+pub(crate) use usage::{Gauge, Usage};
 
-use crate::backend::{BackendContext, MemoryKind, Segment};
+use crate::backend::{BackendContext, MemoryKind};
 use crate::error::{Error, Result};
 use crate::os::mapping::HUGE_PAGE;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes in a segment that allocations share.
@@ -24,20 +30,6 @@ const EAGER: usize = 256 << 10;
 /// Bytes of freed large segments that are kept for reuse at most, and in one at most.
 const KEPT_IN_ALL: usize = 256 << 20;
 const KEPT_EACH: usize = 64 << 20;
-
-/// A piece of a segment.
-#[derive(Clone)]
-pub(crate) struct Block {
-    pub(crate) segment: Arc<PoolSegment>,
-    pub(crate) offset: usize,
-    pub(crate) class: SizeClass,
-}
-
-/// A segment with its number, which importers know it by.
-pub(crate) struct PoolSegment {
-    pub(crate) memory: Arc<dyn Segment>,
-    pub(crate) number: u32,
-}
 
 /// Set in the number of a segment that only one allocation uses: importers unmap it with that.
 pub(crate) const DEDICATED: u32 = 1 << 31;
@@ -64,11 +56,13 @@ struct Large<T> {
     bytes: usize,
 }
 
-/// The memory of one kind of one context.
+/// Memory of one kind of one context.
 pub(crate) struct Pool<T> {
     backend: Arc<dyn BackendContext>,
     kind: MemoryKind,
     options: PoolOptions,
+    /// Where it is counted; `None` for the memory that belongs to no `MemoryPool`.
+    usage: Option<Arc<Usage>>,
     classes: Vec<Mutex<Class<T>>>,
     large: Mutex<Large<T>>,
     /// The shared segment that spans are taken from, and how far it is used.
@@ -84,6 +78,21 @@ pub(crate) struct PoolOptions {
     pub(crate) sharing: bool,
     /// Whether to ask for huge pages.
     pub(crate) huge_pages: bool,
+    /// Bytes in the first shared segment.
+    pub(crate) first_segment: usize,
+    /// Larger segments are never kept when they are freed.
+    pub(crate) largest_kept: usize,
+}
+
+impl PoolOptions {
+    pub(crate) fn new(sharing: bool, huge_pages: bool) -> Self {
+        Self {
+            sharing,
+            huge_pages,
+            first_segment: SEGMENT,
+            largest_kept: KEPT_EACH,
+        }
+    }
 }
 
 impl<T> Pool<T> {
@@ -91,6 +100,7 @@ impl<T> Pool<T> {
         backend: Arc<dyn BackendContext>,
         kind: MemoryKind,
         options: PoolOptions,
+        usage: Option<Arc<Usage>>,
         numbers: Arc<AtomicU32>,
     ) -> Self {
         let class = || {
@@ -104,6 +114,7 @@ impl<T> Pool<T> {
             backend,
             kind,
             options,
+            usage,
             classes: std::iter::repeat_with(class)
                 .take(SizeClass::COUNT)
                 .collect(),
@@ -178,8 +189,12 @@ impl<T> Pool<T> {
             None => {
                 let mut large = lock(&self.large);
                 let len = class.size();
-                let too_much = len > KEPT_EACH || large.bytes + len > KEPT_IN_ALL;
-                if too_much || self.closed.load(Ordering::Relaxed) {
+                let has_too_much = match &self.usage {
+                    Some(usage) => usage.has_too_much(),
+                    None => large.bytes + len > KEPT_IN_ALL,
+                };
+                let is_kept = len <= self.options.largest_kept && !has_too_much;
+                if !is_kept || self.closed.load(Ordering::Relaxed) {
                     return Some(freed);
                 }
                 large.bytes += len;
@@ -198,7 +213,8 @@ impl<T> Pool<T> {
     pub(crate) fn put_block(&self, block: Block) {
         if let Some(index) = block.class.index() {
             let mut class = lock(&self.classes[index]);
-            if !self.closed.load(Ordering::Relaxed) {
+            let is_retired = block.segment.is_retired.load(Ordering::Relaxed);
+            if !is_retired && !self.closed.load(Ordering::Relaxed) {
                 class.blocks.push(block);
             }
         }
@@ -207,8 +223,10 @@ impl<T> Pool<T> {
     /// A new block.
     pub(crate) fn carve(&self, class: SizeClass) -> Result<Block> {
         let Some(index) = class.index() else {
+            let segment = self.new_segment(class.size(), true)?;
+            segment.carved.store(class.size(), Ordering::Relaxed);
             return Ok(Block {
-                segment: self.new_segment(class.size(), true)?,
+                segment,
                 offset: 0,
                 class,
             });
@@ -220,12 +238,13 @@ impl<T> Pool<T> {
             .as_ref()
             .is_none_or(|cursor| cursor.end - cursor.next < size)
         {
-            state.cursor = Some(self.new_span(class.span())?);
+            state.cursor = Some(self.new_span(class.span(), size)?);
         }
         let huge_pages = self.options.huge_pages;
         let cursor = state.cursor.as_mut().expect("set above");
         let offset = cursor.next;
         cursor.next += size;
+        cursor.segment.carved.fetch_add(size, Ordering::Relaxed);
         if huge_pages && size >= EAGER && cursor.next > cursor.populated {
             let end = cursor.next.next_multiple_of(HUGE_PAGE).min(cursor.end);
             let len = end - cursor.populated;
@@ -239,33 +258,77 @@ impl<T> Pool<T> {
         })
     }
 
-    fn new_span(&self, len: usize) -> Result<Cursor> {
+    /// `wanted` bytes of a shared segment, or fewer if that is all that may be had, but at least
+    /// `least`.
+    fn new_span(&self, wanted: usize, least: usize) -> Result<Cursor> {
         let mut current = lock(&self.current);
-        let fits = current
+        let (before, used) = current
             .as_ref()
-            .is_some_and(|(_, used)| SEGMENT - used >= len);
-        if !fits {
-            *current = Some((self.new_segment(SEGMENT, false)?, 0));
+            .map_or((0, 0), |(segment, used)| (segment.memory.len(), *used));
+        let left = before - used;
+        if left < wanted {
+            let len = self.next_segment(before, wanted, least);
+            match len.and_then(|len| self.new_segment(len, false)) {
+                Ok(segment) => *current = Some((segment, 0)),
+                Err(error) if left < least => return Err(error),
+                // The rest of this one will do.
+                Err(_) => {}
+            }
         }
         let (segment, used) = current.as_mut().expect("set above");
         let next = *used;
-        *used += len;
+        let end = segment.memory.len().min(next + wanted);
+        *used = end;
         Ok(Cursor {
             segment: Arc::clone(segment),
             next,
-            end: next + len,
+            end,
             populated: next,
         })
     }
 
+    /// The length of a new shared segment, after one of `before` bytes: twice as long.
+    fn next_segment(&self, before: usize, wanted: usize, least: usize) -> Result<usize> {
+        let len = (2 * before)
+            .clamp(self.options.first_segment, SEGMENT)
+            .max(wanted);
+        let Some(usage) = &self.usage else {
+            return Ok(len);
+        };
+        // Of the little that is left, what a backend aligns for all block sizes in it.
+        let room = usage.room();
+        let room = if room >= HUGE_PAGE {
+            room - room % HUGE_PAGE
+        } else {
+            room.checked_ilog2().map_or(0, |log| 1 << log)
+        };
+        if room < least.max(self.backend.granularity()) {
+            return Err(Error::OutOfMemory {
+                bytes: least as u64,
+            });
+        }
+        Ok(len.min(room))
+    }
+
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
-        let memory = self.backend.create_segment(self.kind, len)?;
+        if let Some(usage) = &self.usage {
+            usage.reserve(len)?;
+        }
+        let memory = self.backend.create_segment(self.kind, len);
+        let memory = memory.inspect_err(|_| {
+            if let Some(usage) = &self.usage {
+                usage.reserved.subtract(len);
+            }
+        })?;
         if dedicated && self.options.huge_pages && len >= HUGE_PAGE {
             memory.populate(0, len);
         }
         Ok(Arc::new(PoolSegment {
             memory,
             number: next_number(&self.numbers, dedicated),
+            carved: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
+            usage: self.usage.clone(),
         }))
     }
 
@@ -280,15 +343,26 @@ impl<T> Pool<T> {
             class.cursor = None;
         }
         *lock(&self.current) = None;
-        all.extend(self.trim());
+        let mut large = lock(&self.large);
+        large.bytes = 0;
+        all.extend(large.kept.drain(..).map(|(_, freed)| freed));
         all
     }
 
-    /// Takes the freed large segments out, to give their memory back to the system.
-    pub(crate) fn trim(&self) -> Vec<T> {
-        let mut large = lock(&self.large);
-        large.bytes = 0;
-        large.kept.drain(..).map(|(_, freed)| freed).collect()
+    /// Counts an allocation as used.
+    #[inline]
+    pub(crate) fn note_used(&self, class: SizeClass) {
+        if let Some(usage) = &self.usage {
+            usage.used.add(class.size());
+        }
+    }
+
+    /// Counts it as freed.
+    #[inline]
+    pub(crate) fn note_freed(&self, class: SizeClass) {
+        if let Some(usage) = &self.usage {
+            usage.used.subtract(class.size());
+        }
     }
 }
 

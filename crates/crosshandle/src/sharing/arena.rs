@@ -3,12 +3,14 @@
 use super::holding;
 use crate::counter::{Liveness, Owner, Slot};
 use crate::error::{Error, Result};
+use crate::os::keeper::{Keeper, Proof};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::{lock, memfd};
+use rustix::io::Errno;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
@@ -39,8 +41,9 @@ struct Entry {
 /// A mapped arena, the exporter's own or an importer's view of it.
 pub(crate) struct Arena {
     mapping: Mapping,
-    /// The only descriptor of this file in this process: see `os::lock`.
     file: Arc<OwnedFd>,
+    /// That this process lives, once others rely on it.
+    proof: Mutex<Option<Proof>>,
 }
 
 impl Arena {
@@ -73,6 +76,7 @@ impl Arena {
         Ok(Self {
             mapping,
             file: Arc::new(file),
+            proof: Mutex::default(),
         })
     }
 
@@ -146,21 +150,46 @@ impl Arena {
         }
     }
 
-    /// The descriptor to send to importers. Never duplicate it in this process.
+    /// The descriptor to send to importers.
     pub(super) fn file(&self) -> &Arc<OwnedFd> {
         &self.file
     }
 
-    /// Declares this process to be `owner`, until it ends.
+    /// Declares this process to be `owner`, until it ends or drops this. Only the first time
+    /// counts.
     pub(super) fn prove_life(&self, owner: Owner) -> Result<()> {
-        lock::hold(self.file.as_fd(), LOCKS_AT + u64::from(owner.get()))
-            .map_err(Error::os("locking a place in an arena"))
+        let mut proof = self.proof.lock().unwrap_or_else(PoisonError::into_inner);
+        if proof.is_none() {
+            let held = keeper()?.hold(self.file.as_fd(), place_of(owner));
+            *proof = Some(held.map_err(|errno| match errno {
+                Errno::EXIST => Error::Protocol("its arena is another one's"),
+                errno => Error::os("locking a place in an arena")(errno),
+            })?);
+        }
+        Ok(())
     }
 
-    /// Whether another process is `owner`. One system call.
-    pub(super) fn is_alive_elsewhere(&self, owner: Owner) -> bool {
-        let index = LOCKS_AT + u64::from(owner.get());
+    /// Whether somebody else is `owner`: another process, or another copy of this library in this
+    /// one. One system call. Where the keeper is not apart, this process's own place counts as
+    /// free.
+    pub(super) fn is_alive(&self, owner: Owner) -> bool {
         // Where the kernel cannot say, hang-ups still tell.
-        lock::is_held_elsewhere(self.file.as_fd(), index).unwrap_or(true)
+        lock::is_held(self.file.as_fd(), place_of(owner)).unwrap_or(true)
     }
+}
+
+/// The byte that `owner` locks.
+fn place_of(owner: Owner) -> u64 {
+    LOCKS_AT + u64::from(owner.get())
+}
+
+/// Who proves that this process lives.
+pub(super) fn keeper() -> Result<&'static Keeper> {
+    Keeper::get().map_err(|error| match Errno::from_io_error(&error) {
+        Some(errno @ (Errno::MFILE | Errno::NFILE)) => Error::os("proving to be alive")(errno),
+        _ => Error::LimitReached {
+            what: format!("the thread that proves this process alive cannot be started: {error}"),
+            remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+        },
+    })
 }

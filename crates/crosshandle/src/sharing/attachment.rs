@@ -1,6 +1,6 @@
 //! The importing process's half of sharing.
 
-use super::arena::{Arena, MAX_RECORDS};
+use super::arena::{self, Arena, MAX_RECORDS};
 use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
@@ -27,7 +27,8 @@ pub(crate) struct Origin {
     pub(crate) timeout: Duration,
 }
 
-/// This process's place in one exporting context. There is at most one for each.
+/// This process's place in one exporting context. There is at most one for each. (For another copy
+/// of this library in the same process, that is another process: see `os::keeper`.)
 pub(crate) struct Attachment {
     /// `None` only while it is being dropped.
     arena: Option<Arc<Arena>>,
@@ -118,6 +119,14 @@ impl Attachment {
             &origin.policy,
             origin.timeout,
         )?;
+        if connection.is_self() && !arena::keeper()?.is_apart() {
+            return Err(Error::Unsupported(
+                "the handle was made by another copy of crosshandle in this same process, and this \
+                 system lacks what it takes to open it: close_range(2) with CLOSE_RANGE_UNSHARE \
+                 (Linux 5.9)"
+                    .into(),
+            ));
+        }
         let (ledger, ledger_file) = Ledger::create()?;
         let request = Request::Attach(fields.secret);
         let (reply, file) = connection.ask(request, Some(ledger_file.as_fd()))?;
@@ -249,11 +258,11 @@ impl Liveness for Attachment {
             Link::Local(_) if owner == self.owner => false,
             Link::Local(exporter) => match exporter.upgrade() {
                 Some(exporter) => exporter.is_dead(owner),
-                None => !self.arena().is_alive_elsewhere(owner),
+                None => !self.arena().is_alive(owner),
             },
             Link::Remote { .. } if owner == self.owner => false,
             Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
-            Link::Remote { .. } => !self.arena().is_alive_elsewhere(owner),
+            Link::Remote { .. } => !self.arena().is_alive(owner),
         }
     }
 
@@ -292,13 +301,17 @@ impl Drop for Attachment {
         if process::is_forked() {
             return;
         }
-        let Link::Remote { watch, .. } = &mut self.link else {
+        let Link::Remote {
+            connection, watch, ..
+        } = &mut self.link
+        else {
             return;
         };
         drop(watch.take());
-        // Closing the arena drops every lock that this process has on it, so nobody may attach
-        // anew before that: see `os::lock`.
+        // Where the keeper is not apart, closing the arena drops every lock that this process has
+        // on it, so nobody may attach anew before that: see `os::keeper`.
         self.arena = None;
+        connection.hang_up();
         let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(place)) = places.get(&self.secret)
             && place.strong_count() == 0

@@ -22,8 +22,8 @@ pub(crate) struct EventCore {
     mode: WaitMode,
     /// Whether a handle was ever made.
     exported: AtomicBool,
-    /// Present if the event takes timestamps; then it cannot be shared.
-    pub(crate) profile: Option<Profile>,
+    /// Present if the event can take timestamps; then it cannot be shared.
+    profile: Option<Profile>,
     /// The number that this process signalled last: what the next signal starts from, as a rule.
     latest: AtomicU64,
     /// Why the latest failed command of this process failed, in words.
@@ -38,6 +38,8 @@ enum Home {
 /// Timestamps of the command that signalled last, in nanoseconds of the monotonic clock.
 #[derive(Default)]
 pub(crate) struct Profile {
+    /// Whether it takes none at the moment.
+    is_off: AtomicBool,
     pub(crate) submitted: AtomicU64,
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
@@ -94,6 +96,22 @@ impl EventCore {
                 Some(self.record)
             }
             Home::Opened(_) => None,
+        }
+    }
+
+    /// Where its timestamps go, if it takes any.
+    #[inline]
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        let profile = self.profile.as_ref();
+        profile.filter(|profile| !profile.is_off.load(Ordering::Relaxed))
+    }
+
+    /// Lets the signals from now on take timestamps or not, if the event can take any.
+    pub(crate) fn set_profiling(&self, wanted: bool) {
+        if let Some(profile) = &self.profile
+            && profile.is_off.load(Ordering::Relaxed) == wanted
+        {
+            profile.is_off.store(!wanted, Ordering::Relaxed);
         }
     }
 

@@ -48,7 +48,6 @@ impl Exporter {
         // A handle with an all-zero secret is refused, so this one never occurs.
         secret[0] |= 1;
         let arena = Arena::create()?;
-        arena.prove_life(Owner::EXPORTER)?;
         Ok(Arc::new_cyclic(|this| Self {
             arena: Arc::new(arena),
             secret: Secret::from_bytes(secret),
@@ -75,6 +74,7 @@ impl Exporter {
         if self.broker.get().is_some() {
             return Ok(());
         }
+        self.arena.prove_life(Owner::EXPORTER)?;
         let directories = address::directories(self.directory.as_deref());
         let broker = Broker::listen(&directories[0], &self.policy)?;
         let this: Weak<dyn Exports> = self.this.clone();
@@ -234,8 +234,7 @@ impl Exporter {
 impl Liveness for Exporter {
     fn is_dead(&self, owner: Owner) -> bool {
         owner != Owner::EXPORTER
-            && (!self.importers().contains_key(&owner.get())
-                || !self.arena.is_alive_elsewhere(owner))
+            && (!self.importers().contains_key(&owner.get()) || !self.arena.is_alive(owner))
     }
 }
 
@@ -254,7 +253,7 @@ impl Exports for Exporter {
             .find(|owner| {
                 // One that hung up may live on, and hold its place.
                 !importers.contains_key(owner)
-                    && Owner::new(*owner).is_some_and(|owner| !self.arena.is_alive_elsewhere(owner))
+                    && Owner::new(*owner).is_some_and(|owner| !self.arena.is_alive(owner))
             })
             .ok_or(Refusal::NoRoom)?;
         let client = Arc::downgrade(&client);

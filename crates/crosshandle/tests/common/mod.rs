@@ -139,6 +139,11 @@ impl Process {
         writeln!(self.link.get_mut(), "{line}").expect("it listens");
     }
 
+    /// Its process number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops it; returns when it has stopped.
     pub(crate) fn stop(&self) {
         let pid = Pid::from_child(&self.child);

@@ -1,8 +1,8 @@
 //! Commands about queues.
 
-use crate::request::{Answer, Complaint, Request, done, one, read};
+use crate::request::{Answer, Complaint, Request, done, list, one, read};
 use crate::state::{Object, State};
-use crosshandle::{Command, QueueOrder};
+use crosshandle::{Command, Memory, MemoryRange, Pitches, QueueOrder, Region};
 use std::sync::Arc;
 
 pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
@@ -25,8 +25,8 @@ fn create(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | fail MESSAGE | panic`, each with
-/// `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
+/// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
+/// panic`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
 fn submit(state: &State, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
@@ -36,6 +36,8 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
             state.memory(request.word(3)?)?.all(),
         )?,
         "fill" => Command::fill(state.memory(request.word(2)?)?.all(), &[request.parsed(3)?])?,
+        "copy-rect" => copy_rect(state, request)?,
+        "fill-2d" => fill_2d(state, request)?,
         "fail" => {
             let message = request.word(2)?.to_owned();
             Command::call(move || Err::<(), _>(message))
@@ -57,6 +59,44 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
     }
     queue.submit(command)?;
     done()
+}
+
+/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then where
+/// it starts and its pitches in the destination and in the source
+fn copy_rect(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+    let [width, rows, slices] = list(request.word(4)?)?;
+    let [to_offset, to_row, to_slice] = list(request.word(5)?)?;
+    let [from_offset, from_row, from_slice] = list(request.word(6)?)?;
+    Ok(Command::copy_rect(
+        from_offset_on(&*state.memory(request.word(2)?)?, to_offset)?,
+        Pitches {
+            row: to_row,
+            slice: to_slice,
+        },
+        from_offset_on(&*state.memory(request.word(3)?)?, from_offset)?,
+        Pitches {
+            row: from_row,
+            slice: from_slice,
+        },
+        Region {
+            width,
+            rows,
+            slices,
+        },
+    )?)
+}
+
+/// `fill-2d TO OFFSET,PITCH,WIDTH,ROWS BYTE,…`
+fn fill_2d(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+    let to = state.memory(request.word(2)?)?;
+    let [offset, pitch, width, rows] = list(request.word(3)?)?;
+    let bytes: Result<Vec<u8>, _> = request.word(4)?.split(',').map(read).collect();
+    let to = from_offset_on(&to, offset)?;
+    Ok(Command::fill_2d(to, pitch, width, rows, &bytes?)?)
+}
+
+fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, Complaint> {
+    Ok(memory.range(offset, memory.len().saturating_sub(offset))?)
 }
 
 /// `finish QUEUE MS` → whether it is idle after that

@@ -108,6 +108,14 @@ pub(crate) fn read<T: FromStr>(word: &str) -> Result<T, Complaint> {
         .map_err(|_| Complaint::usage(format!("{word:?} is not what belongs here")))
 }
 
+/// Numbers with commas between them.
+pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], Complaint> {
+    let numbers: Result<Vec<usize>, _> = word.split(',').map(read).collect();
+    numbers?
+        .try_into()
+        .map_err(|_| Complaint::usage(format!("{word:?} are not {N} numbers")))
+}
+
 /// An answer without words.
 pub(crate) fn done() -> Answer {
     Ok(Vec::new())

@@ -171,8 +171,8 @@ impl Shared for PhysicalFile {
 pub(super) struct HostRange(Mapping);
 
 impl HostRange {
-    pub(super) fn reserve(len: usize, align: usize) -> Result<Self> {
-        Mapping::reserve(len, align)
+    pub(super) fn reserve(wish: usize, len: usize, align: usize) -> Result<Self> {
+        Mapping::reserve_at(wish, len, align)
             .map(Self)
             .map_err(Error::memory("reserving addresses", len))
     }

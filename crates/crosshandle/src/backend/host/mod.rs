@@ -1,6 +1,7 @@
 //! The host as a device: memfd memory, and queues that are threads.
 
 mod device;
+mod info;
 mod memory;
 mod queue;
 mod work;

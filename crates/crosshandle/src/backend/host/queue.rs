@@ -48,7 +48,8 @@ struct State {
 /// A submission whose signal has its number.
 struct Command {
     work: Work,
-    is_barrier: bool,
+    after_earlier: bool,
+    before_later: bool,
     waits: Vec<Point>,
     signal: Option<(Arc<EventCore>, Ticket)>,
 }
@@ -144,7 +145,7 @@ fn run_at_once(submission: Submission) -> Result<()> {
 }
 
 fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
-    signal.as_ref()?.profile.as_ref()
+    signal.as_ref()?.profile()
 }
 
 impl State {
@@ -180,7 +181,8 @@ impl Inner {
         };
         state.commands.push_back(Command {
             work: submission.work,
-            is_barrier: submission.is_barrier,
+            after_earlier: submission.after_earlier,
+            before_later: submission.before_later,
             waits: submission.waits,
             signal,
         });
@@ -274,11 +276,15 @@ impl Inner {
             QueueOrder::InOrder => 1,
             QueueOrder::OutOfOrder => usize::MAX,
         };
-        // Up to the first barrier, which itself may run only as the first of all.
-        let starts_with_barrier = state.commands.front().is_some_and(|first| first.is_barrier);
-        let most = if starts_with_barrier { 1 } else { most };
+        let mut is_held = false;
         let commands = state.commands.iter().enumerate().take(most);
-        commands.take_while(|(index, command)| *index == 0 || !command.is_barrier)
+        commands
+            .take_while(move |(_, command)| {
+                let was_held = is_held;
+                is_held |= command.before_later;
+                !was_held
+            })
+            .filter(|(index, command)| *index == 0 || !command.after_earlier)
     }
 
     fn find_ready(&self, state: &State) -> Option<usize> {
@@ -304,7 +310,7 @@ fn execute(command: Command) -> Result<()> {
     let profile = command
         .signal
         .as_ref()
-        .and_then(|(event, _)| event.profile.as_ref());
+        .and_then(|(event, _)| event.profile());
     if let Some(profile) = profile {
         Profile::stamp(&profile.started);
     }

@@ -2,6 +2,7 @@
 
 use crate::backend::{Place, Work};
 use crate::error::{Error, Result};
+use crate::rect::Pitches;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -10,7 +11,8 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
         Work::Nothing => true,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
-        Work::Copy2d { width, rows, .. } => width.saturating_mul(*rows) <= limit,
+        Work::CopyRect { region, .. } => region.bytes() <= limit,
+        Work::Fill2d { width, rows, .. } => width.saturating_mul(*rows) <= limit,
         Work::Call(_) => false,
     }
 }
@@ -37,21 +39,36 @@ pub(super) fn run(work: Work) -> Result<()> {
             copy(&to, 0, &from, 0, len);
             Ok(())
         }
-        Work::Copy2d {
+        Work::CopyRect {
             to,
-            to_pitch,
+            to_pitches,
             from,
-            from_pitch,
-            width,
-            rows,
+            from_pitches,
+            region,
         } => {
-            for row in 0..rows {
-                copy(&to, row * to_pitch, &from, row * from_pitch, width);
+            for slice in 0..region.slices {
+                for row in 0..region.rows {
+                    let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
+                    let (to_offset, from_offset) = (offset(to_pitches), offset(from_pitches));
+                    copy(&to, to_offset, &from, from_offset, region.width);
+                }
             }
             Ok(())
         }
         Work::Fill { to, len, pattern } => {
-            fill(&to, len, &pattern);
+            fill(&to, 0, len, &pattern);
+            Ok(())
+        }
+        Work::Fill2d {
+            to,
+            pitch,
+            width,
+            rows,
+            pattern,
+        } => {
+            for row in 0..rows {
+                fill(&to, row * pitch, width, &pattern);
+            }
             Ok(())
         }
     }
@@ -79,12 +96,12 @@ fn copy(to: &Place, to_offset: usize, from: &Place, from_offset: usize, len: usi
 }
 
 /// Repeats a pattern, in copies that double.
-fn fill(to: &Place, len: usize, pattern: &[u8]) {
-    let start = to.address.pointer().as_ptr();
-    // SAFETY: the object layer checked that `len` bytes are in the memory, and that `pattern` is
-    // not empty and not longer; see `copy` for the rest. Source and destination of the copies
-    // don't overlap: what is copied lies before `done`.
+fn fill(to: &Place, offset: usize, len: usize, pattern: &[u8]) {
+    // SAFETY: the object layer checked that `len` bytes there are in the memory, and that
+    // `pattern` is not empty; see `copy` for the rest. Source and destination of the copies don't
+    // overlap: what is copied lies before `done`.
     unsafe {
+        let start = to.address.pointer().as_ptr().add(offset);
         if let [byte] = pattern {
             ptr::write_bytes(start, *byte, len);
             return;

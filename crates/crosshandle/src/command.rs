@@ -1,0 +1,248 @@
+//! Commands: what queues run.
+
+use crate::backend::Work;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::memory::MemoryRange;
+use crate::rect::{Pitches, Region};
+use crate::sharing::EventCore;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a queue shall do, after which events, and which event that signals.
+#[must_use = "a command does nothing until it is submitted"]
+pub struct Command {
+    pub(crate) work: Work,
+    pub(crate) after_earlier: bool,
+    pub(crate) before_later: bool,
+    /// Events, and which of their signals; `None` for the latest at the time of submission.
+    pub(crate) waits: Vec<(Arc<EventCore>, Option<u64>)>,
+    pub(crate) signal: Option<Arc<EventCore>>,
+}
+
+impl Command {
+    fn new(work: Work) -> Self {
+        Self {
+            work,
+            after_earlier: false,
+            before_later: false,
+            waits: Vec::new(),
+            signal: None,
+        }
+    }
+
+    /// Copies a range to another one of the same length. They may overlap.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
+    /// opened read-only.
+    pub fn copy(to: MemoryRange, from: MemoryRange) -> Result<Self> {
+        to.check_writable()?;
+        if to.len() != from.len() {
+            return Err(Error::invalid(format!(
+                "a copy needs two ranges of one length, but got {} and {} bytes",
+                to.len(),
+                from.len()
+            )));
+        }
+        let len = to.len();
+        Ok(Self::new(Work::Copy {
+            to: to.into_place(),
+            from: from.into_place(),
+            len,
+        }))
+    }
+
+    /// Copies the rows of a rectangle that starts at `from` to those of one that starts at `to`.
+    /// The two must not overlap: what is where they do is arbitrary afterwards.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the rectangle
+    /// is not inside both ranges; [`Error::ReadOnly`] for a destination opened read-only.
+    pub fn copy_rect(
+        to: MemoryRange,
+        to_pitches: Pitches,
+        from: MemoryRange,
+        from_pitches: Pitches,
+        region: Region,
+    ) -> Result<Self> {
+        to.check_writable()?;
+        region.check(to_pitches, "destination", &to)?;
+        region.check(from_pitches, "source", &from)?;
+        if region.is_empty() {
+            return Ok(Self::new(Work::Nothing));
+        }
+        let mut sides = [to_pitches, from_pitches];
+        let region = region.simplify(&mut sides);
+        let [to_pitches, from_pitches] = sides;
+        let (to, from) = (to.into_place(), from.into_place());
+        Ok(Self::new(if region.rows == 1 {
+            Work::Copy {
+                to,
+                from,
+                len: region.width,
+            }
+        } else {
+            Work::CopyRect {
+                to,
+                to_pitches,
+                from,
+                from_pitches,
+                region,
+            }
+        }))
+    }
+
+    /// Copies `rows` rows of `width` bytes; they start every `pitch` bytes in each range. The
+    /// [rectangle](Self::copy_rect) of two dimensions.
+    ///
+    /// # Errors
+    /// As [`copy_rect`](Self::copy_rect).
+    pub fn copy_2d(
+        to: MemoryRange,
+        to_pitch: usize,
+        from: MemoryRange,
+        from_pitch: usize,
+        width: usize,
+        rows: usize,
+    ) -> Result<Self> {
+        Self::copy_rect(
+            to,
+            Pitches::new_2d(to_pitch),
+            from,
+            Pitches::new_2d(from_pitch),
+            Region::new_2d(width, rows),
+        )
+    }
+
+    /// Repeats a pattern of any length over a range.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
+    /// patterns; [`Error::ReadOnly`] for a range opened read-only.
+    pub fn fill(to: MemoryRange, pattern: &[u8]) -> Result<Self> {
+        to.check_writable()?;
+        check_pattern(to.len(), pattern)?;
+        Ok(Self::new(Work::Fill {
+            len: to.len(),
+            to: to.into_place(),
+            pattern: pattern.into(),
+        }))
+    }
+
+    /// Repeats a pattern in each of `rows` rows of `width` bytes, which start every `pitch` bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
+    /// patterns, a pitch that is less than the width, or rows that are not inside the range;
+    /// [`Error::ReadOnly`] for a range opened read-only.
+    pub fn fill_2d(
+        to: MemoryRange,
+        pitch: usize,
+        width: usize,
+        rows: usize,
+        pattern: &[u8],
+    ) -> Result<Self> {
+        to.check_writable()?;
+        check_pattern(width, pattern)?;
+        let region = Region::new_2d(width, rows);
+        let mut side = [Pitches::new_2d(pitch)];
+        region.check(side[0], "destination", &to)?;
+        if region.is_empty() {
+            return Ok(Self::new(Work::Nothing));
+        }
+        let Region { width, rows, .. } = region.simplify(&mut side);
+        let (to, pattern) = (to.into_place(), pattern.into());
+        Ok(Self::new(if rows == 1 {
+            Work::Fill {
+                to,
+                len: width,
+                pattern,
+            }
+        } else {
+            Work::Fill2d {
+                to,
+                pitch,
+                width,
+                rows,
+                pattern,
+            }
+        }))
+    }
+
+    /// Calls a function on a thread of the queue. Its error or panic fails the command.
+    pub fn call<F, E>(function: F) -> Self
+    where
+        F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
+    }
+
+    /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
+    /// submitted before.
+    pub fn marker() -> Self {
+        Self::new(Work::Nothing)
+    }
+
+    /// Does nothing: for waiting and signalling in a queue.
+    pub fn nothing() -> Self {
+        Self::new(Work::Nothing)
+    }
+
+    /// Does nothing, after what was submitted before; what is submitted later comes after it. For
+    /// waiting and signalling in the order of a queue.
+    pub fn barrier() -> Self {
+        Self::nothing().after_earlier().before_later()
+    }
+
+    /// Lets it start after everything submitted before, also where order is free.
+    pub fn after_earlier(mut self) -> Self {
+        self.after_earlier = true;
+        self
+    }
+
+    /// Lets everything submitted later start after it, also where order is free.
+    pub fn before_later(mut self) -> Self {
+        self.before_later = true;
+        self
+    }
+
+    /// Lets it start after the signal of `event` that is the latest when the command is submitted.
+    pub fn after(mut self, event: &Event) -> Self {
+        self.waits.push((Arc::clone(event.core()), None));
+        self
+    }
+
+    /// Lets it start after signal `value` of `event`, which may not have been submitted yet.
+    pub fn after_value(mut self, event: &Event, value: u64) -> Self {
+        self.waits.push((Arc::clone(event.core()), Some(value)));
+        self
+    }
+
+    /// Signals `event` when it is done. The signal counts as submitted with the command.
+    pub fn signal(mut self, event: &Event) -> Self {
+        self.signal = Some(Arc::clone(event.core()));
+        self
+    }
+}
+
+/// Refuses a pattern that doesn't fill `len` bytes.
+fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
+    if pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
+        return Err(Error::invalid(format!(
+            "{len} bytes are not a whole number of patterns of {} bytes",
+            pattern.len()
+        )));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("waits", &self.waits.len())
+            .field("signals", &self.signal.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! How much memory a pool has, how much of it is in use, and how much it may have.
+
+use crate::error::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A number of bytes, and the most that it has been.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    now: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+impl Gauge {
+    pub(crate) fn get(&self) -> usize {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        self.peak.store(self.get(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.note(now);
+    }
+
+    /// Adds, unless the sum would be more than `most`.
+    fn try_add(&self, bytes: usize, most: usize) -> bool {
+        let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= most);
+        let before = self
+            .now
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        if let Ok(before) = before {
+            self.note(before + bytes);
+        }
+        before.is_ok()
+    }
+
+    pub(crate) fn subtract(&self, bytes: usize) {
+        self.now.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn note(&self, now: usize) {
+        // A new peak is rare.
+        if now > self.peak() {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The books of a `MemoryPool`.
+pub(crate) struct Usage {
+    /// Bytes in its segments.
+    pub(crate) reserved: Gauge,
+    /// Bytes in blocks that were handed out and not freed since.
+    pub(crate) used: Gauge,
+    /// Bytes that it may reserve.
+    pub(crate) limit: usize,
+    /// While it has reserved more than these bytes, large memory that is freed goes back to the
+    /// system.
+    pub(crate) kept: AtomicUsize,
+}
+
+impl Usage {
+    pub(crate) fn new(limit: usize, kept: usize) -> Self {
+        Self {
+            reserved: Gauge::default(),
+            used: Gauge::default(),
+            limit,
+            kept: AtomicUsize::new(kept),
+        }
+    }
+
+    /// Bytes that it may reserve yet.
+    pub(super) fn room(&self) -> usize {
+        self.limit.saturating_sub(self.reserved.get())
+    }
+
+    pub(super) fn has_too_much(&self) -> bool {
+        self.reserved.get() > self.kept.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn reserve(&self, bytes: usize) -> Result<()> {
+        if self.reserved.try_add(bytes, self.limit) {
+            return Ok(());
+        }
+        Err(Error::OutOfMemory {
+            bytes: bytes as u64,
+        })
+    }
+}
