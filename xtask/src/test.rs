@@ -1,8 +1,10 @@
 //! Every check, cheapest first; the test runner last, so that its summary ends the output.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
 use crate::{Result, fuzz, supply_chain, tools};
@@ -19,6 +21,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     format(workspace, fuzzed)?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
+    let runtime = Environment::ensure(workspace)?;
     let lints = [
         "clippy",
         "--locked",
@@ -58,7 +61,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
-    tests.args(["nextest", "run", "--locked", "--workspace"]);
+    // The ignored ones need what is named in `variables`.
+    let all = "nextest run --locked --workspace --run-ignored all";
+    let variables = variables(&runtime);
+    tests.args(all.split(' ')).envs(variables.clone());
     // Each test and the run as a whole have their time limits in .config/nextest.toml.
     let status = tests
         .status()
@@ -66,7 +72,22 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     if status.success() {
         return Ok(());
     }
-    Err("tests: failed\n  repeat it with: cargo nextest run --workspace".to_owned())
+    let named: String = variables
+        .iter()
+        .map(|(name, path)| format!("{name}={} ", path.display()))
+        .collect();
+    Err(format!(
+        "tests: failed\n  repeat it with: {named}cargo {all}"
+    ))
+}
+
+/// Where tests find the stock runtime.
+fn variables(runtime: &Environment) -> [(&'static str, PathBuf); 3] {
+    [
+        ("UR_INCLUDE_DIR", runtime.include()),
+        ("UR_RUNTIME_LIB_DIR", runtime.library_dir()),
+        ("UR_PYTHON", runtime.python()),
+    ]
 }
 
 fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {
@@ -97,9 +118,12 @@ fn documentation(workspace: &Workspace) -> Result<()> {
 /// Names what is missing before anything is built. Parts of the toolchain are not fetched
 /// here: which toolchain a machine has is its owner's choice.
 fn prerequisites(workspace: &Workspace) -> Result<()> {
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let mut cpp = Command::new(compiler);
-    cpp.arg("--version");
+    let compiler = |variable: &str, default: &str| {
+        let named = std::env::var_os(variable).filter(|name| !name.is_empty());
+        let mut command = Command::new(named.unwrap_or_else(|| default.into()));
+        command.arg("--version");
+        command
+    };
     let needed = [
         (
             workspace.cargo(&["fmt", "--version"]),
@@ -110,8 +134,12 @@ fn prerequisites(workspace: &Workspace) -> Result<()> {
             "clippy: rustup component add clippy",
         ),
         (
-            cpp,
-            "a C++ compiler, for the fuzz targets: install g++, or name one in CXX",
+            compiler("CXX", "c++"),
+            "a C++ compiler, for clients and fuzz targets: install g++, or name one in CXX",
+        ),
+        (
+            compiler("CC", "cc"),
+            "a C compiler, for clients: install gcc, or name one in CC",
         ),
     ];
     for (mut command, what) in needed {

@@ -1,0 +1,68 @@
+//! What a shared library is the adapter of.
+
+use crosshandle::handle::BackendKind;
+use std::env;
+use std::sync::OnceLock;
+use unified_runtime_sys::{ur_backend_t, ur_device_type_t};
+
+/// The environment variable that makes an adapter report another UR backend than its own, for
+/// clients that don't know that one: `opencl`, `cuda`, `hip` or `native_cpu`.
+pub(crate) const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
+
+/// What a shared library is the adapter of.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// Whose devices it shows.
+    pub backend: BackendKind,
+    /// The UR backend that it reports, unless [`REPORTED_BACKEND_VARIABLE`] names another one.
+    pub ur_backend: ur_backend_t,
+    /// The type of its devices.
+    pub device_type: ur_device_type_t,
+    /// The name of its only platform.
+    pub platform_name: &'static str,
+}
+
+impl Description {
+    /// The adapter for the host device.
+    pub const HOST: Self = Self {
+        backend: BackendKind::Host,
+        ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
+        device_type: ur_device_type_t::UR_DEVICE_TYPE_CPU,
+        platform_name: "Crosshandle (host)",
+    };
+}
+
+static DESCRIPTION: OnceLock<Description> = OnceLock::new();
+
+/// Says which adapter this is; the first word counts.
+pub(crate) fn set(description: Description) {
+    DESCRIPTION.get_or_init(|| description);
+}
+
+/// Which adapter this is. The loader has taken a table before it can call an entry point.
+pub(crate) fn get() -> &'static Description {
+    DESCRIPTION.get_or_init(|| Description::HOST)
+}
+
+/// The UR backend to report.
+pub(crate) fn reported_backend() -> ur_backend_t {
+    static REPORTED: OnceLock<ur_backend_t> = OnceLock::new();
+    *REPORTED.get_or_init(|| {
+        let own = get().ur_backend;
+        let Ok(name) = env::var(REPORTED_BACKEND_VARIABLE) else {
+            return own;
+        };
+        match name.as_str() {
+            "opencl" => ur_backend_t::UR_BACKEND_OPENCL,
+            "cuda" => ur_backend_t::UR_BACKEND_CUDA,
+            "hip" => ur_backend_t::UR_BACKEND_HIP,
+            "native_cpu" => ur_backend_t::UR_BACKEND_NATIVE_CPU,
+            _ => {
+                tracing::warn!(
+                    "{REPORTED_BACKEND_VARIABLE}={name} is none of opencl, cuda, hip, native_cpu"
+                );
+                own
+            }
+        }
+    })
+}

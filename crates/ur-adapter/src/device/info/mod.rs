@@ -1,0 +1,66 @@
+//! What a device answers to queries, one file for each theme.
+//!
+//! The answers are of the kind that `ur_api.h` gives beside each property. A property that it
+//! calls optional, and that does not apply or is not known, is unsupported. Kernels don't run yet:
+//! what limits them is answered with the least that the SYCL and OpenCL specifications allow.
+
+mod capabilities;
+mod experimental;
+mod identity;
+mod images;
+mod limits;
+mod memory;
+
+use super::Device;
+use crate::failure::{Failure, Result};
+use crate::object::Shared;
+use crate::query::Query;
+use std::ffi::c_void;
+use unified_runtime_sys::{ur_device_info_t, ur_result_t};
+
+/// An answer of one of UR's types.
+pub(super) enum Answer<'a> {
+    Truth(bool),
+    U32(u32),
+    U64(u64),
+    Size(usize),
+    Sizes([usize; 3]),
+    Text(&'a str),
+    Bytes([u8; 16]),
+    Handle(*mut c_void),
+    /// A list without elements.
+    Empty,
+    /// This adapter knows no answer.
+    Unsupported,
+}
+
+impl Answer<'_> {
+    pub(super) fn write(self, query: Query) -> Result<()> {
+        match self {
+            Self::Truth(value) => query.truth(value),
+            Self::U32(value) => query.value(value),
+            Self::U64(value) => query.value(value),
+            Self::Size(value) => query.value(value),
+            Self::Sizes(values) => query.value(values),
+            Self::Text(text) => query.text(text),
+            Self::Bytes(bytes) => query.value(bytes),
+            Self::Handle(handle) => query.value(handle),
+            Self::Empty => query.list::<u8>(&[]),
+            Self::Unsupported => Err(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into()),
+        }
+    }
+}
+
+/// The answer to a query.
+///
+/// # Errors
+/// `INVALID_ENUMERATION` for a property that UR doesn't know.
+pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
+    identity::answer(device, name)
+        .or_else(|| limits::answer(device, name))
+        .or_else(|| memory::answer(device, name))
+        .or_else(|| capabilities::answer(device, name))
+        .or_else(|| images::answer(name))
+        .or_else(|| experimental::answer(device, name))
+        .ok_or(Failure::ENUMERATION)
+}

@@ -1,0 +1,213 @@
+//! Copies of rectangles between buffers and host memory.
+
+use super::user_memory;
+use crate::boundary::enter;
+use crate::buffer::Buffer;
+use crate::enqueue::Submission;
+use crate::failure::{Failure, Result};
+use crate::object::Shared;
+use crosshandle::{Command, MemoryRange, Pitches, Region};
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t, ur_rect_offset_t,
+    ur_rect_region_t, ur_result_t,
+};
+
+/// How a rectangle lies in a buffer or in memory of the user's.
+struct Side {
+    /// Bytes before its first one, and from there to its last one.
+    start: usize,
+    span: usize,
+    pitches: Pitches,
+}
+
+impl Side {
+    /// `None` for what the specification excludes and for what nobody could count.
+    fn new(
+        origin: ur_rect_offset_t,
+        region: Region,
+        row_pitch: usize,
+        slice_pitch: usize,
+    ) -> Option<Self> {
+        let or_tight = |pitch: usize, tight: usize| if pitch == 0 { tight } else { pitch };
+        let row = or_tight(row_pitch, region.width);
+        let rows = region.rows.checked_mul(row)?;
+        let slice = or_tight(slice_pitch, rows);
+        if region.is_empty() || row < region.width || slice < rows || !slice.is_multiple_of(row) {
+            return None;
+        }
+        let place = |slices: usize, rows: usize, bytes: usize| {
+            let slices = slices.checked_mul(slice)?;
+            slices
+                .checked_add(rows.checked_mul(row)?)?
+                .checked_add(bytes)
+        };
+        Some(Self {
+            start: place(index(origin.z)?, index(origin.y)?, index(origin.x)?)?,
+            span: place(region.slices - 1, region.rows - 1, region.width)?,
+            pitches: Pitches { row, slice },
+        })
+    }
+
+    fn in_buffer(&self, buffer: &Buffer) -> Result<MemoryRange> {
+        buffer.range(self.start, self.span)
+    }
+
+    /// # Safety
+    /// As [`user_memory`], for the rectangle alone.
+    unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
+        if pointer.is_null() {
+            return Err(Failure::NULL_POINTER);
+        }
+        // SAFETY: as promised to this function.
+        unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }
+    }
+}
+
+fn index(number: u64) -> Option<usize> {
+    number.try_into().ok()
+}
+
+/// A region, and how it lies on both sides, destination first.
+fn sides(
+    region: ur_rect_region_t,
+    to: (ur_rect_offset_t, usize, usize),
+    from: (ur_rect_offset_t, usize, usize),
+) -> Result<(Region, Side, Side)> {
+    let checked = || {
+        let region = Region {
+            width: index(region.width)?,
+            rows: index(region.height)?,
+            slices: index(region.depth)?,
+        };
+        let side = |(origin, row, slice)| Side::new(origin, region, row, slice);
+        Some((region, side(to)?, side(from)?))
+    };
+    checked().ok_or_else(|| {
+        Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+            "the region is empty, or a pitch does not fit it",
+        )
+    })
+}
+
+pub(in crate::enqueue) unsafe extern "C" fn read_rect(
+    queue: ur_queue_handle_t,
+    buffer: ur_mem_handle_t,
+    is_blocking: bool,
+    buffer_origin: ur_rect_offset_t,
+    host_origin: ur_rect_offset_t,
+    region: ur_rect_region_t,
+    buffer_row_pitch: usize,
+    buffer_slice_pitch: usize,
+    host_row_pitch: usize,
+    host_slice_pitch: usize,
+    pointer: *mut c_void,
+    count: u32,
+    waits: *const ur_event_handle_t,
+    event: *mut ur_event_handle_t,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes handles.
+        let (submission, buffer) = unsafe {
+            (
+                Submission::new(queue, count, waits, event)?,
+                Shared::<Buffer>::from_handle(buffer)?,
+            )
+        };
+        let (region, to, from) = sides(
+            region,
+            (host_origin, host_row_pitch, host_slice_pitch),
+            (buffer_origin, buffer_row_pitch, buffer_slice_pitch),
+        )?;
+        // SAFETY: the caller passes memory that is valid until the command is done.
+        let host = unsafe { to.in_user_memory(pointer) }?;
+        let range = from.in_buffer(buffer)?;
+        let command = Command::copy_rect(host, to.pitches, range, from.pitches, region)?;
+        submission.submit(
+            ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT,
+            command,
+            is_blocking,
+        )
+    })
+}
+
+pub(in crate::enqueue) unsafe extern "C" fn write_rect(
+    queue: ur_queue_handle_t,
+    buffer: ur_mem_handle_t,
+    is_blocking: bool,
+    buffer_origin: ur_rect_offset_t,
+    host_origin: ur_rect_offset_t,
+    region: ur_rect_region_t,
+    buffer_row_pitch: usize,
+    buffer_slice_pitch: usize,
+    host_row_pitch: usize,
+    host_slice_pitch: usize,
+    pointer: *mut c_void,
+    count: u32,
+    waits: *const ur_event_handle_t,
+    event: *mut ur_event_handle_t,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes handles.
+        let (submission, buffer) = unsafe {
+            (
+                Submission::new(queue, count, waits, event)?,
+                Shared::<Buffer>::from_handle(buffer)?,
+            )
+        };
+        let (region, to, from) = sides(
+            region,
+            (buffer_origin, buffer_row_pitch, buffer_slice_pitch),
+            (host_origin, host_row_pitch, host_slice_pitch),
+        )?;
+        // SAFETY: the caller passes memory that is valid until the command is done.
+        let host = unsafe { from.in_user_memory(pointer) }?;
+        let range = to.in_buffer(buffer)?;
+        let command = Command::copy_rect(range, to.pitches, host, from.pitches, region)?;
+        submission.submit(
+            ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT,
+            command,
+            is_blocking,
+        )
+    })
+}
+
+pub(in crate::enqueue) unsafe extern "C" fn copy_rect(
+    queue: ur_queue_handle_t,
+    from_buffer: ur_mem_handle_t,
+    to_buffer: ur_mem_handle_t,
+    from_origin: ur_rect_offset_t,
+    to_origin: ur_rect_offset_t,
+    region: ur_rect_region_t,
+    from_row_pitch: usize,
+    from_slice_pitch: usize,
+    to_row_pitch: usize,
+    to_slice_pitch: usize,
+    count: u32,
+    waits: *const ur_event_handle_t,
+    event: *mut ur_event_handle_t,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes handles.
+        let (submission, from_buffer, to_buffer) = unsafe {
+            (
+                Submission::new(queue, count, waits, event)?,
+                Shared::<Buffer>::from_handle(from_buffer)?,
+                Shared::<Buffer>::from_handle(to_buffer)?,
+            )
+        };
+        let (region, to, from) = sides(
+            region,
+            (to_origin, to_row_pitch, to_slice_pitch),
+            (from_origin, from_row_pitch, from_slice_pitch),
+        )?;
+        let (to_range, from_range) = (to.in_buffer(to_buffer)?, from.in_buffer(from_buffer)?);
+        let command = Command::copy_rect(to_range, to.pitches, from_range, from.pitches, region)?;
+        submission.submit(
+            ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT,
+            command,
+            false,
+        )
+    })
+}

@@ -1,0 +1,139 @@
+//! What events are, how they stand, and when their commands ran.
+
+use super::{Event, Origin};
+use crate::boundary::enter;
+use crate::failure::{Failure, Result};
+use crate::object::Shared;
+use crate::query::Query;
+use crosshandle::EventProfile;
+use std::ffi::c_void;
+use std::ptr;
+use unified_runtime_sys::{
+    ur_command_t, ur_event_handle_t, ur_event_info_t, ur_event_status_t, ur_profiling_info_t,
+    ur_queue_handle_t, ur_result_t,
+};
+
+pub(super) unsafe extern "C" fn get_info(
+    handle: ur_event_handle_t,
+    name: ur_event_info_t,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes an event's handle and a place for the answer.
+        let (event, query) = unsafe {
+            (
+                Shared::<Event>::from_handle(handle)?,
+                Query::new(size, value, size_ret)?,
+            )
+        };
+        answer(event, name, query)
+    })
+}
+
+fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query) -> Result<()> {
+    match name {
+        ur_event_info_t::UR_EVENT_INFO_COMMAND_QUEUE => query.value(event.queue()),
+        ur_event_info_t::UR_EVENT_INFO_CONTEXT => query.value(event.context().handle()),
+        ur_event_info_t::UR_EVENT_INFO_COMMAND_TYPE => query.value(event.command().0),
+        ur_event_info_t::UR_EVENT_INFO_COMMAND_EXECUTION_STATUS => query.value(event.status().0),
+        ur_event_info_t::UR_EVENT_INFO_REFERENCE_COUNT => query.value(event.references()),
+        _ => Err(Failure::ENUMERATION),
+    }
+}
+
+impl Event {
+    /// The queue of its command; null for events that belong to none.
+    fn queue(&self) -> ur_queue_handle_t {
+        match self.origin() {
+            Origin::Command { queue, .. } => queue.handle(),
+            Origin::Reusable(_) | Origin::Opened | Origin::Nothing => ptr::null_mut(),
+        }
+    }
+
+    /// The kind of command that signals it.
+    fn command(&self) -> ur_command_t {
+        match self.origin() {
+            Origin::Command { command, .. } => *command,
+            Origin::Reusable(_) | Origin::Opened => {
+                ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER
+            }
+            Origin::Nothing => ur_command_t::UR_COMMAND_EVENTS_WAIT,
+        }
+    }
+
+    /// How its latest command stands. Whether it runs already is known of profiled ones alone.
+    fn status(&self) -> ur_event_status_t {
+        match self.inner().try_wait() {
+            Ok(true) => ur_event_status_t::UR_EVENT_STATUS_COMPLETE,
+            Ok(false) if self.has_started() => ur_event_status_t::UR_EVENT_STATUS_RUNNING,
+            Ok(false) => ur_event_status_t::UR_EVENT_STATUS_SUBMITTED,
+            Err(_) => ur_event_status_t::UR_EVENT_STATUS_ERROR,
+        }
+    }
+
+    /// Whether its latest command is known to have started.
+    pub(super) fn has_started(&self) -> bool {
+        self.inner()
+            .profile()
+            .is_ok_and(|profile| started(&profile).is_some())
+    }
+
+    fn timestamp(&self, name: ur_profiling_info_t) -> Result<u64> {
+        let none = |message: &'static str| {
+            let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
+            Failure::new(result, message)
+        };
+        let profile = self.inner().profile().map_err(|_| {
+            none("this event takes no timestamps: neither it nor its queue profiles")
+        })?;
+        let time = match name {
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
+            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => {
+                (profile.submitted != 0).then_some(profile.submitted)
+            }
+            ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
+            // A timestamp is one point in time.
+            _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
+                started(&profile)
+            }
+            _ => ended(&profile),
+        };
+        time.ok_or_else(|| none("the command of this event has not come so far"))
+    }
+}
+
+/// When the latest command started. An event that is signalled again keeps the older times until
+/// there are newer ones.
+fn started(profile: &EventProfile) -> Option<u64> {
+    (profile.started != 0 && profile.started >= profile.submitted).then_some(profile.started)
+}
+
+fn ended(profile: &EventProfile) -> Option<u64> {
+    started(profile)
+        .filter(|started| profile.ended >= *started)
+        .map(|_| profile.ended)
+}
+
+pub(super) unsafe extern "C" fn get_profiling_info(
+    handle: ur_event_handle_t,
+    name: ur_profiling_info_t,
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes an event's handle.
+        let event = unsafe { Shared::<Event>::from_handle(handle) }?;
+        if name.0 > ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_COMPLETE.0 {
+            return Err(Failure::ENUMERATION);
+        }
+        let time = event.timestamp(name)?;
+        if !value.is_null() && size == 0 {
+            return Err(Failure::VALUE);
+        }
+        // SAFETY: the caller passes a place for the answer.
+        unsafe { Query::new(size, value, size_ret) }?.value(time)
+    })
+}

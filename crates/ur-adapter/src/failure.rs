@@ -1,0 +1,145 @@
+//! Errors as UR results, and the text of the latest one.
+
+use crosshandle::Error;
+use std::any::Any;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use unified_runtime_sys::ur_result_t;
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why an entry point fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    result: ur_result_t,
+    /// For `urAdapterGetLastError` and the log; empty where the result says it all.
+    message: Cow<'static, str>,
+    /// The driver's or system's own code; 0 if none was involved.
+    native_code: i32,
+}
+
+impl Failure {
+    pub(crate) const NULL_POINTER: Self =
+        Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_NULL_POINTER);
+    pub(crate) const NULL_HANDLE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE);
+    pub(crate) const SIZE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE);
+    pub(crate) const VALUE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
+    pub(crate) const ENUMERATION: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_ENUMERATION);
+
+    pub(crate) const fn of(result: ur_result_t) -> Self {
+        Self {
+            result,
+            message: Cow::Borrowed(""),
+            native_code: 0,
+        }
+    }
+
+    pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            result,
+            message: message.into(),
+            native_code: 0,
+        }
+    }
+
+    /// `UNSUPPORTED_FEATURE`, and why.
+    pub(crate) fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE, message)
+    }
+
+    /// `INVALID_ARGUMENT`, and which.
+    pub(crate) fn argument(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
+    }
+
+    /// The same failure under another result.
+    pub(crate) fn with_result(self, result: ur_result_t) -> Self {
+        Self { result, ..self }
+    }
+
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
+        let text = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        Self::new(
+            ur_result_t::UR_RESULT_ERROR_UNKNOWN,
+            format!("a fault in this adapter: {text}"),
+        )
+    }
+
+    /// Keeps and logs it, and returns its result.
+    #[cold]
+    pub(crate) fn report(self) -> ur_result_t {
+        if !self.message.is_empty() {
+            crate::log::failure(self.result, &self.message);
+            let text = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
+            // A thread that is ending has nobody left to ask.
+            let _ = LAST.try_with(|last| *last.borrow_mut() = (text, self.native_code));
+        }
+        self.result
+    }
+}
+
+impl From<ur_result_t> for Failure {
+    fn from(result: ur_result_t) -> Self {
+        Self::of(result)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let native_code = match &error {
+            Error::Driver { code, .. } => i32::try_from(*code).unwrap_or(i32::MAX),
+            error => error.raw_os_error().unwrap_or(0),
+        };
+        Self {
+            result: result_of(&error),
+            message: error.to_string().into(),
+            native_code,
+        }
+    }
+}
+
+/// How UR calls an error of the library. What cannot be told apart by the result still can by the
+/// message.
+fn result_of(error: &Error) -> ur_result_t {
+    match error {
+        Error::Handle(_)
+        | Error::WrongHost
+        | Error::WrongBackend { .. }
+        | Error::Extent { .. }
+        | Error::Stale
+        | Error::ExporterGone { .. }
+        | Error::Protocol(_) => ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+        Error::WrongDevice { .. } | Error::NoDevice { .. } => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE
+        }
+        Error::ReadOnly | Error::NotAdmitted { .. } => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION
+        }
+        Error::PeerDied | Error::CommandFailed(_) => {
+            ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS
+        }
+        Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
+        Error::Unsupported(_) => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        Error::OutOfMemory { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
+        Error::LimitReached { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+        _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<(CString, i32)> = RefCell::default();
+}
+
+/// Calls `f` with the text and native code of this thread's latest failure. The text stays where
+/// it is until the next one.
+pub(crate) fn with_last<R>(f: impl FnOnce(&CStr, i32) -> R) -> R {
+    LAST.with(|last| {
+        let last = last.borrow();
+        f(&last.0, last.1)
+    })
+}

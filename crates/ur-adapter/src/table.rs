@@ -1,0 +1,127 @@
+//! The tables of entry points, and how the loader gets them.
+
+use crate::boundary::enter;
+use crate::description::{self, Description};
+use crate::failure::Failure;
+use crate::{
+    adapter, buffer, context, device, enqueue, event, ipc, physical_memory, platform, queue,
+    sampler, unsupported, usm, virtual_memory,
+};
+use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
+
+/// All entry points. It is complete, or it would not compile.
+pub static TABLE: ur_dditable_t = ur_dditable_t {
+    Adapter: adapter::TABLE,
+    Platform: platform::TABLE,
+    Context: context::TABLE,
+    Event: event::TABLE,
+    EventExp: event::EXP_TABLE,
+    Program: unsupported::PROGRAM,
+    ProgramExp: unsupported::PROGRAM_EXP,
+    Kernel: unsupported::KERNEL,
+    Queue: queue::TABLE,
+    QueueExp: queue::EXP_TABLE,
+    Sampler: sampler::TABLE,
+    Mem: buffer::TABLE,
+    PhysicalMem: physical_memory::TABLE,
+    Enqueue: enqueue::TABLE,
+    EnqueueExp: enqueue::EXP_TABLE,
+    USM: usm::TABLE,
+    USMExp: usm::EXP_TABLE,
+    BindlessImagesExp: unsupported::BINDLESS_IMAGES_EXP,
+    CommandBufferExp: unsupported::COMMAND_BUFFER_EXP,
+    GraphExp: unsupported::GRAPH_EXP,
+    IPCExp: ipc::TABLE,
+    MemoryExportExp: unsupported::MEMORY_EXPORT_EXP,
+    UsmP2PExp: usm::P2P_TABLE,
+    VirtualMem: virtual_memory::TABLE,
+    Device: device::TABLE,
+    DeviceExp: device::EXP_TABLE,
+};
+
+/// Copies one of the tables to where the loader wants it.
+///
+/// # Safety
+/// `to` must be null or valid for a write.
+pub unsafe fn copy<T: Copy>(
+    description: Description,
+    version: ur_api_version_t,
+    to: *mut T,
+    table: fn(&ur_dditable_t) -> &T,
+) -> ur_result_t {
+    enter(|| {
+        if to.is_null() {
+            return Err(Failure::NULL_POINTER);
+        }
+        // Tables of another version may have other lengths.
+        if version != ur_api_version_t::UR_API_VERSION_CURRENT {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_VERSION,
+                format!(
+                    "the loader speaks version {:#x} of Unified Runtime, this adapter {:#x}",
+                    version.0,
+                    ur_api_version_t::UR_API_VERSION_CURRENT.0
+                ),
+            ));
+        }
+        description::set(description);
+        // SAFETY: not null, so valid by the caller's promise.
+        unsafe { to.write(*table(&TABLE)) };
+        Ok(())
+    })
+}
+
+/// Exports the functions by which the loader gets the tables of an adapter, the one that the
+/// [`Description`] describes. To be called once, in a `cdylib`.
+#[macro_export]
+macro_rules! export_adapter {
+    ($description:expr) => {
+        $crate::export_adapter! { $description;
+            urGetAdapterProcAddrTable: ur_adapter_dditable_t = Adapter,
+            urGetPlatformProcAddrTable: ur_platform_dditable_t = Platform,
+            urGetContextProcAddrTable: ur_context_dditable_t = Context,
+            urGetEventProcAddrTable: ur_event_dditable_t = Event,
+            urGetEventExpProcAddrTable: ur_event_exp_dditable_t = EventExp,
+            urGetProgramProcAddrTable: ur_program_dditable_t = Program,
+            urGetProgramExpProcAddrTable: ur_program_exp_dditable_t = ProgramExp,
+            urGetKernelProcAddrTable: ur_kernel_dditable_t = Kernel,
+            urGetQueueProcAddrTable: ur_queue_dditable_t = Queue,
+            urGetQueueExpProcAddrTable: ur_queue_exp_dditable_t = QueueExp,
+            urGetSamplerProcAddrTable: ur_sampler_dditable_t = Sampler,
+            urGetMemProcAddrTable: ur_mem_dditable_t = Mem,
+            urGetPhysicalMemProcAddrTable: ur_physical_mem_dditable_t = PhysicalMem,
+            urGetEnqueueProcAddrTable: ur_enqueue_dditable_t = Enqueue,
+            urGetEnqueueExpProcAddrTable: ur_enqueue_exp_dditable_t = EnqueueExp,
+            urGetUSMProcAddrTable: ur_usm_dditable_t = USM,
+            urGetUSMExpProcAddrTable: ur_usm_exp_dditable_t = USMExp,
+            urGetBindlessImagesExpProcAddrTable: ur_bindless_images_exp_dditable_t =
+                BindlessImagesExp,
+            urGetCommandBufferExpProcAddrTable: ur_command_buffer_exp_dditable_t =
+                CommandBufferExp,
+            urGetGraphExpProcAddrTable: ur_graph_exp_dditable_t = GraphExp,
+            urGetIPCExpProcAddrTable: ur_ipc_exp_dditable_t = IPCExp,
+            urGetMemoryExportExpProcAddrTable: ur_memory_export_exp_dditable_t = MemoryExportExp,
+            urGetUsmP2PExpProcAddrTable: ur_usm_p2p_exp_dditable_t = UsmP2PExp,
+            urGetVirtualMemProcAddrTable: ur_virtual_mem_dditable_t = VirtualMem,
+            urGetDeviceProcAddrTable: ur_device_dditable_t = Device,
+            urGetDeviceExpProcAddrTable: ur_device_exp_dditable_t = DeviceExp,
+        }
+    };
+    ($description:expr; $($function:ident: $table:ident = $field:ident,)*) => {
+        $(
+            /// Gives the loader a table of entry points.
+            ///
+            /// # Safety
+            /// `table` must be null or valid for a write.
+            #[allow(non_snake_case, reason = "the name is the loader's")]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $function(
+                version: $crate::sys::ur_api_version_t,
+                table: *mut $crate::sys::$table,
+            ) -> $crate::sys::ur_result_t {
+                // SAFETY: as promised to this function.
+                unsafe { $crate::table::copy($description, version, table, |all| &all.$field) }
+            }
+        )*
+    };
+}

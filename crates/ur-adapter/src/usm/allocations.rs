@@ -1,0 +1,278 @@
+//! What a context has allocated, and what it has opened from handles.
+
+use super::Pool;
+use super::pool::DevicePools;
+use super::spans::{Span, Spans};
+use crate::device::Device;
+use crate::failure::{Failure, Result};
+use crate::object::{Ref, Shared};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Access, Memory, MemoryRange};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
+
+/// The memory that a context's users have pointers to.
+#[derive(Default)]
+pub(crate) struct Allocations {
+    known: RwLock<Spans<Allocation>>,
+    pub(super) device_pools: DevicePools,
+    /// For copies that no queue was named for.
+    pub(super) copies: OnceLock<crosshandle::Queue>,
+}
+
+/// Memory that somebody has a pointer to.
+pub(crate) struct Allocation {
+    pub(super) kind: Kind,
+    device: DeviceAddress,
+    pool: Option<Weak<Shared<Pool>>>,
+    /// `None` for the user's own memory.
+    memory: Option<Memory>,
+}
+
+/// An allocation and where it is.
+pub(super) type Known = Span<Allocation>;
+
+/// Whose memory it is, and who gives it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Allocated here, for `urUSMFree`.
+    Device,
+    Host,
+    Shared,
+    /// Of another process, for `urIPCCloseMemHandleExp`.
+    Opened,
+    /// The user's own, for `urUSMHostAllocUnregisterExp`; what devices may do with it.
+    Registered(Access),
+    /// The user's own, for `urUSMReleaseExp`.
+    Imported,
+}
+
+impl Kind {
+    pub(super) fn usm_type(self) -> ur_usm_type_t {
+        match self {
+            Self::Device | Self::Opened => ur_usm_type_t::UR_USM_TYPE_DEVICE,
+            Self::Host | Self::Registered(_) | Self::Imported => ur_usm_type_t::UR_USM_TYPE_HOST,
+            Self::Shared => ur_usm_type_t::UR_USM_TYPE_SHARED,
+        }
+    }
+
+    fn is_allocated(self) -> bool {
+        matches!(self, Self::Device | Self::Host | Self::Shared)
+    }
+}
+
+/// The handle of a device of the context, which keeps it; null for none.
+#[derive(Clone, Copy)]
+struct DeviceAddress(ur_device_handle_t);
+
+// SAFETY: holding or copying an address accesses nothing.
+unsafe impl Send for DeviceAddress {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceAddress {}
+
+impl Allocation {
+    /// Memory that the user vouches for.
+    pub(super) fn of_user(kind: Kind) -> Self {
+        Self {
+            kind,
+            device: DeviceAddress(ptr::null_mut()),
+            pool: None,
+            memory: None,
+        }
+    }
+
+    /// Null for memory of the host.
+    pub(super) fn device(&self) -> ur_device_handle_t {
+        self.device.0
+    }
+
+    /// The pool that it was allocated from, if that is still there.
+    pub(super) fn pool(&self) -> Option<Ref<Pool>> {
+        self.pool.as_ref()?.upgrade()
+    }
+}
+
+impl Allocations {
+    /// Makes memory known, and returns where it starts.
+    #[inline]
+    pub(super) fn add(
+        &self,
+        kind: Kind,
+        device: Option<&Shared<Device>>,
+        pool: Option<&Shared<Pool>>,
+        memory: Memory,
+    ) -> *mut c_void {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        let allocation = Allocation {
+            kind,
+            device: DeviceAddress(device.map_or(ptr::null_mut(), Shared::handle)),
+            pool: pool.map(|pool| Ref::downgrade(&pool.to_ref())),
+            memory: Some(memory),
+        };
+        self.write().add(start.addr(), len, allocation);
+        start.cast()
+    }
+
+    /// Makes the user's own memory known, unless some of it is known already.
+    pub(super) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
+        let mut known = self.write();
+        let is_new = !known.overlaps(start.addr(), len);
+        if is_new {
+            known.add(start.addr(), len, Allocation::of_user(kind));
+        }
+        is_new
+    }
+
+    /// Forgets an allocation that starts here, and returns it to be dropped.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT`.
+    pub(crate) fn free(&self, start: *const c_void) -> Result<Allocation> {
+        self.remove(start, Kind::is_allocated)
+            .ok_or_else(not_allocated)
+    }
+
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub(crate) fn check_allocated(&self, start: *const c_void) -> Result<()> {
+        let is_start = |offset, found: &Known| offset == 0 && found.thing.kind.is_allocated();
+        match self.with(start, is_start) {
+            Some(true) => Ok(()),
+            _ => Err(not_allocated()),
+        }
+    }
+
+    /// Forgets the memory that was made known last with this start, if it is of the right kind.
+    #[inline]
+    pub(super) fn remove(
+        &self,
+        start: *const c_void,
+        is_right: impl Fn(Kind) -> bool,
+    ) -> Option<Allocation> {
+        self.write()
+            .remove(start.addr(), |found| is_right(found.kind))
+    }
+
+    /// Looks at the memory that contains an address, and how far inside it is. `look` must not
+    /// call back here.
+    #[inline]
+    pub(super) fn with<R>(
+        &self,
+        pointer: *const c_void,
+        look: impl FnOnce(usize, &Known) -> R,
+    ) -> Option<R> {
+        let known = self.read();
+        let found = known.at(pointer.addr())?;
+        Some(look(pointer.addr() - found.start, found))
+    }
+
+    /// Calls `give` with the bytes of a handle to memory of a device, from an address in it on.
+    /// `give` must not call back here.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for other memory.
+    #[inline]
+    pub(crate) fn with_handle<R>(
+        &self,
+        pointer: *const c_void,
+        give: impl FnOnce(&[u8; HANDLE_SIZE]) -> R,
+    ) -> Result<R> {
+        let given = self.with(pointer, |offset, found| {
+            let Allocation { memory, kind, .. } = &found.thing;
+            match (memory, kind) {
+                (Some(memory), Kind::Device) => Ok(give(memory.handle_at(offset)?.as_bytes())),
+                (_, Kind::Opened) => Err(Failure::argument(
+                    "this memory was opened from a handle; pass that handle on instead of a new \
+                     one",
+                )),
+                _ => Err(Failure::argument(
+                    "only memory allocated on a device can be shared, not host or shared USM",
+                )),
+            }
+        });
+        given.unwrap_or_else(|| {
+            Err(Failure::argument(
+                "this pointer points into no allocation of this context",
+            ))
+        })
+    }
+
+    /// Makes opened memory known, and returns where it starts.
+    #[inline]
+    pub(crate) fn add_opened(&self, device: &Shared<Device>, memory: Memory) -> *mut c_void {
+        self.add(Kind::Opened, Some(device), None, memory)
+    }
+
+    /// Forgets memory that was opened with this start, and returns it to be dropped.
+    #[inline]
+    pub(crate) fn close(&self, start: *const c_void) -> Option<impl Sized + use<>> {
+        self.remove(start, |kind| kind == Kind::Opened)
+    }
+
+    /// Memory for a command. What is known here is kept until the command is done, also if it is
+    /// freed before; for the rest, the caller vouches.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_POINTER`; `INVALID_SIZE` if it reaches beyond the end of an allocation.
+    ///
+    /// # Safety
+    /// As [`MemoryRange::from_raw_parts`], for memory that was not allocated or opened in this
+    /// context.
+    pub(crate) unsafe fn range(
+        &self,
+        pointer: *const c_void,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRange> {
+        let start = NonNull::new(pointer.cast_mut().cast::<u8>()).ok_or(Failure::NULL_POINTER)?;
+        let known = self.with(pointer, |offset, found| {
+            if len > found.len - offset {
+                return Err(Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                    format!(
+                        "{len} bytes at {offset} are more than the {} bytes of this allocation",
+                        found.len
+                    ),
+                ));
+            }
+            match (&found.thing.memory, found.thing.kind) {
+                (Some(memory), _) => Ok(Some(memory.range(offset, len)?)),
+                (None, Kind::Registered(Access::ReadOnly)) if access == Access::ReadWrite => {
+                    Err(crosshandle::Error::ReadOnly.into())
+                }
+                (None, _) => Ok(None),
+            }
+        });
+        match known {
+            Some(Err(failure)) => Err(failure),
+            Some(Ok(Some(range))) => Ok(range),
+            // SAFETY: as promised to this function.
+            Some(Ok(None)) | None => Ok(unsafe { MemoryRange::from_raw_parts(start, len, access) }),
+        }
+    }
+
+    /// Memory of this context from an address inside it up to its end; `None` for other addresses.
+    pub(crate) fn rest(&self, pointer: *const c_void) -> Option<MemoryRange> {
+        self.with(pointer, |offset, found| {
+            let memory = found.thing.memory.as_ref()?;
+            memory.range(offset, found.len - offset).ok()
+        })?
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Spans<Allocation>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Spans<Allocation>> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn not_allocated() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+        "this is not the start of an allocation of this context",
+    )
+}

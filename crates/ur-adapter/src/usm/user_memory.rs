@@ -1,0 +1,128 @@
+//! The user's own memory, made known to a context.
+
+use super::allocations::Kind;
+use crate::boundary::{enter, not_null};
+use crate::context::Context;
+use crate::failure::{Failure, Result};
+use crate::object::Shared;
+use crosshandle::Access;
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    UR_EXP_USM_HOST_ALLOC_REGISTER_FLAG_READ_ONLY, UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK,
+    ur_context_handle_t, ur_exp_usm_host_alloc_register_properties_t, ur_result_t,
+};
+
+/// Refuses devices that would have to be told of the memory.
+fn check_devices(context: &Context) -> Result<()> {
+    let reaches_all = context
+        .devices()
+        .all(|device| device.inner().info().capabilities.unified_memory);
+    if reaches_all {
+        return Ok(());
+    }
+    Err(Failure::unsupported(
+        "a device of this context cannot access the host's own memory",
+    ))
+}
+
+pub(super) unsafe extern "C" fn register(
+    context: ur_context_handle_t,
+    memory: *mut c_void,
+    size: usize,
+    properties: *const ur_exp_usm_host_alloc_register_properties_t,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes a context's handle, and null or properties.
+        let (context, properties) = unsafe {
+            (
+                Shared::<Context>::from_handle(context)?,
+                properties.as_ref(),
+            )
+        };
+        not_null(memory)?;
+        let flags = properties.map_or(0, |properties| properties.flags);
+        if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK != 0 {
+            return Err(Failure::ENUMERATION);
+        }
+        check_devices(context)?;
+        let page = context.first().0.inner().info().granularity;
+        let is_aligned = memory.addr().is_multiple_of(page) && size.is_multiple_of(page);
+        if size == 0 || !is_aligned || memory.addr().checked_add(size).is_none() {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                format!("registered memory consists of whole pages of {page} bytes"),
+            ));
+        }
+        let access = if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAG_READ_ONLY != 0 {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
+        let usm = &context.state().usm;
+        if !usm.add_of_user(Kind::Registered(access), memory, size) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "this context knows a part of this memory already",
+            ));
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn unregister(
+    context: ur_context_handle_t,
+    memory: *mut c_void,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes a context's handle.
+        let context = unsafe { Shared::<Context>::from_handle(context) }?;
+        not_null(memory)?;
+        let is_registered = |kind| matches!(kind, Kind::Registered(_));
+        let removed = context.state().usm.remove(memory, is_registered);
+        removed.map(drop).ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "no registered memory starts here",
+            )
+        })
+    })
+}
+
+/// Importing what is known already, in any way, changes nothing.
+pub(super) unsafe extern "C" fn import(
+    context: ur_context_handle_t,
+    memory: *mut c_void,
+    size: usize,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes a context's handle.
+        let context = unsafe { Shared::<Context>::from_handle(context) }?;
+        not_null(memory)?;
+        if size == 0 || memory.addr().checked_add(size).is_none() {
+            return Err(Failure::SIZE);
+        }
+        check_devices(context)?;
+        let usm = &context.state().usm;
+        usm.add_of_user(Kind::Imported, memory, size);
+        Ok(())
+    })
+}
+
+/// Releasing what was not imported changes nothing.
+pub(super) unsafe extern "C" fn release(
+    context: ur_context_handle_t,
+    memory: *mut c_void,
+) -> ur_result_t {
+    enter(|| {
+        // SAFETY: the caller passes a context's handle.
+        let context = unsafe { Shared::<Context>::from_handle(context) }?;
+        not_null(memory)?;
+        drop(
+            context
+                .state()
+                .usm
+                .remove(memory, |kind| kind == Kind::Imported),
+        );
+        Ok(())
+    })
+}
