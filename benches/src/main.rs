@@ -8,12 +8,16 @@ mod harness;
 mod host;
 mod raw;
 mod report;
+mod suites;
+mod ur;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::harness::measure::measure;
 use crate::harness::plan::Plan;
+use crate::harness::scenario::Scenario;
 
 /// Benchmarks of crosshandle beside the raw techniques it is built on.
 #[derive(Parser)]
@@ -26,14 +30,16 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Memory and events of the host backend
-    Host(HostArgs),
+    Host(SuiteArgs),
+    /// The Unified Runtime adapter: what the stock loader and the adapter add to the library's calls
+    Ur(SuiteArgs),
     /// One process of a measurement; started by the benchmark itself
     #[command(hide = true)]
     Child(ChildArgs),
 }
 
 #[derive(Args)]
-struct HostArgs {
+struct SuiteArgs {
     /// Print the rows as JSON
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
@@ -65,14 +71,15 @@ struct ChildArgs {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Host(args) => bench_host(&args),
+        Command::Host(args) => bench(host::SCENARIOS, &args),
+        Command::Ur(args) => bench(ur::SCENARIOS, &args),
         Command::Child(args) => harness::child::run(&args.scenario, args.seat, &args.plan),
     }
 }
 
-fn bench_host(args: &HostArgs) -> ExitCode {
+fn bench(scenarios: &[&'static Scenario], args: &SuiteArgs) -> ExitCode {
     if args.list {
-        return list_scenarios();
+        return list(scenarios);
     }
     let plan = match Plan::new(args.quick) {
         Ok(plan) => plan,
@@ -81,7 +88,7 @@ fn bench_host(args: &HostArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = match host::measure(&plan, args.only.as_deref()) {
+    let report = match measure(scenarios, &plan, args.only.as_deref()) {
         Ok(report) => report,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -109,10 +116,10 @@ fn bench_host(args: &HostArgs) -> ExitCode {
     ExitCode::from(u8::from(failed))
 }
 
-fn list_scenarios() -> ExitCode {
+fn list(scenarios: &[&Scenario]) -> ExitCode {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    for scenario in host::SCENARIOS {
+    for scenario in scenarios {
         let _ = writeln!(out, "{}", scenario.name);
         for row in scenario.rows {
             let _ = writeln!(out, "    {:28} {} (raw: {})", row.id, row.what, row.raw);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::link::{HungUp, Link};
 use super::outcome::Outcome;
 use super::scenario::Seat;
-use crate::host;
+use crate::suites;
 
 /// The last message of a measuring process.
 #[derive(Serialize, Deserialize)]
@@ -56,7 +56,7 @@ fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
 }
 
 fn measure(scenario: &str, seat: usize, plan: &str, control: &Link) -> Result<Outcome> {
-    let scenario = host::find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
+    let scenario = suites::find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
     let plan = serde_json::from_str(plan).context("the plan is not valid JSON")?;
     let start = control.receive().context("waiting for the start")?;
     let links: Vec<Link> = start.descriptors.into_iter().map(Link::from).collect();

@@ -5,6 +5,7 @@ pub(crate) mod child;
 pub(crate) mod cpu;
 pub(crate) mod crew;
 pub(crate) mod link;
+pub(crate) mod measure;
 pub(crate) mod outcome;
 pub(crate) mod plan;
 pub(crate) mod procfs;

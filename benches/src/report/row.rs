@@ -23,6 +23,8 @@ pub(crate) enum Target {
     AtLeast(f64),
     /// At most this multiple of the raw technique.
     AtMostTimesRaw(f64),
+    /// At most this much more than the raw technique, in the row's unit.
+    AtMostOverRaw(f64),
     /// At least this multiple of the raw technique.
     AtLeastTimesRaw(f64),
     /// Nothing: the row is there to explain others.
@@ -84,6 +86,12 @@ pub(crate) struct Row {
 }
 
 impl RowSpec {
+    /// The same without a target.
+    pub(crate) const fn for_information(mut self) -> Self {
+        self.target = Target::None;
+        self
+    }
+
     /// The row with what the scenario reported under its identifier.
     pub(crate) fn measured(&self, outcome: &Outcome) -> Row {
         let ours = outcome.ours.get(self.id).copied();
@@ -99,12 +107,18 @@ impl RowSpec {
             .map(|summary| self.statistic.of(&summary))
             .filter(|&raw| raw != 0.0)
             .map(|raw| ours / raw);
+        let over = raw.map(|summary| ours - self.statistic.of(&summary));
         row.verdict = match (self.target, row.ratio) {
             (Target::None, _) => Verdict::Information,
             (Target::AtMost(bound), _) => reached(ours <= bound),
             (Target::AtLeast(bound), _) => reached(ours >= bound),
             (Target::AtMostTimesRaw(bound), Some(ratio)) => reached(ratio <= bound),
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
+            (Target::AtMostOverRaw(bound), _) => match over {
+                Some(over) => reached(over <= bound),
+                // Nothing to compare with: all of it is over.
+                None => reached(ours <= bound),
+            },
             (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
                 row.note
                     .get_or_insert_with(|| "the raw technique has no figure".to_owned());
@@ -154,6 +168,7 @@ impl Row {
             Target::AtMost(bound) => format!("≤ {}", self.unit.show(bound)),
             Target::AtLeast(bound) => format!("≥ {}", self.unit.show(bound)),
             Target::AtMostTimesRaw(bound) => format!("≤ {bound} × raw"),
+            Target::AtMostOverRaw(bound) => format!("≤ raw + {}", self.unit.show(bound)),
             Target::AtLeastTimesRaw(bound) => format!("≥ {bound} × raw"),
             Target::None => "–".to_owned(),
         }
@@ -222,6 +237,14 @@ mod tests {
         assert_eq!(
             verdict(Target::AtMostTimesRaw(1.5), Some(3.0), None),
             Failed
+        );
+        assert_eq!(
+            verdict(Target::AtMostOverRaw(1.0), Some(3.0), Some(2.0)),
+            Reached
+        );
+        assert_eq!(
+            verdict(Target::AtMostOverRaw(1.0), Some(3.1), Some(2.0)),
+            Missed
         );
         assert_eq!(
             verdict(Target::AtMostTimesRaw(1.5), None, Some(2.0)),

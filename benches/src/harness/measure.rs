@@ -1,0 +1,75 @@
+//! Runs scenarios one after the other.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+
+use super::crew;
+use super::plan::Plan;
+use super::scenario::Scenario;
+use crate::report::Report;
+use crate::report::machine::Machine;
+use crate::report::row::{Row, Verdict};
+
+/// Measures every scenario whose name contains `only`, one after the other.
+pub(crate) fn measure(
+    scenarios: &[&'static Scenario],
+    plan: &Plan,
+    only: Option<&str>,
+) -> Result<Report> {
+    let chosen: Vec<&Scenario> = scenarios
+        .iter()
+        .copied()
+        .filter(|scenario| only.is_none_or(|text| scenario.name.contains(text)))
+        .collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no scenario has this text in its name; --list shows them all"
+    );
+    let machine = Machine::here();
+    if machine
+        .load
+        .is_some_and(|load| load > 0.3 * machine.cpus as f64)
+    {
+        eprintln!("warning: this machine is busy; {machine}");
+    }
+    let mut rows = Vec::new();
+    for scenario in chosen {
+        eprint!("measuring {} … ", scenario.name);
+        let start = Instant::now();
+        rows.extend(measure_one(scenario, plan));
+        eprintln!("{:.1} s", start.elapsed().as_secs_f64());
+    }
+    Ok(Report {
+        machine,
+        quick: plan.quick,
+        rows,
+    })
+}
+
+/// Each row of the scenario, measured or with the reason why not.
+fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
+    let all = |verdict, note: &str| {
+        scenario
+            .rows
+            .iter()
+            .map(|row| row.empty(verdict, Some(note.to_owned())))
+            .collect()
+    };
+    let cores = plan.cpus.len();
+    if cores < scenario.cores {
+        let note = format!(
+            "needs {} cores, and this process may use {cores}",
+            scenario.cores
+        );
+        return all(Verdict::Skipped, &note);
+    }
+    match crew::run(scenario, plan) {
+        Ok(outcome) => scenario
+            .rows
+            .iter()
+            .map(|row| row.measured(&outcome))
+            .collect(),
+        Err(error) => all(Verdict::Failed, &format!("{error:#}")),
+    }
+}

@@ -1,0 +1,142 @@
+//! Calls inside one process: signal, wait, get and put.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use crosshandle::Context;
+
+use super::loader::Runtime;
+use super::row;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::{nanoseconds, per_operation};
+use crate::host::ours;
+
+const SIGNAL: &str = "ur-calls.signal";
+const WAIT: &str = "ur-calls.wait";
+const GET: &str = "ur-calls.memory.get";
+const PUT: &str = "ur-calls.memory.put";
+const EVENT_GET: &str = "ur-calls.event.get";
+const EVENT_PUT: &str = "ur-calls.event.put";
+
+const NONE: &str = "none";
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "ur-calls",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        row(
+            SIGNAL,
+            "urEnqueueEventsWaitWithBarrierExt, signal",
+            "Queue::signal",
+        ),
+        row(WAIT, "urEventWait, signalled", "Event::wait"),
+        row(GET, "urIPCGetMemHandleExp", "Context::memory_handle"),
+        row(PUT, "urIPCPutMemHandleExp", NONE),
+        row(EVENT_GET, "urIPCGetEventHandleExp", "Event::handle"),
+        row(EVENT_PUT, "urIPCPutEventHandleExp", NONE),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const OPERATIONS: usize = 10_000;
+/// Handles that are out at one time.
+const HANDLES: usize = 1_000;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    seat.plan.pin(0)?;
+    let runtime = Runtime::start()?;
+    let context = ours::context()?;
+    let mut recorder = Recorder::default();
+    let batches = seat.plan.pick(20, 5);
+    for round in 0..seat.plan.rounds() {
+        for side in Side::turns(round) {
+            for batch in 0..=batches {
+                let mut figures = Recorder::default();
+                match side {
+                    Side::Ours => through_loader(&runtime, &mut figures)?,
+                    Side::Raw => directly(&context, &mut figures)?,
+                }
+                // The first batch of a turn finds the other side's data in the caches.
+                if batch > 0 {
+                    recorder.absorb(figures);
+                }
+            }
+        }
+    }
+    Ok(recorder.finish())
+}
+
+fn through_loader(runtime: &Runtime, recorder: &mut Recorder) -> Result<()> {
+    let mut event = runtime.event()?;
+    let memory = runtime.allocate(4096)?;
+    let mut push = |row, figure| recorder.push(row, Side::Ours, figure);
+    push(
+        SIGNAL,
+        per_operation(OPERATIONS, || black_box(&mut event).signal())?,
+    );
+    push(
+        WAIT,
+        per_operation(OPERATIONS, || black_box(&event).wait())?,
+    );
+
+    let mut handles = Vec::with_capacity(HANDLES);
+    let mut cycle = |get: &dyn Fn() -> Result<_>, put: &dyn Fn(_) -> Result<()>| -> Result<_> {
+        let start = Instant::now();
+        for _ in 0..HANDLES {
+            handles.push(get()?);
+        }
+        let got = each(start);
+        let start = Instant::now();
+        for handle in handles.drain(..) {
+            put(handle)?;
+        }
+        Ok((got, each(start)))
+    };
+    let memory = cycle(&|| runtime.get_memory(black_box(memory)), &|data| {
+        runtime.put_memory(data)
+    })?;
+    let event = cycle(&|| black_box(&event).get(), &|data| runtime.put_event(data))?;
+    push(GET, memory.0);
+    push(PUT, memory.1);
+    push(EVENT_GET, event.0);
+    push(EVENT_PUT, event.1);
+    Ok(())
+}
+
+fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
+    let queue = context.create_queue()?;
+    let event = context.create_event()?;
+    let memory = context.allocate(4096)?;
+    let mut push = |row, figure| recorder.push(row, Side::Raw, figure);
+    push(
+        SIGNAL,
+        per_operation(OPERATIONS, || queue.signal(black_box(&event)))?,
+    );
+    push(
+        WAIT,
+        per_operation(OPERATIONS, || black_box(&event).wait())?,
+    );
+    let mut handles = Vec::with_capacity(HANDLES);
+    let start = Instant::now();
+    for _ in 0..HANDLES {
+        handles.push(context.memory_handle(black_box(memory.as_ptr()))?);
+    }
+    push(GET, each(start));
+    let mut handles = Vec::with_capacity(HANDLES);
+    let start = Instant::now();
+    for _ in 0..HANDLES {
+        handles.push(black_box(&event).handle()?);
+    }
+    push(EVENT_GET, each(start));
+    Ok(())
+}
+
+/// Nanoseconds per handle since `start`.
+fn each(start: Instant) -> f64 {
+    nanoseconds(start.elapsed()) / HANDLES as f64
+}

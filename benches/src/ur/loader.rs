@@ -1,0 +1,254 @@
+//! The stock loader with the adapter in it.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use anyhow::{Context as _, Result, ensure};
+use libloading::Library;
+use unified_runtime_sys as sys;
+use unified_runtime_sys::{
+    ur_adapter_handle_t, ur_context_handle_t, ur_device_handle_t, ur_event_handle_t,
+    ur_platform_handle_t, ur_queue_handle_t, ur_result_t,
+};
+
+/// Names the directory of `libur_loader.so.0`; `cargo xtask bench ur` sets it, and
+/// `UR_ADAPTERS_FORCE_LOAD` to the adapter.
+const DIRECTORY_VARIABLE: &str = "UR_RUNTIME_LIB_DIR";
+
+/// `urLoaderInit`, which is in no table.
+type LoaderInit = unsafe extern "C" fn(
+    sys::ur_device_init_flags_t,
+    sys::ur_loader_config_handle_t,
+) -> ur_result_t;
+
+macro_rules! functions {
+    ($($field:ident: $type:ident = $name:ident,)*) => {
+        /// Functions of the loader, as a program that is linked with it calls them.
+        struct Functions {
+            $($field: sys::$type,)*
+        }
+
+        impl Functions {
+            fn of(library: &Library) -> Result<Self> {
+                Ok(Self {
+                    // SAFETY: the loader's headers declare each of these with this type.
+                    $($field: unsafe {
+                        *library.get::<sys::$type>(stringify!($name))
+                            .with_context(|| concat!("the loader has no ", stringify!($name)))?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    adapter_get: ur_pfnAdapterGet_t = urAdapterGet,
+    platform_get: ur_pfnPlatformGet_t = urPlatformGet,
+    device_get: ur_pfnDeviceGet_t = urDeviceGet,
+    context_create: ur_pfnContextCreate_t = urContextCreate,
+    queue_create: ur_pfnQueueCreate_t = urQueueCreate,
+    event_create: ur_pfnEventCreateExp_t = urEventCreateExp,
+    event_wait: ur_pfnEventWait_t = urEventWait,
+    event_release: ur_pfnEventRelease_t = urEventRelease,
+    barrier: ur_pfnEnqueueEventsWaitWithBarrierExt_t = urEnqueueEventsWaitWithBarrierExt,
+    device_alloc: ur_pfnUSMDeviceAlloc_t = urUSMDeviceAlloc,
+    get_memory: ur_pfnIPCGetMemHandleExp_t = urIPCGetMemHandleExp,
+    put_memory: ur_pfnIPCPutMemHandleExp_t = urIPCPutMemHandleExp,
+    open_memory: ur_pfnIPCOpenMemHandleExp_t = urIPCOpenMemHandleExp,
+    close_memory: ur_pfnIPCCloseMemHandleExp_t = urIPCCloseMemHandleExp,
+    get_event: ur_pfnIPCGetEventHandleExp_t = urIPCGetEventHandleExp,
+    put_event: ur_pfnIPCPutEventHandleExp_t = urIPCPutEventHandleExp,
+    open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
+}
+
+/// A context and an in-order queue of the adapter's first device. They live as long as the
+/// process.
+pub(super) struct Runtime {
+    functions: Functions,
+    device: ur_device_handle_t,
+    context: ur_context_handle_t,
+    queue: ur_queue_handle_t,
+    _library: Library,
+}
+
+/// A reusable event, released when dropped.
+pub(super) struct Event<'a> {
+    runtime: &'a Runtime,
+    handle: ur_event_handle_t,
+}
+
+/// Calls a function of the loader, all of whose arguments are valid for it.
+macro_rules! call {
+    ($runtime:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let function = $runtime.functions.$function.context("a null function")?;
+        // SAFETY: handles are those that the loader gave out and not yet took back, pointers refer
+        // to variables of the caller or memory that the loader gave out.
+        let result = unsafe { function($($argument),*) };
+        check(result, stringify!($function))
+    }};
+}
+
+#[inline]
+fn check(result: ur_result_t, function: &str) -> Result<()> {
+    ensure!(
+        result == ur_result_t::UR_RESULT_SUCCESS,
+        "{function}: UR error {}",
+        result.0
+    );
+    Ok(())
+}
+
+impl Runtime {
+    pub(super) fn start() -> Result<Self> {
+        let directory = std::env::var(DIRECTORY_VARIABLE).with_context(|| {
+            format!("{DIRECTORY_VARIABLE} is not set; run `cargo xtask bench ur`")
+        })?;
+        let path = format!("{directory}/libur_loader.so.0");
+        // SAFETY: the stock loader's initialisers have no conditions.
+        let library = unsafe { Library::new(&path) }.with_context(|| path.clone())?;
+        // SAFETY: this is its declared type.
+        let init = unsafe { *library.get::<LoaderInit>("urLoaderInit")? };
+        // SAFETY: both arguments are optional.
+        check(unsafe { init(0, ptr::null_mut()) }, "urLoaderInit")?;
+        let mut this = Self {
+            functions: Functions::of(&library)?,
+            device: ptr::null_mut(),
+            context: ptr::null_mut(),
+            queue: ptr::null_mut(),
+            _library: library,
+        };
+        let (mut adapter, mut platform): (ur_adapter_handle_t, ur_platform_handle_t) =
+            (ptr::null_mut(), ptr::null_mut());
+        call!(this, adapter_get(1, &mut adapter, ptr::null_mut()))?;
+        call!(
+            this,
+            platform_get(adapter, 1, &mut platform, ptr::null_mut())
+        )?;
+        let any = sys::ur_device_type_t::UR_DEVICE_TYPE_ALL;
+        let mut device = ptr::null_mut();
+        call!(
+            this,
+            device_get(platform, any, 1, &mut device, ptr::null_mut())
+        )?;
+        this.device = device;
+        let mut context = ptr::null_mut();
+        call!(
+            this,
+            context_create(1, &this.device, ptr::null(), &mut context)
+        )?;
+        this.context = context;
+        let mut queue = ptr::null_mut();
+        call!(this, queue_create(context, device, ptr::null(), &mut queue))?;
+        this.queue = queue;
+        Ok(this)
+    }
+
+    pub(super) fn event(&self) -> Result<Event<'_>> {
+        let desc = sys::ur_exp_event_desc_t {
+            stype: sys::ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_EVENT_DESC,
+            pNext: ptr::null(),
+            flags: sys::UR_EXP_EVENT_FLAG_IPC_EXP,
+        };
+        let mut handle = ptr::null_mut();
+        call!(
+            self,
+            event_create(self.context, self.device, &desc, &mut handle)
+        )?;
+        Ok(Event {
+            runtime: self,
+            handle,
+        })
+    }
+
+    /// Memory that lives as long as the process.
+    pub(super) fn allocate(&self, len: usize) -> Result<*mut c_void> {
+        let mut memory = ptr::null_mut();
+        let (desc, pool) = (ptr::null(), ptr::null_mut());
+        call!(
+            self,
+            device_alloc(self.context, self.device, desc, pool, len, &mut memory)
+        )?;
+        Ok(memory)
+    }
+
+    #[inline]
+    pub(super) fn get_memory(&self, memory: *mut c_void) -> Result<*mut c_void> {
+        let (mut data, mut size) = (ptr::null_mut(), 0);
+        call!(self, get_memory(self.context, memory, &mut data, &mut size))?;
+        Ok(data)
+    }
+
+    #[inline]
+    pub(super) fn put_memory(&self, data: *mut c_void) -> Result<()> {
+        call!(self, put_memory(self.context, data))
+    }
+
+    #[inline]
+    pub(super) fn open_memory(&self, handle: &mut [u8]) -> Result<*mut c_void> {
+        let mut memory = ptr::null_mut();
+        let data = handle.as_mut_ptr().cast();
+        call!(
+            self,
+            open_memory(self.context, self.device, data, handle.len(), &mut memory)
+        )?;
+        Ok(memory)
+    }
+
+    #[inline]
+    pub(super) fn close_memory(&self, memory: *mut c_void) -> Result<()> {
+        call!(self, close_memory(self.context, memory))
+    }
+
+    #[inline]
+    pub(super) fn put_event(&self, data: *mut c_void) -> Result<()> {
+        call!(self, put_event(self.context, data))
+    }
+
+    #[inline]
+    pub(super) fn open_event(&self, handle: &[u8]) -> Result<Event<'_>> {
+        let mut event = ptr::null_mut();
+        let data = handle.as_ptr().cast();
+        call!(
+            self,
+            open_event(self.context, data, handle.len(), &mut event)
+        )?;
+        Ok(Event {
+            runtime: self,
+            handle: event,
+        })
+    }
+}
+
+impl Event<'_> {
+    #[inline]
+    pub(super) fn signal(&mut self) -> Result<()> {
+        let runtime = self.runtime;
+        call!(
+            runtime,
+            barrier(runtime.queue, ptr::null(), 0, ptr::null(), &mut self.handle)
+        )
+    }
+
+    #[inline]
+    pub(super) fn wait(&self) -> Result<()> {
+        call!(self.runtime, event_wait(1, &self.handle))
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> Result<*mut c_void> {
+        let (mut data, mut size) = (ptr::null_mut(), 0);
+        call!(self.runtime, get_event(self.handle, &mut data, &mut size))?;
+        Ok(data)
+    }
+}
+
+impl Drop for Event<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(release) = self.runtime.functions.event_release {
+            // SAFETY: the handle is valid until here.
+            unsafe { release(self.handle) };
+        }
+    }
+}
