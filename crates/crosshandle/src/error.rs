@@ -187,6 +187,15 @@ impl Error {
         }
     }
 
+    /// What is wanted in a child that has copies of its parent's objects, but not its threads.
+    pub(crate) fn forked() -> Self {
+        Self::Unsupported(
+            "crosshandle cannot be used in a child made by fork without exec; start the child \
+             with exec (multiprocessing: 'spawn')"
+                .into(),
+        )
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::InvalidArgument(message.into())
     }

@@ -78,7 +78,7 @@ impl Queue {
     /// Waits until everything submitted is done, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; as [`finish`](Self::finish).
+    /// [`Error::TimedOut`](crate::Error::TimedOut); as [`finish`](Self::finish).
     pub fn finish_timeout(&self, timeout: Duration) -> Result<()> {
         self.inner.finish(Instant::now().checked_add(timeout))
     }

@@ -7,7 +7,7 @@ use unified_runtime_sys::{ur_backend_t, ur_device_type_t};
 
 /// The environment variable that makes an adapter report another UR backend than its own, for
 /// clients that don't know that one: `opencl`, `cuda`, `hip` or `native_cpu`.
-pub(crate) const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
+pub const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
 
 /// What a shared library is the adapter of.
 #[derive(Clone, Copy, Debug)]

@@ -49,6 +49,6 @@ mod unsupported;
 mod usm;
 mod virtual_memory;
 
-pub use description::Description;
+pub use description::{Description, REPORTED_BACKEND_VARIABLE};
 #[doc(hidden)]
 pub use unified_runtime_sys as sys;

@@ -9,7 +9,8 @@ use crate::native::NativeHandles;
 use crate::object::{Object, Ref, Shared, release, retain};
 use crate::query::Query;
 use crate::stub::{Reason, Stub};
-use crosshandle::QueueOrder;
+use crosshandle::{Command, QueueOrder};
+use std::convert::Infallible;
 use std::ffi::c_void;
 use std::sync::Arc;
 use unified_runtime_sys::{
@@ -75,6 +76,24 @@ impl Queue {
     #[inline]
     pub(crate) fn is_low_power(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP != 0
+    }
+}
+
+impl Drop for Queue {
+    /// What was submitted still runs, and may use what only the context keeps: addresses with
+    /// physical memory.
+    fn drop(&mut self) {
+        if self.inner().is_idle() {
+            return;
+        }
+        let context = Ref::clone(&self.context);
+        let release = Command::call(move || {
+            drop(context);
+            Ok::<_, Infallible>(())
+        });
+        if let Err(error) = self.inner().submit(release.after_earlier()) {
+            tracing::error!(%error, "a context may go before the commands that use it");
+        }
     }
 }
 

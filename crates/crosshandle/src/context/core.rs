@@ -44,11 +44,7 @@ impl ContextCore {
     pub(super) fn new(device: Device, options: ContextOptions) -> Result<Self> {
         process::watch_forks();
         if process::is_forked() {
-            return Err(Error::Unsupported(
-                "crosshandle cannot be used in a child made by fork without exec; start the child \
-                 with exec (multiprocessing: 'spawn')"
-                    .into(),
-            ));
+            return Err(Error::forked());
         }
         let exporter_id = address::exporter_id()?;
         let backend = device.inner.create_context()?;

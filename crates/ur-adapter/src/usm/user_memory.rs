@@ -25,6 +25,11 @@ fn check_devices(context: &Context) -> Result<()> {
     ))
 }
 
+/// Whether anybody can have so many bytes there.
+fn can_be(memory: *const c_void, size: usize) -> bool {
+    size != 0 && size <= isize::MAX as usize && memory.addr().checked_add(size).is_some()
+}
+
 pub(super) unsafe extern "C" fn register(
     context: ur_context_handle_t,
     memory: *mut c_void,
@@ -47,7 +52,7 @@ pub(super) unsafe extern "C" fn register(
         check_devices(context)?;
         let page = context.first().0.inner().info().granularity;
         let is_aligned = memory.addr().is_multiple_of(page) && size.is_multiple_of(page);
-        if size == 0 || !is_aligned || memory.addr().checked_add(size).is_none() {
+        if !is_aligned || !can_be(memory, size) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
                 format!("registered memory consists of whole pages of {page} bytes"),
@@ -98,7 +103,7 @@ pub(super) unsafe extern "C" fn import(
         // SAFETY: the caller passes a context's handle.
         let context = unsafe { Shared::<Context>::from_handle(context) }?;
         not_null(memory)?;
-        if size == 0 || memory.addr().checked_add(size).is_none() {
+        if !can_be(memory, size) {
             return Err(Failure::SIZE);
         }
         check_devices(context)?;

@@ -24,8 +24,8 @@ struct Inner {
     state: Mutex<State>,
     /// Notified when there is something to do, or the queue is dropped.
     added: Condvar,
-    /// Notified when the queue runs empty.
-    emptied: Condvar,
+    /// Notified when a command is done that somebody may wait for in `finish`.
+    finished: Condvar,
     /// Its upper half counts submissions, so that the thread's wait for events notices them.
     submissions: AtomicU64,
 }
@@ -33,8 +33,10 @@ struct Inner {
 #[derive(Default)]
 struct State {
     commands: VecDeque<Command>,
-    /// Whether the thread is at a command that is no longer in `commands`.
-    running: bool,
+    /// The number of the command that the thread is at, which is no longer in `commands`.
+    running: Option<u64>,
+    /// How many commands there were.
+    count: u64,
     has_thread: bool,
     is_closed: bool,
     /// Whether the thread waits for commands.
@@ -47,6 +49,8 @@ struct State {
 
 /// A submission whose signal has its number.
 struct Command {
+    /// How many came before it.
+    number: u64,
     work: Work,
     after_earlier: bool,
     before_later: bool,
@@ -60,7 +64,7 @@ impl HostQueue {
             order,
             state: Mutex::default(),
             added: Condvar::new(),
-            emptied: Condvar::new(),
+            finished: Condvar::new(),
             submissions: AtomicU64::new(0),
         }))
     }
@@ -68,12 +72,13 @@ impl HostQueue {
 
 impl BackendQueue for HostQueue {
     fn submit(&self, submission: Submission) -> Result<()> {
+        check_fork()?;
         let mut state = self.0.state();
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
         }
         let may_run = state.commands.is_empty()
-            && !state.running
+            && state.running.is_none()
             && work::is_short(&submission.work, SHORT)
             && submission.waits.iter().all(|wait| {
                 // A failed one is dealt with by the thread.
@@ -91,30 +96,41 @@ impl BackendQueue for HostQueue {
     }
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+        check_fork()?;
         let mut state = self.0.state();
         state.finishers += 1;
-        let is_busy = |state: &mut State| !state.is_idle();
-        let emptied = &self.0.emptied;
+        // What others submit meanwhile is not waited for.
+        let count = state.count;
+        let is_busy = |state: &mut State| !state.is_done(count);
+        let finished = &self.0.finished;
         let mut state = match deadline {
-            None => emptied
+            None => finished
                 .wait_while(state, is_busy)
                 .unwrap_or_else(PoisonError::into_inner),
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                let waited = emptied.wait_timeout_while(state, left, is_busy);
+                let waited = finished.wait_timeout_while(state, left, is_busy);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };
         state.finishers -= 1;
-        if !state.is_idle() {
+        if !state.is_done(count) {
             return Err(Error::TimedOut("waiting for a queue"));
         }
         state.error.take().map_or(Ok(()), Err)
     }
 
     fn is_idle(&self) -> bool {
-        self.0.state().is_idle()
+        process::is_forked() || self.0.state().is_idle()
     }
+}
+
+/// Refuses a forked child, where the thread is missing and the lock may be held for ever.
+fn check_fork() -> Result<()> {
+    if process::is_forked() {
+        return Err(Error::forked());
+    }
+    Ok(())
 }
 
 impl Drop for HostQueue {
@@ -150,7 +166,14 @@ fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.commands.is_empty() && !self.running
+        self.commands.is_empty() && self.running.is_none()
+    }
+
+    /// Whether the first `count` commands are done.
+    fn is_done(&self, count: u64) -> bool {
+        let first = self.commands.front().map(|command| command.number);
+        first.is_none_or(|number| number >= count)
+            && self.running.is_none_or(|number| number >= count)
     }
 }
 
@@ -179,7 +202,10 @@ impl Inner {
             }
             None => None,
         };
+        let number = state.count;
+        state.count += 1;
         state.commands.push_back(Command {
+            number,
             work: submission.work,
             after_earlier: submission.after_earlier,
             before_later: submission.before_later,
@@ -203,11 +229,11 @@ impl Inner {
             // Read before the commands: what is submitted after that interrupts the wait.
             let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
             let mut state = self.state();
-            state.running = false;
+            state.running = None;
+            if state.finishers > 0 {
+                self.finished.notify_all();
+            }
             if state.commands.is_empty() {
-                if state.finishers > 0 {
-                    self.emptied.notify_all();
-                }
                 while state.commands.is_empty() {
                     if state.is_closed {
                         return;
@@ -222,8 +248,8 @@ impl Inner {
                 continue;
             }
             if let Some(ready) = self.find_ready(&state) {
-                state.running = true;
                 let command = state.commands.remove(ready).expect("just found");
+                state.running = Some(command.number);
                 drop(state);
                 if let Err(error) = execute(command) {
                     self.state().error.get_or_insert(error);
