@@ -180,12 +180,7 @@ impl Command {
     }
 
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
-    /// submitted before.
-    pub fn marker() -> Self {
-        Self::new(Work::Nothing)
-    }
-
-    /// Does nothing: for waiting and signalling in a queue.
+    /// submitted before: for waiting and signalling.
     pub fn nothing() -> Self {
         Self::new(Work::Nothing)
     }

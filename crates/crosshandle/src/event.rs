@@ -5,6 +5,7 @@ use crate::context::{ContextCore, EventOptions};
 use crate::counter::{self, WaitMode};
 use crate::error::{Error, Result};
 use crate::handle::EventHandle;
+use crate::os::process;
 use crate::sharing::EventCore;
 use std::fmt;
 use std::sync::Arc;
@@ -61,6 +62,9 @@ impl Event {
         let sharing = options.sharing().ok_or_else(|| {
             Error::invalid("an event can be shareable or take timestamps, but not both")
         })?;
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
         let core = EventCore::create(context.exporter(), options.mode(), options.is_profiling())?;
         let exporter = sharing.then(|| Arc::clone(context));
         Ok(Self { core, exporter })

@@ -7,6 +7,8 @@ use common::{DEADLINE, Directory, alone};
 use crosshandle::{Command, Error, Queue};
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// An error that cannot be told.
 #[derive(Debug)]
@@ -84,5 +86,32 @@ fn any_number_of_empty_rows_is_nothing_to_copy() {
         let empty = Command::copy_2d(all(), 0, all(), 0, 0, usize::MAX).expect("valid");
         queue.submit(empty).expect("submitted");
         queue.finish_timeout(DEADLINE).expect("done");
+    });
+}
+
+fn nap() -> Result<(), Infallible> {
+    std::thread::sleep(Duration::from_millis(1));
+    Ok(())
+}
+
+#[test]
+fn finishing_waits_for_nothing_that_comes_later() {
+    let directory = Directory::new();
+    let queue = directory.context().create_queue().expect("a queue");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Each takes longer than until the next one comes, so that the queue never runs empty.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                queue.submit(Command::call(nap)).expect("submitted");
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        while queue.is_idle() {
+            std::thread::yield_now();
+        }
+        let finished = queue.finish_timeout(DEADLINE);
+        is_over.store(true, Ordering::Relaxed);
+        finished.expect("what there was is done");
     });
 }

@@ -1,10 +1,11 @@
 //! The list of tables, for code that treats all of them alike.
 
-/// Expands the macro `$callback` once with every table, in the order of
+/// Expands the macro whose path is in brackets once with every table, in the order of
 /// [`ur_dditable_t`](crate::ur_dditable_t).
 ///
 /// A table is written as its field, the type of the field, and the symbol that a loader looks
-/// up in an adapter to have that table filled:
+/// up in an adapter to have that table filled. An expression after the macro comes before all of
+/// them, with a semicolon.
 ///
 /// ```
 /// macro_rules! count {
@@ -12,14 +13,15 @@
 ///         [$((stringify!($symbol), size_of::<unified_runtime_sys::$table>())),*]
 ///     };
 /// }
-/// let tables = unified_runtime_sys::for_each_table!(count);
+/// let tables = unified_runtime_sys::for_each_table!([count]);
 /// assert_eq!(tables[0], ("urGetAdapterProcAddrTable", 7 * size_of::<usize>()));
 /// assert_eq!(tables.len(), 26);
 /// ```
 #[macro_export]
 macro_rules! for_each_table {
-    ($callback:ident) => {
-        $callback! {
+    ([$($callback:tt)+] $(, $before:expr)?) => {
+        $($callback)+! {
+            $($before;)?
             Adapter: ur_adapter_dditable_t, urGetAdapterProcAddrTable;
             Platform: ur_platform_dditable_t, urGetPlatformProcAddrTable;
             Context: ur_context_dditable_t, urGetContextProcAddrTable;

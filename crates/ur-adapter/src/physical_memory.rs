@@ -115,6 +115,15 @@ unsafe extern "C" fn create(
                 format!("{size} is not a positive multiple of {granularity} bytes"),
             ));
         }
+        if size as u64 > info.max_allocation {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                format!(
+                    "{size} is more than the {} bytes of an allocation",
+                    info.max_allocation
+                ),
+            ));
+        }
         let inner = context.on(device)?.create_physical_memory(size)?;
         let memory = PhysicalMemory::hand_out(context, device, inner, Origin::Created(flags));
         // SAFETY: the caller passes a valid pointer.

@@ -76,38 +76,14 @@ pub unsafe fn copy<T: Copy>(
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {
-        $crate::export_adapter! { $description;
-            urGetAdapterProcAddrTable: ur_adapter_dditable_t = Adapter,
-            urGetPlatformProcAddrTable: ur_platform_dditable_t = Platform,
-            urGetContextProcAddrTable: ur_context_dditable_t = Context,
-            urGetEventProcAddrTable: ur_event_dditable_t = Event,
-            urGetEventExpProcAddrTable: ur_event_exp_dditable_t = EventExp,
-            urGetProgramProcAddrTable: ur_program_dditable_t = Program,
-            urGetProgramExpProcAddrTable: ur_program_exp_dditable_t = ProgramExp,
-            urGetKernelProcAddrTable: ur_kernel_dditable_t = Kernel,
-            urGetQueueProcAddrTable: ur_queue_dditable_t = Queue,
-            urGetQueueExpProcAddrTable: ur_queue_exp_dditable_t = QueueExp,
-            urGetSamplerProcAddrTable: ur_sampler_dditable_t = Sampler,
-            urGetMemProcAddrTable: ur_mem_dditable_t = Mem,
-            urGetPhysicalMemProcAddrTable: ur_physical_mem_dditable_t = PhysicalMem,
-            urGetEnqueueProcAddrTable: ur_enqueue_dditable_t = Enqueue,
-            urGetEnqueueExpProcAddrTable: ur_enqueue_exp_dditable_t = EnqueueExp,
-            urGetUSMProcAddrTable: ur_usm_dditable_t = USM,
-            urGetUSMExpProcAddrTable: ur_usm_exp_dditable_t = USMExp,
-            urGetBindlessImagesExpProcAddrTable: ur_bindless_images_exp_dditable_t =
-                BindlessImagesExp,
-            urGetCommandBufferExpProcAddrTable: ur_command_buffer_exp_dditable_t =
-                CommandBufferExp,
-            urGetGraphExpProcAddrTable: ur_graph_exp_dditable_t = GraphExp,
-            urGetIPCExpProcAddrTable: ur_ipc_exp_dditable_t = IPCExp,
-            urGetMemoryExportExpProcAddrTable: ur_memory_export_exp_dditable_t = MemoryExportExp,
-            urGetUsmP2PExpProcAddrTable: ur_usm_p2p_exp_dditable_t = UsmP2PExp,
-            urGetVirtualMemProcAddrTable: ur_virtual_mem_dditable_t = VirtualMem,
-            urGetDeviceProcAddrTable: ur_device_dditable_t = Device,
-            urGetDeviceExpProcAddrTable: ur_device_exp_dditable_t = DeviceExp,
-        }
+        $crate::sys::for_each_table!([$crate::export_tables], $description);
     };
-    ($description:expr; $($function:ident: $table:ident = $field:ident,)*) => {
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! export_tables {
+    ($description:expr; $($field:ident: $table:ident, $function:ident;)*) => {
         $(
             /// Gives the loader a table of entry points.
             ///

@@ -124,6 +124,9 @@ impl ContextCore {
     /// Refuses handles that cannot be opened in this context, before anybody is asked.
     #[inline]
     pub(crate) fn check(&self, fields: &Fields, access: Access) -> Result<()> {
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
         if fields.host != self.host {
             return Err(Error::WrongHost);
         }

@@ -36,6 +36,10 @@ impl Allocation {
         pool: &Arc<Pool>,
         options: AllocationOptions,
     ) -> Result<Memory> {
+        // A child's lists name memory that its parent has too.
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
         let class = pool.class_of(options.len, options.align)?;
         let allocation = match pool.take(class) {
             Some(allocation) => {

@@ -182,6 +182,15 @@ impl Memory {
         self.bytes()?.typed()
     }
 
+    /// Whether commands that were submitted use it. They keep it until they are done, so nobody
+    /// has to wait for them to drop it.
+    pub fn is_in_use(&self) -> bool {
+        match &self.source {
+            Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
+            Source::Opened(opened) => Arc::strong_count(opened) > 1,
+        }
+    }
+
     /// All of it, for a command.
     pub fn all(&self) -> MemoryRange {
         MemoryRange {

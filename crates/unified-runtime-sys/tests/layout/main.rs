@@ -86,7 +86,7 @@ fn the_list_of_tables_is_the_structure_of_tables() {
             [$((stringify!($field), stringify!($table), stringify!($symbol))),*]
         };
     }
-    let listed = unified_runtime_sys::for_each_table!(listed);
+    let listed = unified_runtime_sys::for_each_table!([listed]);
     let declarations = Declarations::read();
     let fields = declarations.fields_of("ur_dditable_t");
     assert_eq!(fields.len(), listed.len());

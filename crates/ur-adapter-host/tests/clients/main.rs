@@ -78,6 +78,8 @@ tests! {
         run(Source::C("null_arguments.c"), Setting { validated: true, ..Setting::default() });
     };
     nothing_leaks: run(Source::C("leaks.c"), Setting::default());
+    freeing_waits_for_commands: run(Source::C("free.c"), Setting::default());
+    what_is_pending_still_runs: run(Source::C("pending.c"), Setting::default());
     dpctl_lists_it_as_opencl: run_python("arrays.py", Setting::default(), Some("opencl"));
     dpctl_lists_it_as_cuda: run_python("arrays.py", Setting::default(), Some("cuda"));
     dpctl_lists_it_as_hip: run_python("arrays.py", Setting::default(), Some("hip"));

@@ -4,6 +4,7 @@ use super::Submission;
 use crate::boundary::{enter, list, not_null};
 use crate::failure::Failure;
 use crosshandle::Command;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -23,10 +24,21 @@ struct Task {
 // of the queue, as UR does.
 unsafe impl Send for Task {}
 
+thread_local! {
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs a function for a queue, which does nothing else meanwhile.
+pub(crate) fn is_inside_a_queue() -> bool {
+    IS_INSIDE.get()
+}
+
 impl Task {
     fn run(self) -> Result<(), Infallible> {
+        IS_INSIDE.set(true);
         // SAFETY: the caller of `urEnqueueHostTaskExp` vouches for the function.
         unsafe { (self.function)(self.data) };
+        IS_INSIDE.set(false);
         Ok(())
     }
 }
@@ -89,7 +101,9 @@ pub(super) unsafe extern "C" fn native_command(
             return Ok(());
         }
         let kind = ur_command_t::UR_COMMAND_ENQUEUE_NATIVE_EXP;
-        submission.submit(kind, Command::nothing().after_earlier(), false)
+        submission
+            .without_waits()
+            .submit(kind, Command::nothing().after_earlier(), false)
     })
 }
 

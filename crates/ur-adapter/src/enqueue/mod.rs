@@ -8,6 +8,7 @@ mod submission;
 mod usm;
 mod usm_2d;
 
+pub(crate) use host::is_inside_a_queue;
 pub(crate) use submission::Submission;
 
 use crate::buffer::NoImages;

@@ -63,6 +63,11 @@ impl<'a> Submission<'a> {
         self
     }
 
+    /// The same with nothing to wait for.
+    pub(super) fn without_waits(self) -> Self {
+        Self { waits: &[], ..self }
+    }
+
     pub(crate) fn queue(&self) -> &'a Shared<Queue> {
         self.queue
     }

@@ -2,7 +2,8 @@
 //!
 //! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to such a handle, or to wherever the caller
 //! wants a new one. In the second case callers leave there what they had before, such as an event
-//! that they have released. So the handle is looked up before it is followed.
+//! that they have released. So the handle is looked up before it is followed. (Where such a handle
+//! is by now the address of a newer reusable event, nobody can tell: don't leave it there.)
 
 use super::Event;
 use crate::object::{Ref, Shared};

@@ -83,6 +83,11 @@ impl Allocation {
         }
     }
 
+    /// Whether commands that were submitted use it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.memory.as_ref().is_some_and(Memory::is_in_use)
+    }
+
     /// Null for memory of the host.
     pub(super) fn device(&self) -> ur_device_handle_t {
         self.device.0

@@ -1,7 +1,7 @@
 //! Memory pools.
 
-use super::request::chain;
 use crate::boundary::{enter, not_null, put};
+use crate::chain;
 use crate::context::{Context, ContextState};
 use crate::device::Device;
 use crate::failure::{Failure, Result};
@@ -136,11 +136,11 @@ unsafe fn options(desc: *const ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> 
         options = options.keep(0);
     }
     // SAFETY: as promised to this function.
-    for next in unsafe { chain(desc.pNext) } {
-        match next.stype {
+    for (stype, next) in unsafe { chain::each(desc.pNext) } {
+        match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_LIMITS_DESC => {
                 // SAFETY: the type says which structure it is.
-                let limits = unsafe { &*ptr::from_ref(next).cast::<ur_usm_pool_limits_desc_t>() };
+                let limits = unsafe { &*next.cast::<ur_usm_pool_limits_desc_t>() };
                 let (first, second) = (limits.maxPoolableSize, limits.minDriverAllocSize);
                 options = match (is_native, first) {
                     (true, 0) => options.keep(second),
