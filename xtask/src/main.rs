@@ -6,10 +6,12 @@
 //! | `bench` | the benchmarks, each beside the raw technique, in one run |
 //! | `fuzz` | one fuzz target, on the stable toolchain |
 //! | `bindings` | the declarations of Unified Runtime, from the stock runtime's headers |
+//! | `gpu-pack` | all that a machine with GPUs needs, into `target/gpu` |
 
 mod bench;
 mod bindings;
 mod fuzz;
+mod gpu;
 mod process;
 mod python;
 mod step;
@@ -69,6 +71,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
+    GpuPack,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
             None => fuzz::run(&workspace, &target, seconds),
         },
         Task::Bindings { check } => bindings::run(&workspace, check),
+        Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 //! Every check, cheapest first; the test runner last, so that its summary ends the output.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -52,6 +52,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         skipped.push(format!("fuzzing: unchanged since it last passed: {names}"));
     }
 
+    let has_gpu = Path::new("/dev/nvidiactl").exists();
+    if !has_gpu {
+        skipped.push(
+            "the CUDA driver, and the conformance suite on GPUs: there is no NVIDIA GPU here \
+             (`cargo xtask gpu-pack` packs them for a machine that has one)"
+                .to_owned(),
+        );
+    }
+
     let runner = tools::NEXTEST.get(workspace)?;
     let mut build = Command::new(&runner);
     workspace.prepare(&mut build);
@@ -72,7 +81,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Some(runtime) => ("all", variables(runtime).to_vec()),
         None => ("default", Vec::new()),
     };
-    let all = format!("nextest run --locked --workspace --run-ignored {which}");
+    let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
+    if !has_gpu {
+        // Without spaces, so that it can be repeated as it is printed.
+        all.push_str(" -E not(test(/^backend::cuda::tests::/))");
+    }
     tests.args(all.split(' ')).envs(variables.clone());
     // Each test and the run as a whole have their time limits in .config/nextest.toml.
     let status = tests
@@ -86,7 +99,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         .map(|(name, path)| format!("{name}={} ", path.display()))
         .collect();
     Err(format!(
-        "tests: failed\n  repeat it with: {named}cargo {all}"
+        "tests: failed\n  repeat it with: {named}cargo {}",
+        all.replace("not(", "'not(").replace("/))", "/))'")
     ))
 }
 

@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::peer::{Peer, PeerOptions};
-use crosshandle::{Context, ContextOptions, Device};
+use crosshandle::handle::BackendKind;
+use crosshandle::{Capabilities, Context, ContextOptions, Device, MemoryKind};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,20 +12,30 @@ use std::time::{Duration, Instant};
 /// How long anything may take that should be quick.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
+/// The devices of one run of the suite, by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Devices {
+    /// Of the contexts in a case's own process.
+    pub own: String,
+    /// Of those in its peers.
+    pub peer: String,
+}
+
 /// The scene of one case.
 pub struct Harness {
     device: Device,
-    name: String,
+    peer_device: Device,
+    peer_name: String,
     program: PathBuf,
     directory: PathBuf,
 }
 
 impl Harness {
-    /// A scene on the device with this name, with peers that run `program`.
+    /// A scene on these devices, with peers that run `program`.
     ///
     /// # Errors
     /// If there is no such device or no directory can be made.
-    pub fn new(device: &str, program: &Path) -> Result<Self, Failure> {
+    pub fn new(devices: &Devices, program: &Path) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Short: a socket's path has 107 characters at most.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -32,8 +43,9 @@ impl Harness {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory)?;
         let harness = Self {
-            device: Device::find(device)?,
-            name: device.to_owned(),
+            device: Device::find(&devices.own)?,
+            peer_device: Device::find(&devices.peer)?,
+            peer_name: devices.peer.clone(),
             program: program.to_owned(),
             directory,
         };
@@ -47,9 +59,42 @@ impl Harness {
         &self.device
     }
 
+    /// What it can do.
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.device.info().capabilities
+    }
+
+    /// The peers' device.
+    pub(crate) fn peer_device(&self) -> &Device {
+        &self.peer_device
+    }
+
     /// Its name, for peers.
-    pub(crate) fn device_name(&self) -> &str {
-        &self.name
+    pub(crate) fn peer_device_name(&self) -> &str {
+        &self.peer_name
+    }
+
+    /// Whether both devices are the host, whose memory shows in `/proc`.
+    pub(crate) fn is_host(&self) -> bool {
+        [&self.device, &self.peer_device]
+            .iter()
+            .all(|device| device.info().backend == BackendKind::Host)
+    }
+
+    /// A kind of memory that the host can access.
+    pub(crate) fn host_kind(&self) -> MemoryKind {
+        if self.capabilities().host_accessible_memory {
+            MemoryKind::Device
+        } else {
+            MemoryKind::Host
+        }
+    }
+
+    /// Within which time a death must be known: far more than the 100 ms that are promised, for a
+    /// machine that is busy with other things. A driver cleans up after a process before the
+    /// system closes its connections.
+    pub(crate) fn promptness(&self) -> Duration {
+        Duration::from_secs(if self.is_host() { 1 } else { 5 })
     }
 
     pub(crate) fn program(&self) -> &Path {

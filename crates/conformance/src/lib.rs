@@ -5,8 +5,11 @@
 //! line. Every answer has a deadline, and a peer that is late is killed, so that no case hangs.
 //!
 //! The tests of this package run the suite on the host, each case as a test of its own. The
-//! program `conformance DEVICE` runs it on any device and needs nothing but `crosshandle-peer`
-//! beside it.
+//! program `conformance` runs it on any device, or between two (`--device cuda:0 --peer-device
+//! cuda:1`), and needs nothing but `crosshandle-peer` beside it.
+//!
+//! A [`Transfer`] writes and reads memory also where the host cannot, so that most cases are the
+//! same everywhere. What a device cannot do it says in its capabilities; only that is skipped.
 
 mod cases;
 mod failure;
@@ -20,7 +23,7 @@ mod tamper;
 mod transfer;
 
 pub use failure::{Failure, Verdict};
-pub use harness::Harness;
+pub use harness::{Devices, Harness};
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
 pub use procfs::Usage;

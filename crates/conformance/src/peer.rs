@@ -152,7 +152,7 @@ impl Peer {
                 command
             }
         };
-        command.arg(harness.device_name());
+        command.arg(harness.peer_device_name());
         if !options.without_directory {
             command.arg(harness.directory());
         }

@@ -1,7 +1,7 @@
 //! The list of cases, and how one is run.
 
 use crate::failure::Verdict;
-use crate::harness::Harness;
+use crate::harness::{Devices, Harness};
 use crosshandle::Capabilities;
 
 /// One rule that every backend keeps.
@@ -39,12 +39,14 @@ macro_rules! for_each_case {
                 opens_close_independently
                 rounds_of_get_open_close
                 opens_in_its_own_process
-                read_only_is_enforced
-                read_only_mapping_cannot_be_written
-                typed_and_atomic_views
                 all_sizes_up_to_a_gibibyte
                 without_pooling_allocations_are_apart
                 bad_arguments_are_refused
+            }
+            access {
+                read_only_is_enforced
+                read_only_mapping_cannot_be_written
+                typed_and_atomic_views
             }
             memory_lifetime {
                 importers_keep_what_was_freed
@@ -56,9 +58,11 @@ macro_rules! for_each_case {
                 rounds_leave_nothing_behind
                 contexts_leave_nothing_behind
                 trim_gives_memory_back
+                queues_hold_up_no_memory
             }
             physical {
                 mapped_in_both
+                parts_are_mapped
                 lives_while_anyone_has_it
                 mappings_are_exact
                 access_is_kept
@@ -86,6 +90,7 @@ macro_rules! for_each_case {
                 opened_events_make_no_handles
                 clones_keep_it_open
                 stale_handles_of_reused_slots
+                every_device_opens_them
             }
             timeline {
                 values_complete_in_leaps
@@ -96,6 +101,7 @@ macro_rules! for_each_case {
             }
             queues {
                 copies_cross
+                copies_between_all_kinds
                 overlapping_copies
                 fills_with_any_pattern
                 keeps_order
@@ -111,6 +117,15 @@ macro_rules! for_each_case {
                 copies_rows
                 fills_rows
                 bad_ones_are_refused
+            }
+            queue_events {
+                many_signals_are_unfinished
+                queues_signal_in_turns
+                sleepers_learn_of_queues
+                free_order_untangles
+                functions_may_use_the_device
+                failures_go_on
+                commands_have_times
             }
             faults {
                 exporter_killed_before_open
@@ -193,27 +208,33 @@ pub fn find(name: &str) -> Option<&'static Case> {
     suite().iter().find(|case| case.name == name)
 }
 
-/// Runs a case on a device, with peers that run the program `peer`.
+/// Runs a case between two devices, with peers that run the program `peer`.
 ///
 /// # Errors
 /// What went wrong.
-pub fn run(case: &Case, device: &str, peer: &std::path::Path) -> Verdict {
-    let harness = Harness::new(device, peer)?;
+pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
+    let harness = Harness::new(devices, peer)?;
     let topic = case.name.split("::").next().unwrap_or_default();
-    if let Some(missing) = missing(topic, &harness.device().info().capabilities) {
+    if let Some(missing) = missing(topic, &harness) {
         return Ok(Outcome::Skipped(missing));
     }
     (case.body)(&harness)
 }
 
-/// What a topic needs and the device lacks.
-fn missing(topic: &str, capabilities: &Capabilities) -> Option<&'static str> {
+/// What a topic needs and the devices lack.
+fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
+    let both = [harness.device(), harness.peer_device()].map(|device| device.info());
+    let lacks = |can: fn(&Capabilities) -> bool| both.iter().any(|info| !can(&info.capabilities));
     let needs_memory = topic != "events" && topic != "timeline";
-    if needs_memory && !capabilities.memory_sharing {
+    if needs_memory && lacks(|can| can.memory_sharing) {
         return Some("memory_sharing");
     }
-    if topic == "physical" && !capabilities.physical_memory_sharing {
+    if needs_memory && both[0].backend != both[1].backend {
+        return Some("memory_sharing between backends");
+    }
+    if topic == "physical" && lacks(|can| can.physical_memory_sharing) {
         return Some("physical_memory_sharing");
     }
-    (topic != "memory" && !capabilities.event_sharing).then_some("event_sharing")
+    let needs_events = topic != "memory" && topic != "access";
+    (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")
 }

@@ -1,6 +1,13 @@
 //! Bytes into and out of memory that the host may not be able to access.
 
-use crosshandle::{AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, Result};
+use crosshandle::{
+    AllocationOptions, Command, Context, Error, Memory, MemoryKind, MemoryRange, Queue, Result,
+    VirtualRange,
+};
+use std::time::Duration;
+
+/// How long a copy may take.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads and writes memory: directly where the host can, otherwise through a queue.
 pub struct Transfer {
@@ -27,14 +34,10 @@ impl Transfer {
     /// # Errors
     /// As [`Memory::write`].
     pub fn write(&self, memory: &Memory, offset: usize, bytes: &[u8]) -> Result<()> {
-        let Some(queue) = &self.queue else {
-            return memory.write(offset, bytes);
-        };
-        let staging = self.staging(bytes.len())?;
-        staging.write(0, bytes)?;
-        let to = memory.range(offset, bytes.len())?;
-        queue.submit(Command::copy(to, staging.all())?)?;
-        queue.finish()
+        match &self.queue {
+            None => memory.write(offset, bytes),
+            Some(queue) => self.copy_in(queue, memory.range(offset, bytes.len())?, bytes),
+        }
     }
 
     /// Reads bytes at an offset.
@@ -43,15 +46,10 @@ impl Transfer {
     /// As [`Memory::read`].
     pub fn read(&self, memory: &Memory, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
-        let Some(queue) = &self.queue else {
-            memory.read(offset, &mut bytes)?;
-            return Ok(bytes);
-        };
-        let staging = self.staging(len)?;
-        let from = memory.range(offset, len)?;
-        queue.submit(Command::copy(staging.all(), from)?)?;
-        queue.finish()?;
-        staging.read(0, &mut bytes)?;
+        match &self.queue {
+            None => memory.read(offset, &mut bytes)?,
+            Some(queue) => self.copy_out(queue, memory.range(offset, len)?, &mut bytes)?,
+        }
         Ok(bytes)
     }
 
@@ -60,21 +58,89 @@ impl Transfer {
     /// # Errors
     /// Where they differ first.
     pub fn check(&self, memory: &Memory, offset: usize, seed: u64, len: usize) -> Result<()> {
-        let found = self.read(memory, offset, len)?;
-        let wanted = crate::pattern(seed, len);
-        match found.iter().zip(&wanted).position(|(a, b)| a != b) {
-            None => Ok(()),
-            Some(at) => Err(Error::InvalidArgument(format!(
-                "byte {} is {:#04x}, not {:#04x} as seed {seed} has it",
-                offset + at,
-                found[at],
-                wanted[at]
-            ))),
+        compare(&self.read(memory, offset, len)?, offset, seed)
+    }
+
+    /// Writes bytes to what is mapped in a range.
+    ///
+    /// # Errors
+    /// As [`VirtualRange::with_bytes`].
+    pub fn write_range(&self, range: &VirtualRange, offset: usize, bytes: &[u8]) -> Result<()> {
+        match &self.queue {
+            None => range.with_bytes(offset, bytes.len(), |place| place.write(0, bytes))?,
+            Some(queue) => self.copy_in(queue, mapped(range, offset, bytes.len())?, bytes),
         }
+    }
+
+    /// Reads bytes of what is mapped in a range.
+    ///
+    /// # Errors
+    /// As [`VirtualRange::with_bytes`].
+    pub fn read_range(&self, range: &VirtualRange, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        match &self.queue {
+            None => range.with_bytes(offset, len, |place| place.read(0, &mut bytes))??,
+            Some(queue) => self.copy_out(queue, mapped(range, offset, len)?, &mut bytes)?,
+        }
+        Ok(bytes)
+    }
+
+    /// Compares what is mapped in a range with the pattern of a seed.
+    ///
+    /// # Errors
+    /// Where they differ first.
+    pub fn check_range(
+        &self,
+        range: &VirtualRange,
+        offset: usize,
+        seed: u64,
+        len: usize,
+    ) -> Result<()> {
+        compare(&self.read_range(range, offset, len)?, offset, seed)
+    }
+
+    fn copy_in(&self, queue: &Queue, to: MemoryRange, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let staging = self.staging(bytes.len())?;
+        staging.write(0, bytes)?;
+        queue.submit(Command::copy(to, staging.all())?)?;
+        queue.finish_timeout(LIMIT)
+    }
+
+    fn copy_out(&self, queue: &Queue, from: MemoryRange, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let staging = self.staging(bytes.len())?;
+        queue.submit(Command::copy(staging.all(), from)?)?;
+        queue.finish_timeout(LIMIT)?;
+        staging.read(0, bytes)
     }
 
     fn staging(&self, len: usize) -> Result<Memory> {
         let options = AllocationOptions::new(len).kind(MemoryKind::Host);
         self.context.allocate_with(options)
+    }
+}
+
+/// Mapped bytes, for a copy.
+fn mapped(range: &VirtualRange, offset: usize, len: usize) -> Result<MemoryRange> {
+    // SAFETY: every copy is waited for before this file's functions return, and no case unmaps
+    // meanwhile; one that is late fails its case.
+    unsafe { range.range(offset, len) }
+}
+
+fn compare(found: &[u8], offset: usize, seed: u64) -> Result<()> {
+    let wanted = crate::pattern(seed, found.len());
+    match found.iter().zip(&wanted).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(Error::InvalidArgument(format!(
+            "byte {} is {:#04x}, not {:#04x} as seed {seed} has it",
+            offset + at,
+            found[at],
+            wanted[at]
+        ))),
     }
 }

@@ -1,13 +1,17 @@
 //! The suite on the host, each case as a test of its own.
 
-use crosshandle_conformance::{Outcome, find, for_each_case, run};
+use crosshandle_conformance::{Devices, Outcome, find, for_each_case, run};
 use std::path::Path;
 
 const PEER: &str = env!("CARGO_BIN_EXE_crosshandle-peer");
 
 fn check(name: &str) {
     let case = find(name).expect("the list has it");
-    match run(case, "host", Path::new(PEER)) {
+    let host = Devices {
+        own: "host".into(),
+        peer: "host".into(),
+    };
+    match run(case, &host, Path::new(PEER)) {
         Ok(Outcome::Passed(notes)) => println!("{notes}"),
         Ok(Outcome::Unavailable(reason)) => println!("not possible on this machine: {reason}"),
         Ok(Outcome::Skipped(capability)) => panic!("the host has {capability}"),

@@ -7,11 +7,12 @@
 //!
 //! | program | checker | what it looks for |
 //! |---|---|---|
-//! | `tests/interleavings` | shuttle: many random and PCT schedules, the same ones every time | lost wake-ups, early releases, signals failed that were not, hangs after a death at any step, counting past 2³², slots reused while they are open |
+//! | `tests/interleavings` | shuttle: many random and PCT schedules, the same ones every time | lost wake-ups, early releases, signals failed that were not, hangs after a death at any step, counting past 2³², slots reused while they are open; devices that wait for ever, are released early or undo what others did |
 //! | `tests/spinning` | the same, with waiters that spin first | the same, without deaths |
 //! | `tests/orderings` | loom: all executions of small scenarios, up to some preemptions | what the memory orderings allow: data not visible after a wait, failures taken for successes |
 //!
-//! Threads stand for processes. A ledger beside the event keeps what really happened, and every
+//! Threads stand for processes, and for devices, which write and compare upper halves of words and
+//! can do nothing else (`tests/interleavings/stream.rs`). A ledger beside the event keeps what really happened, and every
 //! answer of the protocol is compared with it. Where nobody dies, nobody's sleep ends by itself,
 //! so that a wake-up that is lost is a deadlock, which the checker reports.
 //!

@@ -25,7 +25,7 @@ pub enum Error {
     )]
     WrongHost,
 
-    /// The handle's object belongs to another driver than the context's.
+    /// The handle's memory belongs to another driver than the context's.
     #[error(
         "the handle is for backend {handle}, but this context uses {context}; open it in a context of a {handle} device"
     )]
@@ -36,9 +36,9 @@ pub enum Error {
         context: BackendKind,
     },
 
-    /// The handle's object lives on another device than the context's.
+    /// The handle's memory lives on another device than the context's, which cannot reach it.
     #[error(
-        "the handle is for device {handle}, but this context is on {context}; open it in a context of that device"
+        "the handle is for device {handle}, which this context's device {context} cannot reach; open it in a context of that device"
     )]
     WrongDevice {
         /// The handle's device.

@@ -9,7 +9,6 @@ use crate::os::process;
 use crate::sharing::EventCore;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// A counter of signals, shared by all processes that have it open.
@@ -215,10 +214,11 @@ impl Event {
         let profile = self.core.profile().ok_or_else(|| {
             Error::Unsupported("this event takes no timestamps; create it with profiling".into())
         })?;
+        let (submitted, started, ended) = profile.times();
         Ok(EventProfile {
-            submitted: profile.submitted.load(Ordering::Acquire),
-            started: profile.started.load(Ordering::Acquire),
-            ended: profile.ended.load(Ordering::Acquire),
+            submitted,
+            started,
+            ended,
         })
     }
 

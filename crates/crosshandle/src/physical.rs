@@ -42,7 +42,7 @@ impl PhysicalMemory {
         access: Access,
     ) -> Result<Self> {
         let fields = handle.fields();
-        core.check(&fields, access)?;
+        core.check_memory(&fields, access)?;
         let record = record_of(&fields);
         let attachment = core.attachment(&fields)?;
         let (file, len) = attachment.fetch(record, access)?;
@@ -87,6 +87,11 @@ impl PhysicalMemory {
 
     pub(crate) fn access(&self) -> Access {
         self.inner.access
+    }
+
+    /// Whether it belongs to the same backend as a context.
+    pub(crate) fn is_of(&self, core: &ContextCore) -> bool {
+        self.inner.core.device().info().backend == core.device().info().backend
     }
 
     pub(crate) fn memory(&self) -> &dyn Shared {
@@ -183,10 +188,11 @@ impl Physical {
         let place = &self.exports[usize::from(access == Access::ReadOnly)];
         let record = match place.get() {
             Some(record) => record,
-            None => self
-                .core
-                .exporter()
-                .export_at(place, &self.memory, access)?,
+            None => {
+                self.memory.prepare()?;
+                let exporter = self.core.exporter();
+                exporter.export_at(place, &self.memory, access)?
+            }
         };
         Ok(self.handle_with(record, access))
     }

@@ -1,6 +1,6 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, Point, QueueOrder, Submission};
+use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
 use crate::command::Command;
 use crate::error::Result;
 use crate::event::Event;
@@ -34,11 +34,17 @@ impl Queue {
             .iter()
             .filter_map(|(event, value)| Event::point(event, *value))
             .collect();
+        let is_call = matches!(command.work, Work::Call(_));
+        let may_fail = is_call || waits.iter().any(|wait| wait.event.is_fallible());
+        if may_fail && let Some(event) = &command.signal {
+            event.mark_fallible();
+        }
         self.inner.submit(Submission {
             work: command.work,
             after_earlier: command.after_earlier,
             before_later: command.before_later,
             waits,
+            may_fail,
             signal: command.signal,
         })
     }

@@ -80,7 +80,9 @@ impl VirtualRange {
     /// # Errors
     /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
     /// inside, and for offsets and lengths that are no multiples of the granularity;
-    /// [`Error::ReadOnly`] for writable access to memory opened read-only.
+    /// [`Error::ReadOnly`] for writable access to memory opened read-only; [`Error::Unsupported`]
+    /// for a part on a device without
+    /// [`partial_mappings`](crate::Capabilities::partial_mappings).
     pub fn map(
         &self,
         offset: usize,
@@ -100,12 +102,25 @@ impl VirtualRange {
         check_range(offset, len, self.len)?;
         check_range(memory_offset, len, memory.len())?;
         check_access(memory, access)?;
+        if !memory.is_of(&self.core) {
+            return Err(Error::invalid(
+                "physical memory is mapped into ranges of the same backend",
+            ));
+        }
         let mut mapped = self.mapped();
         let before = mapped.range(..offset + len).next_back();
         if before.is_some_and(|(start, before)| start + before.len > offset) {
             return Err(Error::invalid(format!(
                 "something is mapped between {offset} and {} already; unmap it first",
                 offset + len
+            )));
+        }
+        let is_part = len < memory.len();
+        let device = self.core.device();
+        if is_part && !device.info().capabilities.partial_mappings {
+            return Err(Error::Unsupported(format!(
+                "{device} maps physical memory only as a whole: {} bytes from 0 on",
+                memory.len()
             )));
         }
         if let Some(access) = access {

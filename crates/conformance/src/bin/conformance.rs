@@ -1,47 +1,89 @@
-//! Runs the suite on a device: `conformance DEVICE [--list] [FILTER]`.
+//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--list] [FILTER]`.
+//!
+//! Without options all contexts are on the host. `--device cuda:0` puts those of the cases and of
+//! their peers on that device, `--peer-device cuda:1` the peers' on another one.
 //!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own,
-//! so that a crash or a hang is that case's alone. Ends with the counts; exit code 1 if a case
-//! failed, 2 for a wrong command line.
+//! so that a crash or a hang is that case's alone; with `--jobs` several at a time. Ends with the
+//! counts; exit code 1 if a case failed, 2 for a wrong command line.
 
-use crosshandle_conformance::{Outcome, find, run, suite};
+use crosshandle_conformance::{Case, Devices, Outcome, find, run, suite};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: conformance DEVICE [--list] [FILTER]";
+const USAGE: &str =
+    "usage: conformance [--device D] [--peer-device D] [--jobs N] [--list] [FILTER]";
 /// How long a case may take.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Exit codes of a case's process.
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
 
+/// What the command line asks for.
+struct Arguments {
+    devices: Devices,
+    jobs: usize,
+    list: bool,
+    /// One case, in this process.
+    case: Option<String>,
+    filter: String,
+}
+
+impl Arguments {
+    fn read() -> Option<Self> {
+        let (mut own, mut peer, mut jobs) = (None, None, 1);
+        let (mut list, mut case, mut filter) = (false, None, None);
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--device" => own = Some(words.next()?),
+                "--peer-device" => peer = Some(words.next()?),
+                "--jobs" => jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
+                "--case" => case = Some(words.next()?),
+                "--list" => list = true,
+                _ if word.starts_with('-') || filter.is_some() => return None,
+                _ => filter = Some(word),
+            }
+        }
+        let own = own.unwrap_or_else(|| "host".into());
+        let peer = peer.unwrap_or_else(|| own.clone());
+        Some(Self {
+            devices: Devices { own, peer },
+            jobs,
+            list,
+            case,
+            filter: filter.unwrap_or_default(),
+        })
+    }
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        [_, "--case", name] => one(words[0], name),
-        ["--list"] | [_, "--list"] => {
-            suite().iter().for_each(|case| println!("{}", case.name));
-            ExitCode::SUCCESS
-        }
-        [device] if !device.starts_with('-') => all(device, ""),
-        [device, filter] if !filter.starts_with('-') => all(device, filter),
-        _ => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
-        }
+    let Some(arguments) = Arguments::read() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if arguments.list {
+        suite().iter().for_each(|case| println!("{}", case.name));
+        return ExitCode::SUCCESS;
+    }
+    match &arguments.case {
+        Some(name) => one(&arguments.devices, name),
+        None => all(&arguments),
     }
 }
 
 /// Runs a case in this process.
-fn one(device: &str, name: &str) -> ExitCode {
+fn one(devices: &Devices, name: &str) -> ExitCode {
     let Some(case) = find(name) else {
         eprintln!("no case {name}");
         return ExitCode::from(2);
     };
-    match peer().map(|peer| run(case, device, &peer)) {
+    match peer().map(|peer| run(case, devices, &peer)) {
         Ok(Ok(Outcome::Passed(notes))) => {
             print!("{notes}");
             ExitCode::SUCCESS
@@ -76,21 +118,32 @@ fn peer() -> std::io::Result<PathBuf> {
     Ok(peer)
 }
 
-fn all(device: &str, filter: &str) -> ExitCode {
-    let (mut passed, mut skipped, mut failed) = (0, 0, 0);
-    for case in suite().iter().filter(|case| case.name.contains(filter)) {
-        let started = Instant::now();
-        let (result, text) = in_process_of_its_own(device, case.name);
-        let taken = started.elapsed().as_secs_f64();
-        match result {
-            "ok" => passed += 1,
-            "skipped" | "unavailable" => skipped += 1,
-            _ => failed += 1,
+fn all(arguments: &Arguments) -> ExitCode {
+    let filter = &arguments.filter;
+    let cases = suite().iter().filter(|case| case.name.contains(filter));
+    let cases = Mutex::new(cases);
+    let counts = Mutex::new(BTreeMap::<&str, u32>::new());
+    let next = || -> Option<&Case> { cases.lock().expect("no case panics here").next() };
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.jobs {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    let result = show(&arguments.devices, case);
+                    let mut counts = counts.lock().expect("no case panics here");
+                    *counts.entry(result).or_default() += 1;
+                }
+            });
         }
-        let text = text.trim().replace('\n', "\n    ");
-        println!("{result:<12} {taken:>7.2} s  {:<45} {text}", case.name);
-    }
-    println!("{device}: {passed} passed, {skipped} skipped, {failed} failed");
+    });
+    let counts = counts.into_inner().expect("no case panics here");
+    let count = |results: &[&str]| -> u32 {
+        let counts = results.iter().filter_map(|result| counts.get(result));
+        counts.sum()
+    };
+    let (passed, skipped) = (count(&["ok"]), count(&["skipped", "unavailable"]));
+    let failed = counts.values().sum::<u32>() - passed - skipped;
+    let Devices { own, peer } = &arguments.devices;
+    println!("{own} with {peer}: {passed} passed, {skipped} skipped, {failed} failed");
     if failed == 0 && passed + skipped > 0 {
         ExitCode::SUCCESS
     } else {
@@ -98,11 +151,22 @@ fn all(device: &str, filter: &str) -> ExitCode {
     }
 }
 
+/// Runs a case in a process of its own, and prints its line.
+fn show(devices: &Devices, case: &Case) -> &'static str {
+    let started = Instant::now();
+    let (result, text) = in_process_of_its_own(devices, case.name);
+    let taken = started.elapsed().as_secs_f64();
+    let text = text.trim().replace('\n', "\n    ");
+    println!("{result:<12} {taken:>7.2} s  {:<45} {text}", case.name);
+    result
+}
+
 /// What became of a case, in a word, and what it said.
-fn in_process_of_its_own(device: &str, name: &str) -> (&'static str, String) {
+fn in_process_of_its_own(devices: &Devices, name: &str) -> (&'static str, String) {
     let child = std::env::current_exe().and_then(|program| {
         Command::new(program)
-            .args([device, "--case", name])
+            .args(["--device", &devices.own, "--peer-device", &devices.peer])
+            .args(["--case", name])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -112,35 +176,10 @@ fn in_process_of_its_own(device: &str, name: &str) -> (&'static str, String) {
         Ok(child) => child,
         Err(error) => return ("failed", error.to_string()),
     };
-    let mut output = child.stdout.take();
-    let mut errors = child.stderr.take();
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = output
-            .as_mut()
-            .map(|output| output.read_to_string(&mut text));
-        text
-    });
-    let complaints = std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = errors
-            .as_mut()
-            .map(|errors| errors.read_to_string(&mut text));
-        text
-    });
-    let end = Instant::now() + LIMIT;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-        }
-    };
-    let text = reader.join().unwrap_or_default();
+    let output = collect(child.stdout.take());
+    let complaints = collect(child.stderr.take());
+    let status = wait(&mut child);
+    let text = output.join().unwrap_or_default();
     let complaints = complaints.join().unwrap_or_default();
     match status.map(|status| (status, status.code())) {
         None => ("late", format!("not done within {LIMIT:?} {complaints}")),
@@ -150,4 +189,29 @@ fn in_process_of_its_own(device: &str, name: &str) -> (&'static str, String) {
         Some((status, None)) => ("crashed", format!("{status} {text} {complaints}")),
         Some(_) => ("failed", format!("{text} {complaints}")),
     }
+}
+
+/// Waits for a child until it is late, and then ends it.
+fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+/// Reads all that a child writes.
+fn collect(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }

@@ -149,10 +149,12 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
 
 /// An exporter that answers rightly at first and then hands out what could do harm.
 pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
-    if !harness.device().to_string().starts_with("host") {
-        // What is handed out here are the host's descriptors.
-        return Ok(crate::Outcome::Unavailable("for host memory alone".into()));
-    }
+    // What is no file is of the wrong size where all memory is files, and else no memory.
+    let no_file = if harness.is_host() {
+        "Extent"
+    } else {
+        "Protocol"
+    };
     let (_exporter, handle) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
     let importer = harness.peer()?;
@@ -174,10 +176,12 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         std::fs::File::open(path).map(OwnedFd::from)
     };
+    let null = std::fs::File::open("/dev/null")?;
     let fetched = |len| move |serial| reply(VERSION, 0, 0, serial, len);
     let answers: Vec<Answer> = vec![
         (Box::new(fetched(len)), None, "Protocol"),
-        (Box::new(fetched(len)), Some(raw::pipe()?), "Extent"),
+        (Box::new(fetched(len)), Some(raw::pipe()?), no_file),
+        (Box::new(fetched(len)), Some(null.into()), no_file),
         (
             Box::new(fetched(len)),
             Some(raw::memfd(4096, true)?),

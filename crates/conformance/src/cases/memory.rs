@@ -1,21 +1,17 @@
 //! Memory is one, however many processes have it.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
 use crosshandle::{Access, AllocationOptions, Error, MemoryKind};
-use std::sync::atomic::Ordering;
 
-const KINDS: [(MemoryKind, &str); 3] = [
+pub(super) const KINDS: [(MemoryKind, &str); 3] = [
     (MemoryKind::Device, "device"),
     (MemoryKind::Host, "host"),
     (MemoryKind::Shared, "shared"),
 ];
-
-/// SIGSEGV.
-const FAULT: i32 = 11;
 
 /// What one writes the other reads, in both directions, at once.
 pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
@@ -51,13 +47,26 @@ pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
     for (seed, (kind, name)) in (1..).zip(KINDS) {
         let memory = context.allocate_with(AllocationOptions::new(9_999).kind(kind))?;
         assert_eq!(memory.kind(), Some(kind));
+        let accessible =
+            kind != MemoryKind::Device || harness.capabilities().host_accessible_memory;
+        assert_eq!(memory.bytes().is_ok(), accessible, "{name}");
         transfer.write(&memory, 0, &pattern(seed, 9_999))?;
         peer.ask(format!("open-memory m {}", memory.handle()?))?;
         peer.ask(format!("check m 0 {seed} 9999"))?;
         peer.ask(format!("allocate n 3000 kind={name}"))?;
         peer.ask(format!("write n 0 {seed} 3000"))?;
         let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
-        transfer.check(&context.open_memory(&handle)?, 0, seed, 3_000)?;
+        let opened = context.open_memory(&handle)?;
+        transfer.check(&opened, 0, seed, 3_000)?;
+        assert_eq!(opened.bytes().is_ok(), accessible, "{name}, opened");
+        if accessible {
+            // The device's writes are the host's to read, and the other way round.
+            let mut first = [0; 100];
+            opened.read(0, &mut first)?;
+            assert_eq!(first[..], pattern(seed, 100));
+            opened.write(100, &pattern(seed + 10, 100))?;
+            peer.ask(format!("check n 100 {} 100", seed + 10))?;
+        }
     }
     PASSED
 }
@@ -180,120 +189,7 @@ pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A read-only handle opens read-only, and any handle may.
-pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
-    if !harness.device().info().capabilities.read_only_memory {
-        return Ok(crate::Outcome::Skipped("read_only_memory"));
-    }
-    let context = harness.context()?;
-    let transfer = Transfer::new(&context)?;
-    let peer = harness.peer()?;
-    for len in [10_000, 5_000_000] {
-        let memory = context.allocate(len)?;
-        transfer.write(&memory, 0, &pattern(1, 10_000))?;
-        let handle = memory.handle_read_only()?;
-        assert!(handle.is_read_only());
-        peer.refused(format!("open-memory m {handle}"), "ReadOnly")?;
-        for handle in [handle, memory.handle()?] {
-            let words = peer.ask(format!("open-memory m {handle} read-only=yes"))?;
-            assert_eq!(words[2], "read-only");
-            peer.ask("check m 0 1 10000")?;
-            peer.refused("try-write m", "ReadOnly")?;
-            peer.ask("allocate own 10000")?;
-            peer.ask("queue q")?;
-            peer.refused("submit q fill m 7", "ReadOnly")?;
-            // It is a view, not a copy.
-            transfer.write(&memory, 0, &pattern(2, 10_000))?;
-            peer.ask("check m 0 2 10000")?;
-            transfer.write(&memory, 0, &pattern(1, 10_000))?;
-        }
-        // A read-only open does not stand in the way of a writable one.
-        peer.ask(format!("open-memory w {}", memory.handle()?))?;
-        peer.ask("write w 0 3 100")?;
-        peer.ask("check m 0 3 100")?;
-    }
-    PASSED
-}
-
-/// What is open read-only is mapped read-only: who writes there anyway gets a fault.
-pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict {
-    let capabilities = &harness.device().info().capabilities;
-    if !capabilities.read_only_memory {
-        return Ok(crate::Outcome::Skipped("read_only_memory"));
-    }
-    if !capabilities.host_accessible_memory {
-        return Ok(crate::Outcome::Skipped("host_accessible_memory"));
-    }
-    let context = harness.context()?;
-    for len in [1_000, 5_000_000] {
-        let memory = context.allocate(len)?;
-        memory.write(0, &pattern(1, 1_000))?;
-        for handle in [memory.handle_read_only()?, memory.handle()?] {
-            let peer = harness.peer()?;
-            let words = peer.ask(format!("open-memory m {handle} read-only=yes"))?;
-            let protection = procfs::protection(peer.pid(), words[0].parse()?)?;
-            assert_eq!(protection.as_deref(), Some("r--s"));
-            let refused = peer.ask("poke m 0").expect_err("it wrote");
-            assert_eq!(refused.kind, "Ended", "{refused}");
-            assert_eq!(peer.ended_by_signal()?, FAULT);
-        }
-        let mut first = [0; 1_000];
-        memory.read(0, &mut first)?;
-        assert_eq!(first[..], pattern(1, 1_000));
-        // The same write to memory that is open for writing is fine.
-        let peer = harness.peer()?;
-        peer.ask(format!("open-memory m {}", memory.handle()?))?;
-        peer.ask("poke m 0")?;
-    }
-    PASSED
-}
-
-/// Memory as typed elements and as words that several processes change at once.
-pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
-    const EACH: u64 = 200_000;
-    if !harness.device().info().capabilities.host_accessible_memory {
-        return Ok(crate::Outcome::Skipped("host_accessible_memory"));
-    }
-    let context = harness.context()?;
-    let (one, two) = (harness.peer()?, harness.peer()?);
-    let memory = context.allocate(64)?;
-    memory.typed::<u32>()?.write(0, &[0; 16])?;
-    let handle = memory.handle()?;
-    let mut adding = Vec::new();
-    for peer in [&one, &two] {
-        peer.ask(format!("open-memory m {handle}"))?;
-        adding.push(peer.begin(format!("add m {EACH}")));
-    }
-    let words = memory.bytes()?.atomics()?;
-    for _ in 0..EACH {
-        words[0].fetch_add(1, Ordering::Relaxed);
-    }
-    for peer in adding {
-        peer.reply(DEADLINE)?;
-    }
-    assert_eq!(words[0].load(Ordering::Relaxed), 3 * EACH);
-    let typed = memory.typed::<u64>()?;
-    assert_eq!(
-        (typed.len(), typed.get(0), typed.get(8)),
-        (8, Some(3 * EACH), None)
-    );
-    typed.set(7, u64::MAX)?;
-    assert!(typed.set(8, 0).is_err());
-    let view = context.open_memory_read_only(&handle)?;
-    assert_eq!(view.typed::<u64>()?.get(7), Some(u64::MAX));
-    assert!(matches!(view.bytes()?.atomics(), Err(Error::ReadOnly)));
-    assert!(matches!(
-        view.typed::<u64>()?.set(0, 1),
-        Err(Error::ReadOnly)
-    ));
-    // A part that is not aligned, or no whole number of elements.
-    let odd = context.open_memory(&memory.handle_at(4)?)?;
-    assert!(matches!(odd.typed::<u64>(), Err(Error::InvalidArgument(_))));
-    assert_eq!(odd.typed::<u32>()?.len(), 15);
-    PASSED
-}
-
-/// From a page to a gibibyte, first and last bytes, zero where nobody wrote in fresh segments.
+/// From a byte to a gibibyte, first and last bytes.
 pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
     // Without huge pages, so that a gibibyte takes no more memory than is touched.
     let options = harness.options().huge_pages(false);
@@ -337,7 +233,7 @@ pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdic
     let (one, two) = (context.allocate(100)?, context.allocate(100)?);
     let before = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
     peer.ask(format!("open-memory one {}", one.handle()?))?;
-    if context.device().to_string().starts_with("host") {
+    if harness.is_host() {
         let after = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
         assert_eq!(after, before + 1);
         let page = context.device().info().granularity;
@@ -350,7 +246,7 @@ pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdic
     transfer.check(&one, 0, 1, 100)?;
     transfer.check(&two, 0, 2, 100)?;
     peer.ask("close one two")?;
-    if context.device().to_string().starts_with("host") {
+    if harness.is_host() {
         let after = procfs::mappings_named(peer.pid(), "crosshandle-memory")?;
         assert_eq!(after, before, "closing unmaps");
     }

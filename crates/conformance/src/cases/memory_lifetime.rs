@@ -5,7 +5,9 @@ use crate::harness::{DEADLINE, Harness, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Transfer, Usage, pattern};
-use crosshandle::{Context, Error, Memory, MemoryHandle};
+use crosshandle::{
+    Access, AllocationOptions, Command, Context, Error, Memory, MemoryHandle, MemoryKind,
+};
 use std::collections::HashSet;
 
 const LEN: usize = 100_000;
@@ -256,15 +258,10 @@ pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
 
 /// Trimming gives freed large memory back to the system.
 pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
-    if !harness.device().to_string().starts_with("host") {
-        // Only the host's memory shows in /proc.
-        return Ok(Outcome::Unavailable(
-            "no view of the device's memory".into(),
-        ));
-    }
     let context: Context = harness.context()?;
-    let own = std::process::id();
-    let before = procfs::mappings_named(own, "crosshandle-memory")?;
+    // Only the host's memory shows in /proc.
+    let mapped = || procfs::mappings_named(std::process::id(), "crosshandle-memory");
+    let before = mapped()?;
     let memory: Result<Vec<_>, _> = (0..4).map(|_| context.allocate(10 << 20)).collect();
     let addresses: Vec<_> = memory?.iter().map(|m| m.as_ptr().addr()).collect();
     // Freed and kept: the next allocation of that size takes one of them.
@@ -272,10 +269,42 @@ pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
     assert!(addresses.contains(&again.as_ptr().addr()));
     drop(again);
     context.trim();
-    assert_eq!(procfs::mappings_named(own, "crosshandle-memory")?, before);
-    assert!(matches!(
-        context.memory_handle(std::ptr::without_provenance(addresses[0])),
-        Err(Error::InvalidArgument(_))
-    ));
+    assert_eq!(mapped()?, before);
+    for address in addresses {
+        assert!(matches!(
+            context.memory_handle(std::ptr::without_provenance(address)),
+            Err(Error::InvalidArgument(_))
+        ));
+    }
+    PASSED
+}
+
+/// Allocating and freeing waits for no queue, whatever that waits for.
+pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let unit = context.device().info().granularity;
+    let (gate, queue) = (context.create_event()?, context.create_queue()?);
+    queue.submit(Command::barrier().after_value(&gate, 1))?;
+    for kind in [MemoryKind::Device, MemoryKind::Host] {
+        let memory = context.allocate_with(AllocationOptions::new(5_000_000).kind(kind))?;
+        transfer.write(&memory, 0, &pattern(1, 1_000))?;
+        drop(memory);
+        context.trim();
+    }
+    let physical = context.create_physical_memory(unit)?;
+    let range = context.reserve(unit)?;
+    range.map(0, &physical, 0, unit, Access::ReadWrite)?;
+    transfer.write_range(&range, 0, &pattern(1, 1_000))?;
+    range.unmap(0, unit)?;
+    drop((range, physical));
+    // Importers close as freely.
+    let peer = harness.peer()?;
+    peer.ask("allocate m 5000000")?;
+    let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
+    drop(context.open_memory(&handle)?);
+    assert!(!queue.is_idle());
+    gate.signal()?;
+    queue.finish_timeout(DEADLINE)?;
     PASSED
 }

@@ -1,5 +1,6 @@
 //! The rules, a file per topic.
 
+pub(crate) mod access;
 pub(crate) mod events;
 pub(crate) mod exchange;
 pub(crate) mod faults;
@@ -11,6 +12,7 @@ pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
 pub(crate) mod physical;
 pub(crate) mod pools;
+pub(crate) mod queue_events;
 pub(crate) mod queues;
 pub(crate) mod random;
 pub(crate) mod rectangles;

@@ -1,12 +1,15 @@
 //! The event protocol under many interleavings (shuttle).
 
 mod check;
+mod dead_devices;
 mod death;
+mod devices;
 mod ledger;
 mod platform;
 mod release;
 mod reuse;
 mod runs;
+mod stream;
 mod wake_ups;
 mod world;
 mod wrap;

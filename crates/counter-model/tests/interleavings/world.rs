@@ -187,6 +187,26 @@ impl Process {
         }
     }
 
+    /// Takes and fails all numbers up to `value` that nobody has taken.
+    pub(crate) fn give_up(&self, value: u64) {
+        match self.slot().issue_up_to(self.owner, value) {
+            Ok(tickets) => {
+                for ticket in &tickets {
+                    self.ledger().submitted(self.owner, *ticket);
+                }
+                for ticket in tickets {
+                    self.ledger().failing(ticket);
+                    let reason = FailureReason::OwnerDied;
+                    while self.slot().fail(ticket, reason) == Completion::TooEarly {
+                        self.pause();
+                    }
+                }
+            }
+            Err(IssueError::NotAhead(latest)) => assert!(latest >= value),
+            Err(error) => panic!("no numbers: {error:?}"),
+        }
+    }
+
     /// Completes a signal if nothing is before it.
     pub(crate) fn try_complete(&self, ticket: Ticket) -> bool {
         self.ledger().completing(ticket);

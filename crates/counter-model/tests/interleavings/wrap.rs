@@ -5,7 +5,7 @@ use crate::check::check;
 use crate::counter::IssueError;
 use crate::platform::pick;
 use crate::world::World;
-use crate::{death, release, runs};
+use crate::{dead_devices, death, devices, release, runs};
 
 /// Shortly before such a number.
 fn start() -> u64 {
@@ -35,6 +35,21 @@ fn death() {
 #[test]
 fn records() {
     check(500, || runs::records_of_one_place(start()));
+}
+
+#[test]
+fn device_signals() {
+    check(500, || devices::mixed(start()));
+}
+
+#[test]
+fn device_waits() {
+    check(700, || devices::signals_at_once(start()));
+}
+
+#[test]
+fn dead_devices() {
+    check(700, || dead_devices::go_on(start()));
 }
 
 /// Values far apart, all unfinished: each wait is for its own.

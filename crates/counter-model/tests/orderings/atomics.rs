@@ -63,6 +63,10 @@ macro_rules! atomic {
                 self.turn().fetch_or(value, order)
             }
 
+            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                self.turn().fetch_add(value, order)
+            }
+
             pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
                 self.turn().fetch_max(value, order)
             }

@@ -13,8 +13,8 @@ mod platform;
 mod counter;
 
 use counter::{
-    Completion, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket, WaitError,
-    WaitMode,
+    Arming, Completion, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket,
+    WaitError, WaitMode,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -145,6 +145,67 @@ fn signalling_at_once() {
         world.read();
         signaller.join().unwrap();
     });
+}
+
+/// A device's write of `number` behind the number before it on its word: the upper half alone,
+/// after everything that the device wrote before.
+fn device_write(world: &World, ticket: Ticket) {
+    let step = u64::from((ticket.number as u32).wrapping_sub(ticket.previous));
+    let word = world.slot.word_of(ticket.number);
+    word.fetch_add(step << 32, Ordering::Release);
+}
+
+/// What a device wrote before its signal is there after it.
+#[test]
+fn signalling_by_a_device() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        world.slot.mark_device();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let device = start(&world, move |world| {
+            world.write();
+            device_write(world, ticket);
+        });
+        if world.slot.outcome(1) == Outcome::Complete {
+            world.read();
+            seen.set();
+        }
+        device.join().unwrap();
+        assert!(world.signal(EXPORTER).is_empty());
+        assert_eq!(world.slot.outcome(1), Outcome::Complete);
+    });
+    reached.check();
+}
+
+/// A device that waits finds its word written, and what was written before the signal.
+#[test]
+fn waiting_by_a_device() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        let signaller = start(&world, |world| {
+            world.write();
+            assert!(world.signal(EXPORTER).is_empty());
+            assert!(world.signal(EXPORTER).is_empty());
+        });
+        let arming = world.slot.arm(1);
+        if arming == Arming::Armed {
+            let word = world.slot.word_of(1).load(Ordering::Acquire);
+            if (word >> 32) as u32 == 1 {
+                world.read();
+                seen.set();
+            }
+        }
+        signaller.join().unwrap();
+        if arming == Arming::Armed {
+            let word = world.slot.word_of(1).load(Ordering::Acquire);
+            assert_eq!(word >> 32, 1, "the device waits for ever");
+        }
+    });
+    reached.check();
 }
 
 /// A look that finds a signal complete is as good as a wait.

@@ -60,6 +60,13 @@ pub struct Capabilities {
     pub read_only_memory: bool,
     /// The host can access device memory through its address.
     pub host_accessible_memory: bool,
+    /// Parts of physical memory can be mapped. Where absent, only all of it at once.
+    pub partial_mappings: bool,
+    /// A command in a queue fails with what it waits for, however late that fails. Where absent,
+    /// it fails with what has failed when it is submitted, and with functions of the host
+    /// ([`Command::call`](crate::Command::call)) that fail later; after the death of a process it
+    /// runs as if nothing had happened.
+    pub late_failures: bool,
     /// Device memory is the host's memory: nothing moves between the two, and all that the host
     /// can access, the device can too.
     pub unified_memory: bool,

@@ -23,13 +23,14 @@
 //! # Absence
 //! A driver that isn't there is no error: its backend lists no devices.
 
+pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
 
 pub use info::{Capabilities, DeviceInfo};
 
 use crate::error::Result;
-use crate::handle::BackendKind;
+use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::SharedBytes;
@@ -70,7 +71,16 @@ pub(crate) trait BackendContext: Send + Sync {
     /// The smallest piece of physical memory and of a mapping, in bytes.
     fn granularity(&self) -> usize;
 
-    /// New zeroed memory, mapped at an address that is a multiple of 2 MiB if it is that large.
+    /// Whether it can map memory of this device: its own, or one near enough.
+    fn reaches(&self, device: DeviceUuid) -> bool;
+
+    /// Bytes in a segment that small allocations share: a multiple of 16 MiB.
+    fn shared_segment(&self, _kind: MemoryKind) -> usize {
+        64 << 20
+    }
+
+    /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in
+    /// it is the system's affair: zeros on the host, anything on other devices.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
 
     /// Memory of another process, mapped likewise. `len` is the size that the exporter named.
@@ -81,7 +91,7 @@ pub(crate) trait BackendContext: Send + Sync {
         access: Access,
     ) -> Result<Arc<dyn Segment>>;
 
-    /// New physical memory, not mapped anywhere.
+    /// New physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
     /// Physical memory of another process.
@@ -115,7 +125,7 @@ pub(crate) trait AddressRange: Send + Sync {
     /// that are mapped with this access, and unmaps none of them meanwhile.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
-    /// Puts physical memory at an offset.
+    /// Puts physical memory at an offset: all of it, or a part if the device can do that.
     fn map(
         &self,
         offset: usize,
@@ -156,6 +166,9 @@ pub(crate) struct Submission {
     /// All later commands start after it, in any order of execution.
     pub(crate) before_later: bool,
     pub(crate) waits: Vec<Point>,
+    /// It calls the host, or waits for what does: it may fail although no process ends and the
+    /// device is well. What waits for its signal was told so.
+    pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
 }
 
@@ -239,5 +252,5 @@ pub enum MemoryKind {
 
 /// All backends of this build.
 pub(crate) fn all() -> &'static [&'static dyn Backend] {
-    &[&host::HostBackend]
+    &[&host::HostBackend, &cuda::CudaBackend]
 }

@@ -121,15 +121,10 @@ impl ContextCore {
         }
     }
 
-    /// Refuses handles that cannot be opened in this context, before anybody is asked.
+    /// Refuses handles to memory that cannot be opened in this context, before anybody is asked.
     #[inline]
-    pub(crate) fn check(&self, fields: &Fields, access: Access) -> Result<()> {
-        if process::is_forked() {
-            return Err(Error::forked());
-        }
-        if fields.host != self.host {
-            return Err(Error::WrongHost);
-        }
+    pub(crate) fn check_memory(&self, fields: &Fields, access: Access) -> Result<()> {
+        self.check_event(fields)?;
         let backend = self.device.info().backend;
         if fields.backend != backend {
             return Err(Error::WrongBackend {
@@ -137,7 +132,7 @@ impl ContextCore {
                 context: backend,
             });
         }
-        if fields.device != self.uuid {
+        if fields.device != self.uuid && !self.backend.reaches(fields.device) {
             return Err(Error::WrongDevice {
                 handle: fields.device,
                 context: self.uuid,
@@ -147,6 +142,18 @@ impl ContextCore {
             return Err(Error::ReadOnly);
         }
         Ok(())
+    }
+
+    /// The same for events, whose state is host memory: their device doesn't matter.
+    #[inline]
+    pub(crate) fn check_event(&self, fields: &Fields) -> Result<()> {
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        if fields.host == self.host {
+            return Ok(());
+        }
+        Err(Error::WrongHost)
     }
 
     /// This process's place in the context that made a handle.

@@ -120,10 +120,11 @@ impl Context {
     }
 
     /// Opens memory that a process has exported: the same bytes, mapped here too. May be done any
-    /// number of times; each open is closed by itself, by dropping it.
+    /// number of times; each open is closed by itself, by dropping it. The memory may be another
+    /// device's of the same backend, if this context's device can reach that.
     ///
     /// # Errors
-    /// A handle for another host, backend or device; [`Error::Stale`](crate::Error::Stale) and
+    /// A handle for another host or backend, or for a device out of reach; [`Error::Stale`](crate::Error::Stale) and
     /// [`Error::ExporterGone`](crate::Error::ExporterGone);
     /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
     #[inline]
@@ -131,7 +132,8 @@ impl Context {
         Memory::open(self.core(), handle, Access::ReadWrite)
     }
 
-    /// Opens memory for reading only. The exporter sends a descriptor that allows no more.
+    /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
+    /// more; for other devices' this process's own driver sees to it.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -139,7 +141,8 @@ impl Context {
         Memory::open(self.core(), handle, Access::ReadOnly)
     }
 
-    /// Creates `len` bytes of physical memory: zeroed, and mapped nowhere yet.
+    /// Creates `len` bytes of physical memory, mapped nowhere yet. It is zeroed on the host; on
+    /// other devices its contents are arbitrary.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
@@ -203,10 +206,12 @@ impl Context {
         Event::create(self.core(), options)
     }
 
-    /// Opens an event that a process has exported: one state, signalled and waited on from both.
+    /// Opens an event that a process has exported: one state, signalled and waited on from both. Its
+    /// device doesn't matter: a context on any device of this host can open it.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// A handle for another host; [`Error::Stale`](crate::Error::Stale) and
+    /// [`Error::ExporterGone`](crate::Error::ExporterGone); limits of the system.
     #[inline]
     pub fn open_event(&self, handle: &EventHandle) -> Result<Event> {
         self.open_event_with(handle, EventOptions::new())
@@ -215,12 +220,12 @@ impl Context {
     /// Opens an event, say to wait on it in low-power mode. Of the options, only that one counts.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// As [`open_event`](Self::open_event).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
         let fields = handle.fields();
         let core = self.core();
-        core.check(&fields, Access::ReadWrite)?;
+        core.check_event(&fields)?;
         let attachment = core.attachment(&fields)?;
         let record = record_of(&fields);
         EventCore::open(attachment, record, options.mode()).map(Event::opened)

@@ -36,15 +36,26 @@
 //! an unfinished signal is, and completes a dead process's with the failure mark
 //! ([`Slot::bury`]).
 //!
+//! # Devices
+//! A device writes the upper half of a word, and waits for the upper half of a word, and nothing
+//! else ([`device`]). So a wait of a device for a number that nobody has taken is noted in
+//! `armed`: signals at once write the words then. A device waits before it writes until the word
+//! has reached the number before. It wakes nobody: `marks` says so, and who sleeps on such an
+//! event sleeps in short steps. And the device of a process that was killed goes on for a moment,
+//! and may take a word back: `settled` tells how far it had been.
+//!
 //! # What this module may use
 //! Atomics, futexes, the clock and the CPU number come from `crate::platform` alone. The model
 //! checker compiles these same files against a platform of its own.
 
+mod device;
+mod nap;
 mod recovery;
 mod signal;
 mod slot;
 mod wait;
 
+pub(crate) use device::Arming;
 pub(crate) use recovery::Liveness;
 pub(crate) use signal::{Completion, IssueError, Signalled, Ticket};
 pub(crate) use slot::{FailureReason, Owner, Slot};

@@ -42,10 +42,17 @@ impl Slot {
             let Some((pending, _)) = self.pending(index, word) else {
                 return;
             };
+            // Behind what it had reached: a dead process's device took it back.
+            let settled = self.settled_on(index).filter(|number| *number >= pending);
             let run = self.run_of(pending);
-            let dead = Owner::new(run.owner).is_none_or(|owner| liveness.is_dead(owner));
+            let last = run.last - (run.last - pending) % RING;
+            if settled.is_none()
+                && Owner::new(run.owner).is_some_and(|owner| !liveness.is_dead(owner))
+            {
+                return;
+            }
             // Complete by now: then the run was read from something newer.
-            if !dead || self.load_issued().is_complete() {
+            if self.load_issued().is_complete() {
                 return;
             }
             // Read after the death was certain: from here only other survivors change this word,
@@ -56,13 +63,17 @@ impl Slot {
             if still_pending != pending {
                 continue;
             }
-            let last = run.last - (run.last - pending) % RING;
-            self.record_failure(pending, last, FailureReason::OwnerDied);
-            let failed = u64::from(last as u32) << 32 | FAILED;
+            if settled.is_none() {
+                self.record_failure(pending, last, FailureReason::OwnerDied);
+            }
+            // With the mark, so that everybody looks at what is recorded.
+            let last = settled.unwrap_or(last);
+            let buried = u64::from(last as u32) << 32 | FAILED;
             if word
-                .compare_exchange(current, failed, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(current, buried, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
+                self.settle(last);
                 wake_sleepers(word, current);
             }
         }

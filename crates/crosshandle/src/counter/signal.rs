@@ -96,15 +96,7 @@ impl Slot {
             let current = self.load_issued();
             let latest = current.number();
             let number = value.unwrap_or(latest + 1);
-            if number <= latest {
-                return Err(IssueError::NotAhead(latest));
-            }
-            if number > MAX_NUMBER {
-                return Err(IssueError::Exhausted);
-            }
-            if number - latest > WINDOW {
-                return Err(IssueError::TooFarAhead(latest + WINDOW));
-            }
+            check_step(latest, number)?;
             // Nothing can become unfinished again unless a number is taken, and then moving on
             // from `current` fails.
             if current.is_complete() || self.completed() >= latest {
@@ -116,12 +108,18 @@ impl Slot {
                     return Ok(Signalled::Complete(number));
                 }
             } else if self.take(current, number, owner)? {
-                let first = (latest + 1).max(number.saturating_sub(RING - 1));
-                let tickets = (first..=number).map(|number| Ticket {
-                    number,
-                    previous: last_of_word(number % RING, latest) as u32,
-                });
-                return Ok(Signalled::Submitted(tickets.collect()));
+                return Ok(Signalled::Submitted(tickets(latest, number)));
+            }
+        }
+    }
+
+    /// Takes all numbers up to `value` for signals that complete later.
+    pub(crate) fn issue_up_to(&self, owner: Owner, value: u64) -> Result<Vec<Ticket>, IssueError> {
+        loop {
+            let current = self.load_issued();
+            check_step(current.number(), value)?;
+            if self.take(current, value, owner)? {
+                return Ok(tickets(current.number(), value));
             }
         }
     }
@@ -148,13 +146,17 @@ impl Slot {
     }
 
     /// Brings the words that somebody sleeps on up to `issued`, and wakes who has waited enough.
+    /// A device leaves no trace in the word that it waits on; for its sake all are brought up.
     #[cold]
     fn wake_watchers(&self) {
+        // After the mark in `issued` was seen, and before it whoever set it wrote this.
+        let is_armed = self.armed.load(Ordering::SeqCst) != 0;
         loop {
             let current = self.load_issued();
-            let mut left = false;
+            let mut left = is_armed && self.armed.load(Ordering::SeqCst) > current.number();
             for (index, word) in self.words.iter().enumerate() {
-                left |= current.is_complete() && self.catch_up(index as u64, word, current, true);
+                left |=
+                    current.is_complete() && self.catch_up(index as u64, word, current, !is_armed);
             }
             // While numbers are pending, their completions do the waking; the mark stays for the
             // numbers after them.
@@ -174,7 +176,13 @@ impl Slot {
 
     /// Moves a word up to `issued`, of which all is complete, and wakes its sleepers. With
     /// `slept_on_only` a word without sleepers stays behind. Whether sleepers are left.
-    fn catch_up(&self, index: u64, word: &AtomicU64, issued: Issued, slept_on_only: bool) -> bool {
+    pub(super) fn catch_up(
+        &self,
+        index: u64,
+        word: &AtomicU64,
+        issued: Issued,
+        slept_on_only: bool,
+    ) -> bool {
         let last = last_of_word(index, issued.number()) as u32;
         let mut current = word.load(Ordering::SeqCst);
         loop {
@@ -221,6 +229,7 @@ impl Slot {
     fn take(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
+            self.settle_up_to(current.number());
         } else {
             let limit = self.completed() + WINDOW;
             if number > limit {
@@ -295,6 +304,7 @@ impl Slot {
                 Ok(old) => {
                     self.note_cpu();
                     wake_sleepers(word, old);
+                    self.settle(ticket.number);
                     return Completion::Done;
                 }
                 Err(seen) => current = seen,
@@ -327,6 +337,30 @@ impl Slot {
             self.signaller_cpu.store(cpu, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether `issued` may go from `latest` to `number` in one step.
+fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
+    if number <= latest {
+        return Err(IssueError::NotAhead(latest));
+    }
+    if number > MAX_NUMBER {
+        return Err(IssueError::Exhausted);
+    }
+    if number - latest > WINDOW {
+        return Err(IssueError::TooFarAhead(latest + WINDOW));
+    }
+    Ok(())
+}
+
+/// What completes all numbers from `latest` on up to `number`: one ticket a word.
+fn tickets(latest: u64, number: u64) -> Vec<Ticket> {
+    let first = (latest + 1).max(number.saturating_sub(RING - 1));
+    let ticket = |number| Ticket {
+        number,
+        previous: last_of_word(number % RING, latest) as u32,
+    };
+    (first..=number).map(ticket).collect()
 }
 
 /// Why a signal cannot complete on `word`, which does not stand at the number before.

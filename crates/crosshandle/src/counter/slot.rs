@@ -20,6 +20,11 @@ pub(super) const MAX_NUMBER: u64 = (1 << (64 - NUMBER_SHIFT)) - 1;
 /// and a few numbers more, and only lower halves within 2³¹ of each other compare rightly.
 pub(super) const WINDOW: u64 = 1 << 29;
 
+/// Set in `marks` once a device signals the event.
+pub(super) const DEVICE_SIGNALS: u32 = 1;
+/// Set in `marks` once a command that calls the host signals the event.
+pub(super) const MAY_FAIL: u32 = 1 << 1;
+
 /// Set in a completion word whose signal failed; `failed_*` says which and why.
 pub(super) const FAILED: u64 = 1 << 31;
 /// The part of a completion word that counts sleepers.
@@ -117,13 +122,18 @@ pub(crate) struct Slot {
     /// The CPU that signalled last, plus one. On a line of its own, rewritten only when the
     /// signaller migrates.
     pub(super) signaller_cpu: AtomicU32,
-    _line_1: [u32; 15],
+    /// What else there is to know of who signals. Bits are only ever set.
+    pub(super) marks: AtomicU32,
+    /// For each word a number that it has reached for certain, if devices signal the event: see
+    /// [`settle`](Slot::settle).
+    pub(super) settled: [AtomicU64; RING as usize],
 
     /// For each word the last range of failed signals: first number, then last number and reason.
     /// Both only grow, so that a survivor that comes late undoes nothing. A failure behind a
     /// success starts a new range, and the one before is forgotten.
     pub(super) failed_from: [AtomicU64; RING as usize],
-    _line_2: u64,
+    /// The greatest number that a device was told to wait for before anybody took it.
+    pub(super) armed: AtomicU64,
     pub(super) failed_to: [AtomicU64; RING as usize],
     _line_3: u64,
 
@@ -140,9 +150,10 @@ impl Slot {
             issued: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             signaller_cpu: AtomicU32::new(0),
-            _line_1: [0; 15],
+            marks: AtomicU32::new(0),
+            settled: std::array::from_fn(|_| AtomicU64::new(0)),
             failed_from: std::array::from_fn(|_| AtomicU64::new(0)),
-            _line_2: 0,
+            armed: AtomicU64::new(0),
             failed_to: std::array::from_fn(|_| AtomicU64::new(0)),
             _line_3: 0,
             runs: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -160,8 +171,11 @@ impl Slot {
             word.store(u64::from(before as u32) << 32, Ordering::Relaxed);
         }
         self.signaller_cpu.store(0, Ordering::Relaxed);
-        for failure in self.failed_from.iter().chain(&self.failed_to) {
-            failure.store(0, Ordering::Relaxed);
+        self.marks.store(0, Ordering::Relaxed);
+        self.armed.store(0, Ordering::Relaxed);
+        let records = self.failed_from.iter().chain(&self.failed_to);
+        for record in records.chain(&self.settled) {
+            record.store(0, Ordering::Relaxed);
         }
         for run in &self.runs {
             run.store(0, Ordering::Relaxed);

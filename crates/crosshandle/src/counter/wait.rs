@@ -1,5 +1,6 @@
 //! Waiting for signals: look, spin a little, sleep.
 
+use super::nap::Naps;
 use super::recovery::Liveness;
 use super::slot::{
     FAILED, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached, sequence,
@@ -11,8 +12,6 @@ use std::time::Duration;
 const SPIN: Duration = Duration::from_micros(50);
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
-/// The longest sleep before a waiter makes sure that the process it waits for still lives.
-const LIVENESS_INTERVAL: Duration = Duration::from_millis(40);
 
 /// Where a signal stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,18 +136,20 @@ impl Slot {
         {
             return result;
         }
+        let mut naps = Naps::until(deadline);
         loop {
-            let Some(nap) = nap_until(deadline) else {
+            let in_steps = self.is_device_signalled();
+            let Some(nap) = naps.next(in_steps) else {
                 return Err(WaitError::TimedOut);
             };
             if let Some(before) = target.register() {
                 // A notice that came before there was a sleeper woke nobody.
                 let never_comes = liveness.is_known_abandoned() && number > self.issued();
-                if !never_comes {
-                    platform::sleep(target.word(), before, nap);
+                if !never_comes && self.is_device_signalled() == in_steps {
+                    platform::sleep(target.word(), before, nap.limit);
                 }
                 target.deregister(before);
-                if target.settled().is_none() {
+                if (nap.is_check_due || never_comes) && target.settled().is_none() {
                     target.check_liveness()?;
                 }
             }
@@ -288,6 +289,8 @@ pub(crate) fn wait_any(
     let may_spin = mode == WaitMode::Spin && platform::MAY_SPIN && targets.iter().all(elsewhere);
     let mut spin_end = may_spin.then(|| Instant::now() + SPIN);
     let mut words = Vec::with_capacity(targets.len() + 1);
+    let device = |target: &Target<'_>| target.slot.is_device_signalled();
+    let mut naps = Naps::until(deadline);
     loop {
         for (index, target) in targets.iter().enumerate() {
             if let Some(result) = target.settled() {
@@ -297,7 +300,8 @@ pub(crate) fn wait_any(
         if interrupt.is_some_and(Interrupt::has_come) {
             return None;
         }
-        let Some(nap) = nap_until(deadline) else {
+        let in_steps = targets.iter().any(device);
+        let Some(nap) = naps.next(in_steps) else {
             return Some((0, Err(WaitError::TimedOut)));
         };
         if let Some(end) = spin_end {
@@ -312,15 +316,16 @@ pub(crate) fn wait_any(
                 .map_while(|target| Some((target.word(), target.register()?))),
         );
         let registered = words.len();
-        if registered == targets.len() {
+        if registered == targets.len() && targets.iter().any(device) == in_steps {
             words.extend(interrupt.map(|interrupt| (interrupt.word, interrupt.expected)));
-            platform::sleep_any(&words, nap);
+            platform::sleep_any(&words, nap.limit);
         }
         for (target, (_, before)) in targets.iter().zip(&words[..registered]) {
             target.deregister(*before);
         }
         for (index, target) in targets.iter().enumerate() {
-            if target.settled().is_none()
+            if nap.is_check_due
+                && target.settled().is_none()
                 && let Err(error) = target.check_liveness()
             {
                 return Some((index, Err(error)));
@@ -333,13 +338,4 @@ impl Interrupt<'_> {
     fn has_come(self) -> bool {
         sequence(self.word.load(Ordering::Acquire)) != self.expected
     }
-}
-
-/// How long to sleep now: until the deadline or the next look at the peer. `None`: it has passed.
-fn nap_until(deadline: Option<Instant>) -> Option<Duration> {
-    let Some(deadline) = deadline else {
-        return Some(LIVENESS_INTERVAL);
-    };
-    let left = deadline.saturating_duration_since(Instant::now());
-    (!left.is_zero()).then(|| left.min(LIVENESS_INTERVAL))
 }

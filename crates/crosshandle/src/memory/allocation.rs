@@ -125,6 +125,7 @@ impl Allocation {
             return Ok(record);
         }
         let memory: Arc<dyn Shared> = Arc::clone(&self.block().segment.memory) as _;
+        memory.prepare()?;
         self.core.exporter().export_at(place, &memory, access)
     }
 }

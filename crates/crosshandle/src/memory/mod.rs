@@ -64,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Where it starts: a device address, and on the host device a pointer.
+    /// Where it starts: a device address, and a pointer where the host can access the memory.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start().pointer().as_ptr()
@@ -239,7 +239,8 @@ pub struct MemoryRange {
 
 impl MemoryRange {
     /// Memory that this crate knows nothing of, or a mapped part of a
-    /// [`VirtualRange`](crate::VirtualRange).
+    /// [`VirtualRange`](crate::VirtualRange). A copy between a device and host memory that its
+    /// driver doesn't know either may hold up whoever submits it until it is the command's turn.
     ///
     /// # Safety
     /// From the submission of any command that uses the range until that command is done, `len`

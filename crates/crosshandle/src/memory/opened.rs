@@ -20,7 +20,7 @@ pub(crate) struct Opened {
 impl Opened {
     #[inline]
     pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
-        core.check(fields, access)?;
+        core.check_memory(fields, access)?;
         let imported = core.imported(fields, access)?;
         let available = imported.memory.len() as u64;
         // The handle was checked against its own claim, this is what is really mapped.

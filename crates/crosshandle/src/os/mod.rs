@@ -1,6 +1,7 @@
 //! The operating system, thin and safe: one topic a module.
 
 pub(crate) mod address;
+pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod keeper;
 pub(crate) mod lock;

@@ -1,6 +1,6 @@
 //! Memory carved from segments: the same for every backend and every kind of memory.
 //!
-//! Small allocations share segments of 64 MiB, in blocks of a few dozen sizes; a large one has a
+//! Small allocations share segments of some 64 MiB, in blocks of a few dozen sizes; a large one has a
 //! segment of its own. What is freed and was never exported goes on a list and comes back without
 //! a system call; what was exported comes back when no importer has it open (`sharing` decides).
 //!
@@ -23,8 +23,6 @@ use crate::os::mapping::HUGE_PAGE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes in a segment that allocations share.
-const SEGMENT: usize = 64 << 20;
 /// Blocks from this size on get huge pages when they are carved.
 const EAGER: usize = 256 << 10;
 /// Bytes of freed large segments that are kept for reuse at most, and in one at most.
@@ -89,7 +87,7 @@ impl PoolOptions {
         Self {
             sharing,
             huge_pages,
-            first_segment: SEGMENT,
+            first_segment: usize::MAX,
             largest_kept: KEPT_EACH,
         }
     }
@@ -290,7 +288,8 @@ impl<T> Pool<T> {
     /// The length of a new shared segment, after one of `before` bytes: twice as long.
     fn next_segment(&self, before: usize, wanted: usize, least: usize) -> Result<usize> {
         let len = (2 * before)
-            .clamp(self.options.first_segment, SEGMENT)
+            .max(self.options.first_segment)
+            .min(self.backend.shared_segment(self.kind))
             .max(wanted);
         let Some(usage) = &self.usage else {
             return Ok(len);

@@ -1,6 +1,7 @@
 //! The arena: what a context shares with every importer, in one memfd.
 
 use super::holding;
+use super::pins::{Pinner, Pins};
 use crate::counter::{Liveness, Owner, Slot};
 use crate::error::{Error, Result};
 use crate::os::keeper::{Keeper, Proof};
@@ -9,6 +10,7 @@ use crate::os::{lock, memfd};
 use rustix::io::Errno;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +26,8 @@ const LEN: usize = SLOTS_AT + MAX_RECORDS as usize * size_of::<Slot>();
 const LOCKS_AT: u64 = 1 << 40;
 
 const _: () = assert!(SLOTS_AT.is_multiple_of(align_of::<Slot>()));
+// Three pairs of cache lines; the first line has all that a signal touches.
+const _: () = assert!(size_of::<Slot>() == 384);
 
 #[repr(C)]
 struct Header {
@@ -40,6 +44,8 @@ struct Entry {
 
 /// A mapped arena, the exporter's own or an importer's view of it.
 pub(crate) struct Arena {
+    /// Before the mapping, so that it is dropped first.
+    pins: Pins,
     mapping: Mapping,
     file: Arc<OwnedFd>,
     /// That this process lives, once others rely on it.
@@ -74,6 +80,7 @@ impl Arena {
             .map_err(Error::memory("mapping an arena", LEN))?;
         mapping.exclude_from_dumps();
         Ok(Self {
+            pins: Pins::default(),
             mapping,
             file: Arc::new(file),
             proof: Mutex::default(),
@@ -119,6 +126,15 @@ impl Arena {
                 .add(SLOTS_AT + record as usize * size_of::<Slot>())
                 .cast()
         }
+    }
+
+    /// Lets the devices of `pinner` access one of the slots, until the arena is dropped.
+    pub(super) fn pin(&self, slot: &Slot, pinner: &dyn Pinner) -> Result<()> {
+        let (start, len) = (self.mapping.start(), self.mapping.len());
+        let offset = ptr::from_ref(slot).addr() - start.addr().get();
+        assert!(offset < len, "a slot of this arena");
+        // SAFETY: the mapping, of whole pages, is dropped after the pins.
+        unsafe { self.pins.pin(pinner, start, len, offset) }
     }
 
     /// Puts a record to use, for an event or for memory. The exporter only.

@@ -5,7 +5,7 @@
 //! signal. It is rare: eight signals of one event must be unfinished at once.
 
 use super::event::EventCore;
-use crate::counter::{Completion, Ticket};
+use crate::counter::{Completion, FailureReason, Ticket};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_micros(500);
 struct Deferred {
     event: Arc<EventCore>,
     ticket: Ticket,
-    succeeded: bool,
+    failure: Option<FailureReason>,
 }
 
 #[derive(Default)]
@@ -30,13 +30,13 @@ static STATE: Mutex<State> = Mutex::new(State {
 });
 static ADDED: Condvar = Condvar::new();
 
-/// Completes a ticket as soon as the signals before it allow.
-pub(super) fn complete_later(event: Arc<EventCore>, ticket: Ticket, succeeded: bool) {
+/// Finishes a ticket as soon as the signals before it allow.
+pub(super) fn finish_later(event: Arc<EventCore>, ticket: Ticket, failure: Option<FailureReason>) {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     state.pending.push(Deferred {
         event,
         ticket,
-        succeeded,
+        failure,
     });
     if !state.has_thread {
         let spawned = std::thread::Builder::new()
@@ -62,7 +62,7 @@ fn run() {
         pending.retain(|late| {
             // The signal before may be that of a process that died.
             late.event.bury();
-            late.event.try_complete(late.ticket, late.succeeded) == Completion::TooEarly
+            late.event.try_finish(late.ticket, late.failure) == Completion::TooEarly
         });
         if !pending.is_empty() {
             std::thread::sleep(INTERVAL);

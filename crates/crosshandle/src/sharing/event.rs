@@ -11,8 +11,8 @@ use crate::counter::{
 };
 use crate::error::{Error, Result};
 use crate::os::process;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An event that this process has, as its creator or by opening a handle.
@@ -26,6 +26,8 @@ pub(crate) struct EventCore {
     profile: Option<Profile>,
     /// The number that this process signalled last: what the next signal starts from, as a rule.
     latest: AtomicU64,
+    /// Backends whose devices can access the slot: a bit for each.
+    pub(super) pinned: AtomicU32,
     /// Why the latest failed command of this process failed, in words.
     failure: Mutex<Option<(u64, Arc<str>)>>,
 }
@@ -43,11 +45,55 @@ pub(crate) struct Profile {
     pub(crate) submitted: AtomicU64,
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
+    /// Present if a device keeps the times of the command that signalled last.
+    device: Mutex<Option<Box<dyn Timestamps>>>,
+}
+
+/// Times that a device keeps of a command.
+pub(crate) trait Timestamps: Send + Sync {
+    /// When it started and ended, in nanoseconds of the monotonic clock (0: it hasn't).
+    fn read(&self) -> (u64, u64);
 }
 
 impl Profile {
     pub(crate) fn stamp(place: &AtomicU64) {
         place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
+    }
+
+    /// A command of a device's queue is submitted.
+    pub(crate) fn restart(&self) {
+        *self.device() = None;
+        Self::stamp(&self.submitted);
+        self.started.store(0, Ordering::Relaxed);
+        self.ended.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the times of that command from the device.
+    pub(crate) fn follow(&self, device: Box<dyn Timestamps>) {
+        *self.device() = Some(device);
+    }
+
+    fn device(&self) -> MutexGuard<'_, Option<Box<dyn Timestamps>>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the command was submitted, started and ended.
+    pub(crate) fn times(&self) -> (u64, u64, u64) {
+        let mut device = self.device();
+        if let Some(times) = &*device {
+            let (started, ended) = times.read();
+            self.started.store(started, Ordering::Relaxed);
+            self.ended.store(ended, Ordering::Relaxed);
+            if ended != 0 {
+                *device = None;
+            }
+        }
+        let read = |place: &AtomicU64| place.load(Ordering::Acquire);
+        (
+            read(&self.submitted),
+            read(&self.started),
+            read(&self.ended),
+        )
     }
 }
 
@@ -65,6 +111,7 @@ impl EventCore {
             exported: AtomicBool::new(false),
             profile: profiling.then(Profile::default),
             latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
             failure: Mutex::default(),
         }))
     }
@@ -82,6 +129,7 @@ impl EventCore {
             exported: AtomicBool::new(false),
             profile: None,
             latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
             failure: Mutex::default(),
         }))
     }
@@ -115,7 +163,7 @@ impl EventCore {
         }
     }
 
-    fn arena(&self) -> &Arena {
+    pub(super) fn arena(&self) -> &Arena {
         match &self.home {
             Home::Created(exporter) => exporter.arena(),
             Home::Opened(attachment) => attachment.arena(),
@@ -123,18 +171,18 @@ impl EventCore {
     }
 
     #[inline]
-    fn slot(&self) -> &Slot {
+    pub(super) fn slot(&self) -> &Slot {
         self.arena().slot(self.record.index)
     }
 
-    fn owner(&self) -> Owner {
+    pub(super) fn owner(&self) -> Owner {
         match &self.home {
             Home::Created(_) => Owner::EXPORTER,
             Home::Opened(attachment) => attachment.owner(),
         }
     }
 
-    fn liveness(&self) -> &dyn Liveness {
+    pub(super) fn liveness(&self) -> &dyn Liveness {
         match &self.home {
             Home::Created(exporter) => &**exporter,
             Home::Opened(attachment) => &**attachment,
@@ -186,16 +234,21 @@ impl EventCore {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
             *failure = Some((ticket.number, Arc::clone(message)));
         }
-        if self.try_complete(ticket, result.is_ok()) == Completion::TooEarly {
-            deferred::complete_later(Arc::clone(self), ticket, result.is_ok());
+        let failure = result.err().map(|_| FailureReason::CommandFailed);
+        self.finish(ticket, failure);
+    }
+
+    /// The same without words.
+    pub(super) fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
+        if self.try_finish(ticket, failure) == Completion::TooEarly {
+            deferred::finish_later(Arc::clone(self), ticket, failure);
         }
     }
 
-    pub(super) fn try_complete(&self, ticket: Ticket, succeeded: bool) -> Completion {
-        if succeeded {
-            self.slot().complete(ticket)
-        } else {
-            self.slot().fail(ticket, FailureReason::CommandFailed)
+    pub(super) fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+        match failure {
+            None => self.slot().complete(ticket),
+            Some(reason) => self.slot().fail(ticket, reason),
         }
     }
 

@@ -13,13 +13,16 @@
 mod arena;
 mod attachment;
 mod deferred;
+mod device;
 mod event;
 mod exporter;
 mod holding;
 mod ledger;
+mod pins;
 mod record;
 
 pub(crate) use attachment::{Attachment, Origin};
-pub(crate) use event::{EventCore, Profile};
+pub(crate) use event::{EventCore, Profile, Timestamps};
 pub(crate) use exporter::Exporter;
+pub(crate) use pins::{Pin, Pinner};
 pub(crate) use record::{Keep, Record, RecordCell, Shared};

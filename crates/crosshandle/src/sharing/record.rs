@@ -10,11 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that can be shared: something with a descriptor.
-pub(crate) trait Shared: Send + Sync {
+pub(crate) trait Shared: Any + Send + Sync {
     /// Bytes behind the descriptor.
     fn len(&self) -> usize;
 
-    /// A descriptor that allows this access and no more.
+    /// Does now what [`descriptor`](Self::descriptor) must not fail at once a handle was given
+    /// away.
+    fn prepare(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// A descriptor that allows this access and no more, as far as the driver knows limits.
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
 }
 

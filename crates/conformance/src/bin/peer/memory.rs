@@ -3,10 +3,15 @@
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
 use crosshandle::handle::HANDLE_SIZE;
-use crosshandle::{Access, AllocationOptions, EventHandle, Memory, MemoryHandle, MemoryKind};
+use crosshandle::{
+    Access, AllocationOptions, Command, Context, EventHandle, Memory, MemoryHandle, MemoryKind,
+    MemoryRange,
+};
 use crosshandle_conformance::{Transfer, pattern};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
@@ -165,7 +170,7 @@ fn add(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `poke NAME OFFSET`: writes a byte through the raw pointer, whatever comes of it.
+/// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, whatever comes of it.
 fn poke(state: &State, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -173,8 +178,23 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
         return Err(Complaint::usage("outside"));
     }
     let place = memory.as_ptr().wrapping_add(offset);
+    if memory.bytes().is_err() {
+        return poke_device(&state.context(request)?, place);
+    }
     // SAFETY: inside memory that stays mapped during the call. If it is mapped read-only, this
     // process ends with SIGSEGV, which is what the test is about.
     unsafe { place.write_volatile(0x5A) };
+    done()
+}
+
+/// The same by a command, for memory that the host cannot access.
+pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
+    let place = NonNull::new(place).ok_or_else(|| Complaint::usage("null"))?;
+    // SAFETY: mapped until the command is done. If it is mapped read-only, the device refuses the
+    // write and this process can use it no more, which is what the test is about.
+    let range = unsafe { MemoryRange::from_raw_parts(place, 1, Access::ReadWrite) };
+    let queue = context.create_queue()?;
+    queue.submit(Command::fill(range, &[0x5A])?)?;
+    queue.finish_timeout(Duration::from_secs(5))?;
     done()
 }

@@ -1,9 +1,10 @@
 //! Commands about physical memory and virtual ranges.
 
+use crate::memory::poke_device;
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
 use crosshandle::{Access, PhysicalMemoryHandle};
-use crosshandle_conformance::pattern;
+use crosshandle_conformance::{Transfer, pattern};
 use std::sync::Arc;
 
 pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
@@ -100,31 +101,30 @@ fn set_access(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `range-write RANGE OFFSET SEED LEN`
+/// `range-write RANGE OFFSET SEED LEN [context=C]`
 fn write(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
-    range.with_bytes(request.parsed(1)?, bytes.len(), |place| {
-        place.write(0, &bytes)
-    })??;
+    let transfer = Transfer::new(&state.context(request)?)?;
+    transfer.write_range(&range, request.parsed(1)?, &bytes)?;
     done()
 }
 
-/// `range-check RANGE OFFSET SEED LEN`
+/// `range-check RANGE OFFSET SEED LEN [context=C]`
 fn check(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
-    let wanted = pattern(request.parsed(2)?, request.parsed(3)?);
-    let mut found = vec![0; wanted.len()];
-    range.with_bytes(request.parsed(1)?, wanted.len(), |place| {
-        place.read(0, &mut found)
-    })??;
-    if found != wanted {
-        return Err(Complaint::usage("other bytes"));
-    }
+    let transfer = Transfer::new(&state.context(request)?)?;
+    transfer.check_range(
+        &range,
+        request.parsed(1)?,
+        request.parsed(2)?,
+        request.parsed(3)?,
+    )?;
     done()
 }
 
-/// `range-poke RANGE OFFSET`: writes a byte through the raw pointer, whatever comes of it.
+/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever comes of
+/// it.
 fn poke(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -132,6 +132,10 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
         return Err(Complaint::usage("nothing is mapped there"));
     }
     let place = range.as_ptr().wrapping_add(offset);
+    let context = state.context(request)?;
+    if !context.device().info().capabilities.host_accessible_memory {
+        return poke_device(&context, place);
+    }
     // SAFETY: inside a range where something is mapped. If that is read-only, this process ends
     // with SIGSEGV, which is what the test is about.
     unsafe { place.write_volatile(0x5A) };

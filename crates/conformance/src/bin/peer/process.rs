@@ -1,7 +1,7 @@
 //! Commands about the process itself.
 
 use crate::request::{Answer, Complaint, Request, done, one};
-use crate::state::State;
+use crate::state::{Object, State};
 use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
 use std::fs;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answe
             done()
         }),
         "limit-files" => limit_files(request),
+        "take-files" => take_files(state, request),
         "undumpable" => process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .map_err(|errno| std::io::Error::from(errno).into())
             .and_then(|()| done()),
@@ -42,6 +43,19 @@ fn limit_files(request: &Request<'_>) -> Answer {
         ..process::getrlimit(Resource::Nofile)
     };
     process::setrlimit(Resource::Nofile, limit).map_err(std::io::Error::from)?;
+    done()
+}
+
+/// `take-files NAME LEFT`: opens files until no more than `LEFT` descriptors are left. They are
+/// closed with the object `NAME`.
+fn take_files(state: &State, request: &Request<'_>) -> Answer {
+    let mut files = Vec::new();
+    while let Ok(file) = fs::File::open("/dev/null") {
+        files.push(file);
+    }
+    let left: usize = request.parsed(1)?;
+    files.truncate(files.len().saturating_sub(left));
+    state.put(request.word(0)?, Object::Files(Arc::new(files)));
     done()
 }
 

@@ -5,6 +5,7 @@ use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue, VirtualRange,
 };
 use std::collections::HashMap;
+use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub(crate) enum Object {
     Range(Arc<VirtualRange>),
     Memories(Arc<Vec<Memory>>),
     Events(Arc<Vec<Event>>),
+    Files(#[expect(dead_code, reason = "it is there to be closed")] Arc<Vec<File>>),
 }
 
 pub(crate) struct State {

@@ -113,3 +113,20 @@ macro_rules! atomic {
 
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
+
+impl AtomicU64 {
+    /// Writes the upper half and leaves the lower one alone, as a device does. No step of any
+    /// process: a device goes its own way.
+    pub(crate) fn write_upper(&self, value: u32) {
+        let write = |word| Some(u64::from(value) << 32 | word & u64::from(u32::MAX));
+        let written = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, write);
+        assert!(written.is_ok());
+    }
+
+    /// Reads the upper half, as a device does.
+    pub(crate) fn read_upper(&self) -> u32 {
+        (self.0.load(Ordering::SeqCst) >> 32) as u32
+    }
+}

@@ -14,7 +14,9 @@ pub(crate) use atomics::{AtomicU32, AtomicU64};
 pub(crate) use chance::{one_in, pick};
 pub(crate) use clock::Instant;
 pub(crate) use fate::live_for;
-pub(crate) use futex::{naps_end, sleep, sleep_any, wake_all, wakes};
+pub(crate) use futex::{
+    naps, naps_end, naps_end_up_to, sleep, sleep_any, sleepers, wake_all, wakes,
+};
 pub(crate) use std::sync::atomic::Ordering;
 
 /// Whether waiters spin before they sleep: each test program says so at its root.

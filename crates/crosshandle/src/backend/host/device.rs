@@ -8,7 +8,7 @@ use crate::backend::{
     QueueOrder, Segment,
 };
 use crate::error::Result;
-use crate::handle::BackendKind;
+use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::{Access, page_size};
 use crate::sharing::Shared;
 use std::os::fd::OwnedFd;
@@ -52,6 +52,10 @@ struct HostContext;
 impl BackendContext for HostContext {
     fn granularity(&self) -> usize {
         page_size()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == info::uuid()
     }
 
     fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {

@@ -26,9 +26,6 @@ pub(super) fn free_memory() -> Option<u64> {
 
 fn describe() -> DeviceInfo {
     let system = rustix::system::uname();
-    let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(b"xh-host\0");
-    uuid[8..].copy_from_slice(&process::host_identity().to_be_bytes());
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let vendor = value_in(&processor, "vendor_id").or(value_in(&processor, "CPU implementer"));
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -46,7 +43,7 @@ fn describe() -> DeviceInfo {
         driver_version: system.release().to_string_lossy().into_owned(),
         backend: BackendKind::Host,
         index: 0,
-        uuid: DeviceUuid::from_bytes(uuid),
+        uuid: uuid(),
         total_memory,
         max_allocation: total_memory,
         cache_size,
@@ -61,6 +58,8 @@ fn describe() -> DeviceInfo {
             event_sharing: true,
             read_only_memory: true,
             host_accessible_memory: true,
+            partial_mappings: true,
+            late_failures: true,
             unified_memory: true,
             // Drivers of memory controllers are there where these correct errors.
             error_correction: Path::new("/sys/devices/system/edac/mc/mc0").exists(),
@@ -186,6 +185,14 @@ fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim())
     })
+}
+
+/// Its identity: the same in every process until the system is started again.
+pub(super) fn uuid() -> DeviceUuid {
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(b"xh-host\0");
+    uuid[8..].copy_from_slice(&process::host_identity().to_be_bytes());
+    DeviceUuid::from_bytes(uuid)
 }
 
 #[cfg(test)]

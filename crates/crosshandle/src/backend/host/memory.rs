@@ -40,7 +40,7 @@ impl File {
 }
 
 /// Memory mapped in this process.
-pub(super) struct HostSegment {
+pub(in crate::backend) struct HostSegment {
     mapping: Mapping,
     access: Access,
     /// Present in the process that made it. Importers need no descriptor once it is mapped.
@@ -48,7 +48,7 @@ pub(super) struct HostSegment {
 }
 
 impl HostSegment {
-    pub(super) fn create(len: usize) -> Result<Self> {
+    pub(in crate::backend) fn create(len: usize) -> Result<Self> {
         let file = File::create("crosshandle-memory", len)?;
         // What is a multiple of a power of two may be wanted at such an address.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
@@ -61,7 +61,7 @@ impl HostSegment {
         })
     }
 
-    pub(super) fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
+    pub(in crate::backend) fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
         check(file, len)?;
         // For huge pages; an importer was promised no other alignment.
         let align = if len >= HUGE_PAGE {

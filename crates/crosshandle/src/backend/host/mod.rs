@@ -7,3 +7,4 @@ mod queue;
 mod work;
 
 pub(crate) use device::HostBackend;
+pub(in crate::backend) use memory::HostSegment;

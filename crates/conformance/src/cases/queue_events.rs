@@ -1,0 +1,201 @@
+//! What queues do with events: many signals at once, several queues, failures, functions that
+//! wait themselves.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::suite::{Outcome, PASSED};
+use crosshandle::{Command, Context, Error, Event, EventOptions, Queue, QueueOrder};
+use std::sync::Arc;
+use std::time::Instant;
+
+fn events(context: &Context, count: usize) -> Result<Vec<Event>, Error> {
+    (0..count).map(|_| context.create_event()).collect()
+}
+
+/// Holds a queue up until an event is signalled.
+fn hold(queue: &Queue, gate: &Event) -> Result<(), Error> {
+    queue.submit(Command::barrier().after_value(gate, 1))
+}
+
+/// More signals of one event are unfinished than it has words, all of one queue.
+pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let (gate, event) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    let queue = context.create_queue()?;
+    hold(&queue, &gate)?;
+    for number in 1..=30 {
+        queue.signal(&event)?;
+        assert_eq!(event.value(), number);
+    }
+    assert!(!event.try_wait_value(1)?);
+    let waiter = peer.begin_and_sleep("wait-value e 30")?;
+    gate.signal()?;
+    for number in [8, 1, 15, 30, 29] {
+        event.wait_value_timeout(number, DEADLINE)?;
+    }
+    waiter.reply(DEADLINE)?;
+    // And the host goes on from there.
+    assert_eq!(event.signal()?, 31);
+    peer.ask("wait-value e 31 10000")?;
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// Two queues signal one event in turns, and run one after the other.
+pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let event = context.create_event()?;
+    let gates = events(&context, 2)?;
+    let queues = [context.create_queue()?, context.create_queue()?];
+    for (queue, gate) in queues.iter().zip(&gates) {
+        hold(queue, gate)?;
+    }
+    for _ in 0..10 {
+        for queue in &queues {
+            queue.signal(&event)?;
+        }
+    }
+    // The second one's: 2, 4, 6 and no more, since 9 comes after 2, but 8 after 1.
+    gates[1].signal()?;
+    for number in [2, 4, 6] {
+        event.wait_value_timeout(number, DEADLINE)?;
+    }
+    assert!(!event.try_wait_value(1)?, "its queue has not begun");
+    gates[0].signal()?;
+    for number in 1..=20 {
+        event.wait_value_timeout(number, DEADLINE)?;
+    }
+    assert_eq!(event.status().completed, 20);
+    for queue in &queues {
+        queue.finish_timeout(DEADLINE)?;
+    }
+    PASSED
+}
+
+/// Who sleeps already learns of the first signal of a queue.
+pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let event = context.create_event()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
+    let queue = context.create_queue()?;
+    let mut slowest = None;
+    for number in 1..=3 {
+        let waiter = peer.begin_and_sleep(format!("wait-value e {number}"))?;
+        let sent = Instant::now();
+        queue.signal(&event)?;
+        waiter.reply(DEADLINE)?;
+        slowest = slowest.max(Some(sent.elapsed()));
+    }
+    let notes = slowest.map(|time| format!("known after {time:?}"));
+    Ok(Outcome::Passed(notes.unwrap_or_default()))
+}
+
+/// In free order a command that waits holds up none that it waits for, however many wait.
+pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
+    const COUNT: usize = 12;
+    let context = harness.context()?;
+    let memory = context.allocate(4096)?;
+    let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
+    let (gates, done) = (events(&context, COUNT)?, events(&context, COUNT)?);
+    for (index, (gate, done)) in gates.iter().zip(&done).enumerate() {
+        let command = if index % 2 == 0 {
+            Command::call(|| Ok::<_, Error>(()))
+        } else {
+            Command::fill(memory.range(index * 8, 8)?, &[1])?
+        };
+        queue.submit(command.after_value(gate, 1).signal(done))?;
+    }
+    for gate in gates.iter().rev() {
+        let command = Command::fill(memory.range(2048, 8)?, &[2])?;
+        queue.submit(command.signal(gate))?;
+    }
+    for done in &done {
+        done.wait_timeout(DEADLINE)?;
+    }
+    queue.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// A function may wait for other queues, and allocate and free memory of the device.
+pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let other = Arc::new(context.create_queue()?);
+    let (done, inner) = (context.create_event()?, context.create_event()?);
+    let own = context.clone();
+    let function = {
+        let (other, inner) = (Arc::clone(&other), inner.clone());
+        move || -> Result<(), Error> {
+            let memory = own.allocate(10_000)?;
+            other.submit(Command::fill(memory.all(), &[7])?.signal(&inner))?;
+            inner.wait_timeout(DEADLINE)?;
+            let called = own.create_event()?;
+            other.submit(Command::call(|| Ok::<_, Error>(())).signal(&called))?;
+            called.wait_timeout(DEADLINE)
+        }
+    };
+    queue.submit(Command::call(function).signal(&done))?;
+    done.wait_timeout(DEADLINE)?;
+    queue.finish_timeout(DEADLINE)?;
+    assert_eq!((inner.value(), done.value()), (1, 1));
+    PASSED
+}
+
+/// The failure of a function reaches all that comes after it through events, in every process.
+pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let peer = harness.peer()?;
+    let memory = context.allocate(64)?;
+    let (one, two) = (context.create_queue()?, context.create_queue()?);
+    let chain = events(&context, 4)?;
+    let [gate, first, second, third] = &chain[..] else {
+        return Err(Failure::new("four events"));
+    };
+    for (name, event) in [("second", second), ("third", third)] {
+        peer.ask(format!("open-event {name} {}", event.handle()?))?;
+    }
+    peer.ask("queue q")?;
+    hold(&one, gate)?;
+    one.submit(Command::call(|| Err::<(), _>("no ink")).signal(first))?;
+    let fill = Command::fill(memory.all(), &[1])?;
+    two.submit(fill.after(first).signal(second))?;
+    peer.ask("submit q barrier after=second signal=third")?;
+    two.submit(Command::barrier().after(third))?;
+    gate.signal()?;
+    for event in [first, second, third] {
+        let failed = event.wait_timeout(DEADLINE);
+        assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+    }
+    // The last one signals nothing, so its queue tells.
+    let told = two.finish_timeout(DEADLINE);
+    assert!(matches!(told, Err(Error::CommandFailed(_))), "{told:?}");
+    one.finish_timeout(DEADLINE)?;
+    two.finish_timeout(DEADLINE)?;
+    PASSED
+}
+
+/// A command's times are in order, on the clock that the host reads.
+pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let memory = context.allocate(1 << 20)?;
+    let options = EventOptions::new().profiling(true).shareable(false);
+    let event = context.create_event_with(options)?;
+    for round in 0..3 {
+        let command = match round {
+            0 => Command::fill(memory.all(), &[1])?,
+            1 => Command::call(|| Ok::<_, Error>(())),
+            _ => Command::barrier(),
+        };
+        queue.submit(command.signal(&event))?;
+        event.wait_timeout(DEADLINE)?;
+        queue.finish_timeout(DEADLINE)?;
+        let times = event.profile()?;
+        let in_order = times.submitted <= times.started && times.started <= times.ended;
+        assert!(times.submitted > 0 && in_order, "{round}: {times:?}");
+    }
+    PASSED
+}

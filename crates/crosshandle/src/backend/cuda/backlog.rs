@@ -1,0 +1,127 @@
+//! What commands use, kept until a stream is past them.
+//!
+//! Nothing is known of a single command: asking the device to say that one is done costs as much
+//! as a signal. So commands are put together in parts, and the device writes a mark, in memory
+//! that no other process sees, after each.
+
+use std::collections::VecDeque;
+
+/// The weight of commands after which a part ends.
+const PART: u32 = 64;
+
+/// Entries in the order in which they are done.
+pub(super) struct Backlog<T> {
+    entries: VecDeque<T>,
+    /// Ended parts: the mark that the device writes after each, and how many entries it has left.
+    parts: VecDeque<(u32, usize)>,
+    /// Entries after those.
+    open: usize,
+    weight: u32,
+}
+
+impl<T> Backlog<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            parts: VecDeque::new(),
+            open: 0,
+            weight: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds an entry; with a greater weight it is let go of sooner. Whether it is time for a mark.
+    pub(super) fn push(&mut self, entry: T, weight: u32) -> bool {
+        self.entries.push_back(entry);
+        self.open += 1;
+        self.weight += weight;
+        self.weight >= PART
+    }
+
+    /// Ends a part: the device will write `mark` now.
+    pub(super) fn end_part(&mut self, mark: u32) {
+        self.parts.push_back((mark, self.open));
+        self.open = 0;
+        self.weight = 0;
+    }
+
+    /// The next entry that is done, by the mark that the device wrote last.
+    pub(super) fn pop_done(&mut self, written: u32) -> Option<T> {
+        while let Some((mark, left)) = self.parts.front_mut() {
+            if (written.wrapping_sub(*mark) as i32) < 0 {
+                return None;
+            }
+            if *left > 0 {
+                *left -= 1;
+                return self.entries.pop_front();
+            }
+            self.parts.pop_front();
+        }
+        None
+    }
+
+    /// All entries, in order: for when everything is done, or nothing will be.
+    pub(super) fn take_all(&mut self) -> VecDeque<T> {
+        self.parts.clear();
+        self.open = 0;
+        self.weight = 0;
+        std::mem::take(&mut self.entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(backlog: &mut Backlog<u32>, written: u32) -> Vec<u32> {
+        std::iter::from_fn(|| backlog.pop_done(written)).collect()
+    }
+
+    #[test]
+    fn a_part_goes_when_its_mark_is_written() {
+        let mut backlog = Backlog::new();
+        for entry in 0..3 {
+            assert!(!backlog.push(entry, 1));
+        }
+        assert!(done(&mut backlog, 100).is_empty(), "no part has ended");
+        // Around the end of all numbers.
+        backlog.end_part(u32::MAX);
+        backlog.push(3, 1);
+        backlog.end_part(0);
+        backlog.push(4, 1);
+        assert!(done(&mut backlog, u32::MAX - 1).is_empty());
+        assert_eq!(backlog.pop_done(u32::MAX), Some(0));
+        assert_eq!(done(&mut backlog, u32::MAX), [1, 2]);
+        assert_eq!(done(&mut backlog, 0), [3]);
+        assert!(!backlog.is_empty());
+        assert_eq!(backlog.take_all(), [4]);
+        assert!(backlog.is_empty());
+    }
+
+    #[test]
+    fn heavy_commands_end_a_part_sooner() {
+        let mut backlog = Backlog::new();
+        let mut until_mark = |weight| {
+            let count = (1..).find(|entry| backlog.push(*entry, weight));
+            backlog.end_part(1);
+            count.unwrap()
+        };
+        assert_eq!(until_mark(1), PART);
+        assert_eq!(until_mark(PART / 4), 4);
+        assert_eq!(until_mark(PART), 1);
+    }
+
+    #[test]
+    fn empty_parts_do_no_harm() {
+        let mut backlog = Backlog::new();
+        backlog.end_part(1);
+        backlog.end_part(2);
+        backlog.push(7, 1);
+        backlog.end_part(3);
+        assert!(done(&mut backlog, 2).is_empty());
+        assert_eq!(done(&mut backlog, 3), [7]);
+    }
+}

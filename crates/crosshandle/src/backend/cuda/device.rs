@@ -1,0 +1,226 @@
+//! The GPUs, and contexts on them.
+
+use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::info;
+use super::memory::{self, CudaPhysical};
+use super::queue;
+use super::range::CudaRange;
+use crate::backend::{
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
+    QueueOrder, Segment,
+};
+use crate::error::{Error, Result};
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::os::mapping::Access;
+use crate::os::process;
+use crate::sharing::Shared;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// The driver's devices.
+pub(crate) struct CudaBackend;
+
+impl Backend for CudaBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
+        let gpus = gpus().unwrap_or_default();
+        gpus.iter()
+            .map(|gpu| Arc::clone(gpu) as Arc<dyn BackendDevice>)
+            .collect()
+    }
+
+    fn status(&self) -> std::result::Result<String, String> {
+        let gpus = gpus()?;
+        let driver = Driver::get()?;
+        Ok(format!(
+            "the NVIDIA driver for CUDA {}, {} device(s)",
+            driver.version(),
+            gpus.len()
+        ))
+    }
+}
+
+/// All GPUs, found with the first call.
+fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
+    static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
+    let gpus = GPUS.get_or_init(|| {
+        let driver = Driver::get()?;
+        let devices = driver.devices().map_err(|error| error.to_string())?;
+        devices
+            .into_iter()
+            .enumerate()
+            .map(|(index, handle)| Gpu::new(driver, handle, index).map(Arc::new))
+            .collect::<Result<_>>()
+            .map_err(|error| error.to_string())
+    });
+    gpus.as_deref().map_err(|reason| &**reason)
+}
+
+/// The first GPU, for tests.
+#[cfg(test)]
+pub(super) fn first_gpu() -> Option<Arc<Gpu>> {
+    gpus().ok()?.first().cloned()
+}
+
+/// A device.
+pub(super) struct Gpu {
+    driver: &'static Driver,
+    handle: DeviceHandle,
+    info: DeviceInfo,
+    /// The device's primary context. Retained when it is first needed, and never released: other
+    /// libraries in this process use the same one, and making it takes a good part of a second.
+    primary: OnceLock<ContextHandle>,
+}
+
+impl Gpu {
+    fn new(driver: &'static Driver, handle: DeviceHandle, index: usize) -> Result<Self> {
+        Ok(Self {
+            driver,
+            handle,
+            info: info::describe(driver, handle, index)?,
+            primary: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    pub(super) fn handle(&self) -> DeviceHandle {
+        self.handle
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Makes the device's context the calling thread's current one while the result lives; the
+    /// caller's own comes back after it. Every call of the driver below needs that.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<Current> {
+        match self.primary.get() {
+            Some(primary) => self.driver.enter(*primary),
+            None => self.enter_first(),
+        }
+    }
+
+    /// Whether its context is the calling thread's.
+    #[cfg(test)]
+    pub(super) fn is_current(&self) -> Result<bool> {
+        let primary = self.primary.get();
+        primary.map_or(Ok(false), |primary| self.driver.is_current(*primary))
+    }
+
+    #[cold]
+    fn enter_first(&self) -> Result<Current> {
+        // Two threads may do it at once: both get the same context, retained once too often.
+        let primary = self.driver.retain_primary_context(self.handle)?;
+        self.driver.enter(*self.primary.get_or_init(|| primary))
+    }
+
+    /// Other devices whose memory this one can map. What the driver can't say it can't reach.
+    fn peers(&self) -> Vec<DeviceUuid> {
+        let reaches = |peer: &Gpu| {
+            let can = self.driver.can_access_peer(self.handle, peer.handle);
+            peer.handle != self.handle && can.unwrap_or(false)
+        };
+        let all = gpus().unwrap_or_default().iter();
+        all.filter(|peer| reaches(peer))
+            .map(|peer| peer.info.uuid)
+            .collect()
+    }
+
+    /// Runs something with the context current, for a `drop`: not at all in a forked child, which
+    /// must not call the driver.
+    pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
+        if process::is_forked() {
+            return;
+        }
+        let released = match self.enter() {
+            Ok(_current) => release(self.driver),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = released {
+            tracing::warn!(%error, what, "could not release");
+        }
+    }
+}
+
+impl BackendDevice for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        let _current = self.enter().ok()?;
+        self.driver.free_memory().ok()
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        // So that a device that doesn't work is found out here.
+        drop(gpu.enter()?);
+        Ok(Arc::new(CudaContext {
+            gpu: Arc::clone(gpu),
+            peers: gpu.peers(),
+        }))
+    }
+}
+
+/// What allocates, maps and queues on one GPU.
+pub(super) struct CudaContext {
+    gpu: Arc<Gpu>,
+    /// Other devices whose memory this one can map.
+    peers: Vec<DeviceUuid>,
+}
+
+impl BackendContext for CudaContext {
+    fn granularity(&self) -> usize {
+        self.gpu.info.granularity
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.gpu.info.uuid || self.peers.contains(&device)
+    }
+
+    fn shared_segment(&self, kind: MemoryKind) -> usize {
+        match kind {
+            MemoryKind::Device => 64 << 20,
+            // Pinned as a whole, which takes time and memory at once.
+            MemoryKind::Host | MemoryKind::Shared => 16 << 20,
+        }
+    }
+
+    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+        memory::create(&self.gpu, kind, len)
+    }
+
+    fn import_segment(
+        &self,
+        file: Arc<OwnedFd>,
+        len: usize,
+        access: Access,
+    ) -> Result<Arc<dyn Segment>> {
+        memory::import(&self.gpu, &file, len, access)
+    }
+
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(CudaPhysical::create(&self.gpu, len)?))
+    }
+
+    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(CudaPhysical::import(&self.gpu, &file, len)?))
+    }
+
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+        Ok(Box::new(CudaRange::reserve(&self.gpu, wish, len, align)?))
+    }
+
+    fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
+        queue::create(&self.gpu, order)
+    }
+}

@@ -1,0 +1,71 @@
+//! Commands as a queue keeps them.
+
+use super::call::{self, Job, Worker, text_of};
+use super::work::Extra;
+use crate::backend::{Point, Submission, Work};
+use crate::counter::Ticket;
+use crate::error::{Error, Result};
+use crate::sharing::EventCore;
+use std::sync::Arc;
+
+/// A command under way, with all that it uses.
+#[derive(Default)]
+pub(super) struct Entry {
+    /// The event that the device signals, and what it writes.
+    pub(super) signal: Option<Arc<EventCore>>,
+    pub(super) ticket: Option<Ticket>,
+    pub(super) _waits: Vec<Point>,
+    /// What else it uses: most commands only signal and wait.
+    pub(super) used: Option<Box<Used>>,
+}
+
+/// What a command uses that does something.
+pub(super) struct Used {
+    pub(super) work: Work,
+    pub(super) extra: Extra,
+    /// What signals instead of the device.
+    pub(super) job: Option<Arc<Job>>,
+}
+
+impl Used {
+    pub(super) fn new(work: Work) -> Self {
+        Self {
+            work,
+            extra: Extra::None,
+            job: None,
+        }
+    }
+}
+
+impl Entry {
+    /// It is done.
+    pub(super) fn settle(self) {
+        if let (Some(event), Some(ticket)) = (self.signal, self.ticket) {
+            event.settle(ticket.number);
+        }
+    }
+
+    /// It never will be.
+    pub(super) fn fail(&self, error: &Error) {
+        if let Some(job) = self.used.as_ref().and_then(|used| used.job.as_ref()) {
+            job.cancel(error);
+        }
+        // What the device wrote before it stopped stays written.
+        if let (Some(event), Some(ticket)) = (&self.signal, self.ticket) {
+            event.complete(ticket, Err(text_of(error.clone())));
+        }
+    }
+}
+
+/// Ends a command without running it.
+pub(super) fn skip(submission: Submission, error: Error, worker: &Worker) -> Result<()> {
+    call::discard(submission.work);
+    match submission.signal {
+        Some(event) => {
+            let ticket = event.issue()?;
+            event.complete(ticket, Err(text_of(error)));
+        }
+        None => worker.note(error),
+    }
+    Ok(())
+}

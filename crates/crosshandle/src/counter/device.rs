@@ -1,0 +1,155 @@
+//! What devices need of an event.
+//!
+//! A device knows one operation each way: it writes the upper half of a word, and it waits until
+//! the upper half of a word has reached a number. So whoever submits for it must see to the rest:
+//! that the word is written at all ([`Slot::arm`]), that signals of one word are written in order
+//! ([`Slot::is_turn`]), and that waiters know that nobody wakes them ([`Slot::mark_device`]).
+
+use super::recovery::Liveness;
+use super::signal::{Ticket, wake_sleepers};
+use super::slot::{
+    DEVICE_SIGNALS, Issued, MAY_FAIL, RING, Slot, WATCHED, at_number, reached, sequence,
+};
+use super::wait::Outcome;
+use crate::platform::{AtomicU64, Ordering};
+
+/// How far ahead of its word a number may be that a device waits for. It compares lower halves,
+/// which tell apart only numbers within 2³¹ of each other.
+const REACH: i64 = 1 << 30;
+
+/// What there is for a device to wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arming {
+    /// The signal is finished: nothing.
+    Finished,
+    /// The signal's word reaches its number when it finishes.
+    Armed,
+    /// The signal is more than 2³⁰ ahead, which a device would take for the past.
+    TooFarAhead,
+}
+
+impl Slot {
+    /// The word of a signal. Devices use its upper half alone.
+    pub(crate) fn word_of(&self, number: u64) -> &AtomicU64 {
+        self.word(number)
+    }
+
+    /// Makes sure that a signal's word reaches its number when it finishes: a signal at once
+    /// writes the words only if it knows that somebody looks at them.
+    pub(crate) fn arm(&self, number: u64) -> Arming {
+        let index = number % RING;
+        let word = self.word(number);
+        loop {
+            let issued = self.load_issued();
+            if number <= issued.number() {
+                // Words are exact for what is pending.
+                return match self.outcome(number) {
+                    Outcome::Pending => Arming::Armed,
+                    Outcome::Complete | Outcome::Failed(_) => Arming::Finished,
+                };
+            }
+            if issued.is_complete() {
+                self.catch_up(index, word, issued, false);
+            }
+            let at = at_number(word.load(Ordering::Acquire), issued.number());
+            if number as i64 - at > REACH {
+                return Arming::TooFarAhead;
+            }
+            // In this order: whoever finds the mark finds the number. Whoever took it away
+            // before this finds neither, but puts the mark back if it finds the number.
+            self.armed.fetch_max(number, Ordering::SeqCst);
+            let before = Issued(self.issued.fetch_or(WATCHED, Ordering::SeqCst));
+            if number > before.number() {
+                return Arming::Armed;
+            }
+        }
+    }
+
+    /// Does what somebody left undone for a device that waits for `number`: failing the signal of
+    /// a dead process, or writing the word of a signal at once before being killed or stopped. To
+    /// be called now and then while the device waits.
+    pub(crate) fn assist(&self, number: u64, liveness: &dyn Liveness) {
+        let issued = self.load_issued();
+        if number > issued.number() {
+            return;
+        }
+        if issued.is_complete() {
+            self.catch_up(number % RING, self.word(number), issued, false);
+        } else {
+            self.bury_word(number % RING, liveness);
+        }
+    }
+
+    /// Remembers that a signal has finished, whatever its word will say, if devices signal the
+    /// event. The device of a process that was killed goes on for some milliseconds, and may still
+    /// write what others have taken for dead and gone past; its word goes back then. To be called
+    /// for a device's signal when its queue finds it done; all other ways to finish do it
+    /// themselves.
+    #[inline]
+    pub(crate) fn settle(&self, number: u64) {
+        if self.is_device_signalled() {
+            self.settled[(number % RING) as usize].fetch_max(number, Ordering::AcqRel);
+        }
+    }
+
+    /// The same for everything up to `latest`.
+    pub(super) fn settle_up_to(&self, latest: u64) {
+        if self.is_device_signalled() {
+            for number in (latest + 1).saturating_sub(RING)..=latest {
+                self.settle(number);
+            }
+        }
+    }
+
+    /// A number of a word that has finished for certain, and that can be.
+    pub(super) fn settled_on(&self, index: u64) -> Option<u64> {
+        let number = self.settled[index as usize].load(Ordering::Acquire);
+        (number != 0 && number <= self.issued()).then_some(number)
+    }
+
+    /// Whether a signal may be written now. Otherwise its writer must first wait until the word
+    /// has reached `ticket.previous`.
+    pub(crate) fn is_turn(&self, ticket: Ticket) -> bool {
+        let word = self.word(ticket.number).load(Ordering::Acquire);
+        reached(sequence(word), u64::from(ticket.previous))
+    }
+
+    /// Lets waiters know, before the first such signal is submitted, that devices signal this
+    /// event: a device wakes nobody.
+    #[inline]
+    pub(crate) fn mark_device(&self) {
+        if self.marks.load(Ordering::Relaxed) & DEVICE_SIGNALS == 0 {
+            self.mark_device_first();
+        }
+    }
+
+    #[cold]
+    fn mark_device_first(&self) {
+        // Sequentially consistent with a sleeper that counts itself and then looks for the mark:
+        // whoever doesn't see it is woken here, to see it then.
+        self.marks.fetch_or(DEVICE_SIGNALS, Ordering::SeqCst);
+        for word in &self.words {
+            wake_sleepers(word, word.load(Ordering::SeqCst));
+        }
+    }
+
+    /// Whether devices signal this event.
+    #[inline]
+    pub(super) fn is_device_signalled(&self) -> bool {
+        self.marks.load(Ordering::SeqCst) & DEVICE_SIGNALS != 0
+    }
+
+    /// Lets those who wait know that signals of this event may fail although nobody dies.
+    #[inline]
+    pub(crate) fn mark_fallible(&self) {
+        if self.marks.load(Ordering::Relaxed) & MAY_FAIL == 0 {
+            self.marks.fetch_or(MAY_FAIL, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether they may. Known before the signal's number is.
+    #[inline]
+    pub(crate) fn is_fallible(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & MAY_FAIL != 0
+    }
+}

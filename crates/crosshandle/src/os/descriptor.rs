@@ -1,0 +1,41 @@
+//! What a descriptor is.
+
+use rustix::fs::{self, FileType};
+use rustix::io::{self, Errno, FdFlags};
+use std::os::fd::AsFd;
+
+/// What is behind a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileKind {
+    /// A file, on disk or in memory.
+    Regular,
+    /// A device of the driver with this number.
+    CharacterDevice {
+        /// The driver's number.
+        major: u32,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// What is behind a stranger's descriptor. Does nothing to it.
+pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
+    let status = fs::fstat(file)?;
+    Ok(match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::CharacterDevice => FileKind::CharacterDevice {
+            major: fs::major(status.st_rdev),
+        },
+        _ => FileKind::Other,
+    })
+}
+
+/// Keeps a descriptor that a driver made from programs that this process starts.
+pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
+    io::fcntl_setfd(file, FdFlags::CLOEXEC)
+}
+
+/// Whether this process has no descriptor left, for drivers that don't say why they fail.
+pub(crate) fn are_exhausted() -> bool {
+    io::dup(std::io::stderr()).is_err_and(|errno| errno == Errno::MFILE)
+}

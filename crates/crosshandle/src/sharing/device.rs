@@ -1,0 +1,123 @@
+//! An event as a queue of a device needs it.
+//!
+//! A device waits for and writes the upper halves of the words of `counter`. The queue does the
+//! rest, through these methods; the order of calls is: for a wait [`arm`](EventCore::arm), then
+//! [`word`](EventCore::word) for the device; for a signal [`announce`](EventCore::announce), then
+//! `issue`, then, unless it [is its turn](EventCore::is_turn), a wait for the number before, then
+//! the write; [`settle`](EventCore::settle) once that is done. An event stays open until the
+//! device is past it.
+
+use super::event::EventCore;
+use super::pins::Pinner;
+use crate::counter::{Arming, FailureReason, IssueError, Outcome, Ticket};
+use crate::error::{Error, Result};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes from the start of a word to the half that devices use.
+const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
+
+impl EventCore {
+    /// The address of the half word of a signal, which devices of `pinner` can access from now on
+    /// as long as the event is open.
+    pub(crate) fn word(&self, number: u64, pinner: &dyn Pinner) -> Result<usize> {
+        let bit = 1 << pinner.kind() as u32;
+        let word = self.slot().word_of(number);
+        if self.pinned.load(Ordering::Acquire) & bit == 0 {
+            self.arena().pin(self.slot(), pinner)?;
+            self.pinned.fetch_or(bit, Ordering::Release);
+        }
+        Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
+    }
+
+    /// Makes sure that a device can wait for a signal: that its word reaches its number when it
+    /// finishes. Otherwise how it has ended, if it has.
+    pub(crate) fn arm(&self, number: u64) -> Result<Option<Result<()>>> {
+        match self.slot().arm(number) {
+            Arming::Armed => Ok(None),
+            Arming::Finished => Ok(self.result(number)),
+            Arming::TooFarAhead => Err(Error::invalid(format!(
+                "a device can't wait for signal {number} yet: it is more than 2^30 ahead"
+            ))),
+        }
+    }
+
+    /// Lets waiters know that devices signal this event, before they do.
+    #[inline]
+    pub(crate) fn announce(&self) {
+        self.slot().mark_device();
+    }
+
+    /// Whether a signal's word has reached `previous`, so that a device may write its number.
+    #[inline]
+    pub(crate) fn is_turn(&self, ticket: Ticket) -> bool {
+        self.slot().is_turn(ticket)
+    }
+
+    /// Remembers that a device has written a signal, and sees to it that its word says so.
+    pub(crate) fn settle(&self, number: u64) {
+        self.slot().settle(number);
+        if !self.is_settled(number) {
+            self.slot().assist(number, self.liveness());
+        }
+    }
+
+    /// Does now and then for a device that waits for `number` what others left undone, so that it
+    /// doesn't wait for ever: see `Slot::assist`. If the number will never come, because the
+    /// event's creator has ended, it is taken and failed here.
+    pub(crate) fn assist(self: &Arc<Self>, number: u64) {
+        if number <= self.issued() {
+            self.slot().assist(number, self.liveness());
+        } else if self.is_abandoned(number) {
+            self.give_up(number);
+        }
+    }
+
+    /// Whether a number was not submitted and will not be, since the event's creator has ended.
+    pub(crate) fn is_abandoned(&self, number: u64) -> bool {
+        number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
+    }
+
+    /// The same, as far as it is known without asking.
+    pub(crate) fn is_known_abandoned(&self, number: u64) -> bool {
+        self.liveness().is_known_abandoned() && number > self.issued()
+    }
+
+    /// Whether a signal has finished, well or not.
+    #[inline]
+    pub(crate) fn is_settled(&self, number: u64) -> bool {
+        self.slot().outcome(number) != Outcome::Pending
+    }
+
+    /// Takes and fails all numbers up to `number`.
+    fn give_up(self: &Arc<Self>, number: u64) {
+        let mut next = number;
+        while self.issued() < number {
+            match self.slot().issue_up_to(self.owner(), next) {
+                Ok(tickets) => {
+                    for ticket in tickets {
+                        self.finish(ticket, Some(FailureReason::OwnerDied));
+                    }
+                    next = number;
+                }
+                Err(IssueError::TooFarAhead(limit)) if limit > self.issued() => next = limit,
+                // Somebody was faster, or must finish something first: the next time.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Lets those who wait for this event's signals know, before they are submitted, that they
+    /// may fail although no process ends.
+    #[inline]
+    pub(crate) fn mark_fallible(&self) {
+        self.slot().mark_fallible();
+    }
+
+    /// Whether they may.
+    #[inline]
+    pub(crate) fn is_fallible(&self) -> bool {
+        self.slot().is_fallible()
+    }
+}

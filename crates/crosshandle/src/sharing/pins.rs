@@ -1,0 +1,90 @@
+//! Parts of an arena that devices were given access to.
+
+use crate::error::Result;
+use crate::handle::BackendKind;
+use std::any::Any;
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+/// Pinned at once, and where such a part starts: an arena has hundreds of megabytes, most of
+/// which are never touched.
+const PART: usize = 2 << 20;
+
+/// Gives the devices of a backend access to memory of the host, at the address where the host
+/// sees it.
+pub(crate) trait Pinner {
+    /// Whose devices.
+    fn kind(&self) -> BackendKind;
+
+    /// Pins whole pages of shared memory until the result is dropped.
+    ///
+    /// # Safety
+    /// They stay mapped, for reading and writing, as long as that lives.
+    unsafe fn pin(&self, start: NonNull<u8>, len: usize) -> Result<Pin>;
+}
+
+/// Keeps memory pinned.
+pub(crate) type Pin = Box<dyn Any + Send + Sync>;
+
+/// What of one mapping is pinned, until it is dropped: before the mapping.
+#[derive(Default)]
+pub(super) struct Pins(Mutex<HashMap<(BackendKind, usize), Pin>>);
+
+impl Pins {
+    /// Pins the part of the mapping `start..start + len` that an offset is in, unless it is.
+    ///
+    /// # Safety
+    /// The mapping stays, for reading and writing, until after `self` is dropped.
+    pub(super) unsafe fn pin(
+        &self,
+        pinner: &dyn Pinner,
+        start: NonNull<u8>,
+        len: usize,
+        offset: usize,
+    ) -> Result<()> {
+        let (first, end) = part_of(start.addr().get(), len, offset);
+        let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (pinner.kind(), first);
+        if pins.contains_key(&key) {
+            return Ok(());
+        }
+        // SAFETY: inside the mapping; the caller promised that it stays longer than what is kept
+        // here.
+        let pin = unsafe { pinner.pin(start.add(first), end - first)? };
+        pins.insert(key, pin);
+        Ok(())
+    }
+}
+
+/// The part that an offset is in, cut at addresses that are multiples of its size: from where to
+/// where in the mapping.
+fn part_of(start: usize, len: usize, offset: usize) -> (usize, usize) {
+    let address = start + offset;
+    let first = (address - address % PART).max(start) - start;
+    let end = (address - address % PART + PART).min(start + len) - start;
+    (first, end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PART, part_of};
+
+    /// Every offset is in its part, parts don't overlap, and they cover the mapping.
+    #[test]
+    fn parts_cover_a_mapping_that_starts_anywhere() {
+        for start in [PART, PART + 4096, 2 * PART - 4096, 7 * PART / 2] {
+            let len = 3 * PART + 8192;
+            let mut next = 0;
+            while next < len {
+                let (first, end) = part_of(start, len, next);
+                assert_eq!(first, next, "no gap and no overlap");
+                assert!(end <= len && (start + end).is_multiple_of(PART) || end == len);
+                for offset in [first, first + 64, end - 64] {
+                    assert_eq!(part_of(start, len, offset), (first, end));
+                }
+                next = end;
+            }
+        }
+    }
+}
