@@ -30,6 +30,14 @@ impl Description {
         device_type: ur_device_type_t::UR_DEVICE_TYPE_CPU,
         platform_name: "Crosshandle (host)",
     };
+
+    /// The adapter for NVIDIA GPUs.
+    pub const CUDA: Self = Self {
+        backend: BackendKind::Cuda,
+        ur_backend: ur_backend_t::UR_BACKEND_CUDA,
+        device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
+        platform_name: "Crosshandle (CUDA)",
+    };
 }
 
 static DESCRIPTION: OnceLock<Description> = OnceLock::new();
