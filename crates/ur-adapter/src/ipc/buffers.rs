@@ -1,13 +1,13 @@
 //! The bytes of handles that a context's users have: what `Get` gives and `Put` takes back.
 
 use crate::failure::{Failure, Result};
+use crate::lock::ShortLock;
 use crosshandle::PhysicalMemoryExport;
 use crosshandle::handle::HANDLE_SIZE;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use unified_runtime_sys::ur_result_t;
 
 /// Buffers for the handles of a context. One that was put back serves the next `Get`, so that
@@ -18,7 +18,7 @@ use unified_runtime_sys::ur_result_t;
 /// any kind.
 #[derive(Default)]
 pub(crate) struct HandleBuffers {
-    slab: Mutex<Slab>,
+    slab: ShortLock<Slab>,
 }
 
 struct Slab {
@@ -59,12 +59,12 @@ impl HandleBuffers {
     /// Gives the user the bytes of a handle.
     #[inline]
     pub(crate) fn hand_out(&self, bytes: &[u8; HANDLE_SIZE]) -> *mut c_void {
-        self.slab().take(bytes).1
+        self.slab.lock().take(bytes).1
     }
 
     /// Gives the user the bytes of a handle that shall be stale when they are put back.
     pub(crate) fn hand_out_export(&self, export: PhysicalMemoryExport) -> *mut c_void {
-        let mut slab = self.slab();
+        let mut slab = self.slab.lock();
         let (number, buffer) = slab.take(export.handle().as_bytes());
         slab.exports.insert(number, export);
         buffer
@@ -78,17 +78,13 @@ impl HandleBuffers {
     #[inline]
     pub(crate) fn take_back(&self, data: *const c_void) -> Result<()> {
         // Dropped after the lock, since it may call the system.
-        let _export = self.slab().put(data.addr()).ok_or_else(|| {
+        let _export = self.slab.lock().put(data.addr()).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
                 "this is not the data of a handle got from this context",
             )
         })?;
         Ok(())
-    }
-
-    fn slab(&self) -> MutexGuard<'_, Slab> {
-        self.slab.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -175,7 +171,7 @@ mod tests {
                 assert!(taken.insert(data.addr()));
             }
             assert!(
-                buffers.slab().chunks.len() <= 5,
+                buffers.slab.lock().chunks.len() <= 5,
                 "put buffers were not reused"
             );
             for data in taken {
