@@ -14,9 +14,11 @@ use crate::step::{Step, say};
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// All that the headers take from the C library, from the compiler's own definitions.
+/// All that the headers take from the C library, from the compiler's own definitions. Only that
+/// truth values are what UR calls so, a byte: C programs can pass any, and in a `bool` of Rust's
+/// those other than 0 and 1 are undefined behaviour.
 const C_HEADERS: [(&str, &str); 3] = [
-    ("stdbool.h", "#define bool _Bool\n"),
+    ("stdbool.h", "#define bool ur_bool_t\n"),
     ("stddef.h", "typedef __SIZE_TYPE__ size_t;\n"),
     (
         "stdint.h",
