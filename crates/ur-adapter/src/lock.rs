@@ -1,6 +1,7 @@
 //! A lock for a few instructions.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,7 +31,7 @@ impl<T> ShortLock<T> {
         if self.is_held.swap(true, Ordering::Acquire) {
             self.wait();
         }
-        ShortGuard(self)
+        ShortGuard(self, PhantomData)
     }
 
     /// Takes it once it is free.
@@ -48,8 +49,8 @@ impl<T> ShortLock<T> {
     }
 }
 
-/// Has the value to itself until it is dropped.
-pub(crate) struct ShortGuard<'a, T>(&'a ShortLock<T>);
+/// Has the value to itself until it is dropped; may be passed on as a `&mut` to it may.
+pub(crate) struct ShortGuard<'a, T>(&'a ShortLock<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for ShortGuard<'_, T> {
     type Target = T;
