@@ -1,5 +1,6 @@
 //! The stock loader, found at run time.
 
+use core::error::Error;
 use core::ffi::c_void;
 
 use libloading::os::unix::Library;
@@ -77,7 +78,11 @@ fn open() -> Result<Library, String> {
         // SAFETY: the loader's constructors only read the environment.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
-            Err(error) => reasons.push(error.to_string()),
+            // The linker's own words are in the source.
+            Err(error) => reasons.push(match error.source() {
+                Some(source) => source.to_string(),
+                None => error.to_string(),
+            }),
         }
     }
     Err(format!(
