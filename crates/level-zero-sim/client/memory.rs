@@ -1,12 +1,14 @@
 //! Two processes: memory.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 
 use level_zero_sys::*;
 
 use crate::link::Link;
 use crate::session::{
-    INVALID_ARGUMENT, SUCCESS, Session, bytes, descriptor, handle, number, ok, patch, ze,
+    INVALID_ARGUMENT, SUCCESS, Session, bytes, description, descriptor, handle, number, ok, patch,
+    ze,
 };
 
 const SIZE: usize = 128 << 10;
@@ -57,7 +59,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     // The driver has its own.
     drop(received);
     let mut size = 0;
-    ok!(session.zeMemGetAddressRange(session.context, memory, std::ptr::null_mut(), &mut size));
+    ok!(session.zeMemGetAddressRange(session.context, memory, ptr::null_mut(), &mut size));
     assert_eq!(size, SIZE);
     assert_eq!(session.read(memory, SIZE), [1; SIZE]);
     session.fill(memory, 2, SIZE);
@@ -101,8 +103,7 @@ pub(crate) fn rounds_peer(session: &Session, link: &Link) {
     assert_eq!(open(), before);
 }
 
-/// What a driver that fetches descriptors itself makes of a number that was put in place, and is
-/// the exporter's by chance: it fetches. Here that is the same process, so it is the same.
+/// The exporter opens its own handle, as it is and with another number.
 pub(crate) fn same_number(session: &Session) {
     let memory = session.alloc(SIZE);
     let mut handle = session.memory_handle(memory);
@@ -114,4 +115,45 @@ pub(crate) fn same_number(session: &Session) {
     let again = session.open_memory(handle).expect("memory");
     ok!(session.zeMemCloseIpcHandle(session.context, again));
     session.free(memory);
+}
+
+/// Memory by a descriptor alone, without a handle around it.
+pub(crate) fn external(session: &Session) {
+    let mut desc = description!(
+        ze_device_mem_alloc_desc_t,
+        ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
+    );
+    let mut export = description!(
+        ze_external_memory_export_desc_t,
+        ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC
+    );
+    export.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
+    desc.pNext = (&raw const export).cast();
+    let (context, device) = (session.context, session.device);
+    let mut first = ptr::null_mut();
+    ok!(session.zeMemAllocDevice(context, &desc, SIZE, 0, device, &mut first));
+    let mut exported = description!(
+        ze_external_memory_export_fd_t,
+        ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD
+    );
+    let mut properties = description!(
+        ze_memory_allocation_properties_t,
+        ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
+    );
+    properties.pNext = (&raw mut exported).cast();
+    ok!(session.zeMemGetAllocProperties(context, first, &mut properties, ptr::null_mut()));
+
+    let mut import = description!(
+        ze_external_memory_import_fd_t,
+        ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD
+    );
+    import.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
+    import.fd = exported.fd;
+    desc.pNext = (&raw const import).cast();
+    let mut second = ptr::null_mut();
+    ok!(session.zeMemAllocDevice(context, &desc, SIZE, 0, device, &mut second));
+    session.fill(first, 5, SIZE);
+    session.free(first);
+    assert_eq!(session.read(second, SIZE), [5; SIZE]);
+    session.free(second);
 }

@@ -34,7 +34,7 @@ fn unmap(session: &Session, range: *mut c_void, memory: ze_physical_mem_handle_t
     ok!(session.zePhysicalMemDestroy(session.context, memory));
 }
 
-/// The descriptor is part of the properties, where the loader knows those.
+/// The descriptor is part of the properties.
 pub(crate) fn share(session: &Session) {
     let mut page = 0;
     let (context, device) = (session.context, session.device);
@@ -49,25 +49,31 @@ pub(crate) fn share(session: &Session) {
     let range = map(session, memory);
     session.fill(range, 1, SIZE);
     access(session, range);
-    let Some(properties_of) = session.loader.zePhysicalMemGetProperties else {
-        println!("this loader has no zePhysicalMemGetProperties");
-        unmap(session, range, memory);
-        return;
-    };
-    let link = Link::start("physical", &[]);
     let mut exported = description!(
         ze_external_memory_export_fd_t,
         ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD
     );
-    let mut properties = description!(
-        ze_physical_mem_properties_t,
-        ZE_STRUCTURE_TYPE_PHYSICAL_MEM_PROPERTIES
-    );
-    properties.pNext = (&raw mut exported).cast();
-    // SAFETY: as the function wants it.
-    let code = unsafe { properties_of(context, memory, &mut properties) };
-    assert_eq!(code, SUCCESS);
-    assert_eq!(properties.size, SIZE as u64);
+    // Of the memory, since Level Zero 1.15; of where it is mapped, ever since.
+    if let Some(properties_of) = session.loader.zePhysicalMemGetProperties {
+        let mut properties = description!(
+            ze_physical_mem_properties_t,
+            ZE_STRUCTURE_TYPE_PHYSICAL_MEM_PROPERTIES
+        );
+        properties.pNext = (&raw mut exported).cast();
+        // SAFETY: as the function wants it.
+        let code = unsafe { properties_of(context, memory, &mut properties) };
+        assert_eq!((code, properties.size), (SUCCESS, SIZE as u64));
+    } else {
+        let mut properties = description!(
+            ze_memory_allocation_properties_t,
+            ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
+        );
+        properties.pNext = (&raw mut exported).cast();
+        let no = ptr::null_mut();
+        ok!(session.zeMemGetAllocProperties(context, range, &mut properties, no));
+        assert_eq!(properties.type_, ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE);
+    }
+    let link = Link::start("physical", &[]);
     // SAFETY: the driver's, open as long as the memory.
     link.send(
         b"memory",

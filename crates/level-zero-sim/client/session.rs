@@ -330,6 +330,12 @@ pub(crate) fn patch(handle: &mut [i8; 64], descriptor: &OwnedFd) {
     }
 }
 
+/// Whether the driver fetches the descriptor of an event's handle itself: then the handle has the
+/// number of the process that it is from.
+pub(crate) fn is_fetched(handle: &[i8; 64]) -> bool {
+    handle[20..24] != [0; 4]
+}
+
 /// A handle as a message, and back.
 pub(crate) fn bytes(handle: &[i8; 64]) -> Vec<u8> {
     handle.iter().map(|&byte| byte as u8).collect()

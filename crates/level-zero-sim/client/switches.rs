@@ -112,7 +112,6 @@ pub(crate) fn slow(session: &Session) {
     let (list, event) = (session.in_order(), session.shared_event());
     let start = Instant::now();
     ok!(session.zeCommandListAppendSignalEvent(list, event));
-    assert!(start.elapsed() < Duration::from_millis(50));
     ok!(session.zeEventHostSynchronize(event, LONG));
     assert!(start.elapsed() >= Duration::from_millis(50));
     ok!(session.zeEventDestroy(event));

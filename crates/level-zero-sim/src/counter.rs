@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::call::Result;
+use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, PAGE, Segment};
 use crate::wait::{Deadline, Waited, wait, wake};
 
@@ -29,26 +29,32 @@ struct Words {
 const _: () = assert!(size_of::<Words>() <= PAGE);
 
 pub(crate) struct Counter {
-    segment: Segment,
+    /// What handles of it lead to, if there may be any.
+    segment: Option<Segment>,
     mapping: Mapping,
 }
 
 impl Counter {
-    pub(crate) fn new() -> Result<Self> {
-        Self::open(Segment::new(PAGE)?)
-    }
-
-    /// The event of a segment that another process may have.
-    pub(crate) fn open(segment: Segment) -> Result<Self> {
-        if segment.size() < PAGE {
-            return Err(crate::call::INVALID_ARGUMENT);
-        }
+    pub(crate) fn new(shared: bool) -> Result<Self> {
+        let segment = Segment::new(PAGE)?;
         let mapping = segment.map()?;
+        let segment = shared.then_some(segment);
         Ok(Self { segment, mapping })
     }
 
-    pub(crate) fn segment(&self) -> &Segment {
-        &self.segment
+    /// The event of a segment that another process may have.
+    pub(crate) fn open(segment: &Segment) -> Result<Self> {
+        if segment.size() < PAGE {
+            return Err(INVALID_ARGUMENT);
+        }
+        Ok(Self {
+            segment: None,
+            mapping: segment.map()?,
+        })
+    }
+
+    pub(crate) fn segment(&self) -> Result<&Segment> {
+        self.segment.as_ref().ok_or(INVALID_ARGUMENT)
     }
 
     fn words(&self) -> &Words {

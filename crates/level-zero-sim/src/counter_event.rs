@@ -54,7 +54,7 @@ pub(crate) fn create(
     }
     let event = Event {
         context,
-        state: Arc::new(State::Counter(Counter::new()?)),
+        state: Arc::new(State::Counter(Counter::new(shared)?)),
         source: Source::Created {
             exported: Mutex::new(None),
         },
@@ -80,7 +80,7 @@ pub(crate) fn export(
     }
     let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
     if exported.is_none() {
-        *exported = Some(Exported::new(counter.segment())?);
+        *exported = Some(Exported::new(counter.segment()?)?);
     }
     let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
     exported.check()?;
@@ -97,7 +97,7 @@ pub(crate) fn import(
     let context = handles::get::<Context, _>(context)?;
     present(to)?;
     let wire = Wire::read(handle.data, Kind::CounterEvent)?;
-    let counter = Counter::open(wire.open(Kind::CounterEvent)?)?;
+    let counter = Counter::open(&wire.open(Kind::CounterEvent)?)?;
     let event = Event {
         context,
         state: Arc::new(State::Counter(counter)),

@@ -27,7 +27,6 @@ pub(crate) struct Pool {
     pub(crate) context: Arc<Context>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) has_times: bool,
-    shared: bool,
     /// Opened from a handle: to be closed, not destroyed.
     opened: bool,
     exported: Mutex<Option<Exported>>,
@@ -92,9 +91,8 @@ entry! {
         count_allocation()?;
         write(pool, handles::create(Arc::new(Pool {
             context,
-            slots: Slots::new(desc.count)?,
+            slots: Slots::new(desc.count, desc.flags & ZE_EVENT_POOL_FLAG_IPC != 0)?,
             has_times: desc.flags & TIMES != 0,
-            shared: desc.flags & ZE_EVENT_POOL_FLAG_IPC != 0,
             opened: false,
             exported: Mutex::new(None),
         }))?)
@@ -117,12 +115,9 @@ entry! {
         if switches().missing("ipc_event_pool") {
             return Err(UNSUPPORTED_FEATURE);
         }
-        if !pool.shared || pool.opened {
-            return Err(INVALID_ARGUMENT);
-        }
         let mut exported = pool.exported.lock().unwrap_or_else(PoisonError::into_inner);
         if exported.is_none() {
-            *exported = Some(Exported::new(pool.slots.segment())?);
+            *exported = Some(Exported::new(pool.slots.segment()?)?);
         }
         let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
         exported.check()?;
@@ -153,7 +148,6 @@ entry! {
             context,
             slots,
             has_times: wire.flags != 0,
-            shared: true,
             opened: true,
             exported: Mutex::new(None),
         }))?)

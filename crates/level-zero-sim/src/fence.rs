@@ -67,7 +67,7 @@ entry! {
         if desc.flags & !ZE_FENCE_FLAG_SIGNALED != 0 {
             return Err(INVALID_ENUMERATION);
         }
-        let slot = Slot { slots: Slots::new(1)?, index: 0 };
+        let slot = Slot { slots: Slots::new(1, false)?, index: 0 };
         if desc.flags != 0 {
             slot.complete((0, 0));
         }

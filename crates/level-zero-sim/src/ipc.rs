@@ -1,8 +1,10 @@
 //! Handles for other processes: 64 bytes around the number of a descriptor.
 //!
-//! As in Intel's driver, the number comes first, and whoever opens the handle may have put another
-//! one there: that of a descriptor of the same file in its own process. A copy of the original
-//! number tells whether that has happened.
+//! As in Intel's driver, the number comes first. Either whoever opens the handle has put another
+//! one there, of a descriptor of the same file in its own process; or the driver fetches the
+//! descriptor itself from the exporting process, whose number is in the handle then. For memory a
+//! driver that fetches recognises a number that was put there, by its copy of the first one. For
+//! counter-based events it does not.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -44,15 +46,17 @@ pub(crate) struct Wire {
     number: c_int,
     original: c_int,
     /// Bytes of memory, or events of a pool.
-    pub(crate) size: u64,
-    /// The exporting process, where Intel's driver has it for memory.
-    pid: u32,
-    kind: u32,
+    size: u64,
+    /// The exporting process, for memory and for events, each where Intel's driver has it: 0 where
+    /// the driver does not fetch descriptors.
+    memory_pid: u32,
+    event_pid: u32,
     inode: u64,
     /// Of the driver.
     version: u32,
     pub(crate) flags: u32,
-    spare: u64,
+    kind: u32,
+    spare: u32,
     magic: u64,
     sum: u64,
 }
@@ -63,15 +67,20 @@ const _: () = assert!(size_of::<Wire>() == ZE_MAX_IPC_HANDLE_SIZE as usize);
 impl Wire {
     pub(crate) fn new(kind: Kind, exported: &Exported, size: u64, flags: u32) -> Self {
         let number = exported.number();
+        let pid = match switches().transport {
+            Transport::Pidfd => std::process::id(),
+            Transport::Descriptor => 0,
+        };
         let mut wire = Self {
             number,
             original: number,
             size,
-            pid: std::process::id(),
-            kind: kind as u32,
+            memory_pid: if kind == Kind::Memory { pid } else { 0 },
+            event_pid: if kind == Kind::Memory { 0 } else { pid },
             inode: exported.inode,
             version: switches().driver_version,
             flags,
+            kind: kind as u32,
             spare: 0,
             magic: MAGIC,
             sum: 0,
@@ -104,15 +113,14 @@ impl Wire {
 
     /// Of all that may not change on the way.
     fn sum_of_rest(&self) -> u64 {
-        let head = (self.original as u64) << 32 | u64::from(self.pid);
-        let tail = u64::from(self.version) << 32 | u64::from(self.flags);
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let words = [
-            head,
+            pair(self.original as u32, self.spare),
             self.size,
-            u64::from(self.kind),
+            pair(self.memory_pid, self.event_pid),
             self.inode,
-            tail,
-            self.spare,
+            pair(self.version, self.flags),
+            u64::from(self.kind),
         ];
         words.iter().fold(MAGIC, |sum, word| {
             (sum ^ word)
@@ -131,37 +139,36 @@ impl Wire {
         if switches().refuse_descriptors {
             return Err(kind.refusal());
         }
-        let patched = self.number != self.original;
-        let fetches = switches().transport == Transport::Pidfd;
-        let segment = if fetches && !patched && self.pid != std::process::id() {
-            self.fetch().and_then(Segment::from_file)
-        } else {
-            duplicate(self.number).and_then(Segment::from_file)
+        let pid = self.memory_pid | self.event_pid;
+        let recognised = kind != Kind::CounterEvent && self.number != self.original;
+        let fetches = pid != 0 && !recognised;
+        let file = match fetches && pid != std::process::id() {
+            true => self.fetch(pid),
+            false => duplicate(self.number),
         };
-        match segment {
+        match file.and_then(Segment::from_file) {
             Some(segment) if segment.inode() == self.inode => return Ok(segment),
             // Not allowed to, or too late: nothing that the caller did wrong.
-            _ if fetches && !patched => {}
+            _ if fetches && self.number == self.original => {}
             found => {
+                let number = self.number;
                 let what = match found {
                     Some(_) => "leads to something else",
-                    None => "is not open in this process, or not the driver's",
+                    None => "is not open there, or not the driver's",
                 };
-                let number = self.number;
-                misuse(
-                    Check::ForeignDescriptor,
-                    &format!("descriptor {number} {what}"),
-                );
+                let whose = if fetches { "the exporting" } else { "this" };
+                let what = format!("descriptor {number} of {whose} process {what}");
+                misuse(Check::ForeignDescriptor, &what);
             }
         }
         Err(kind.refusal())
     }
 
     /// Asks the kernel for the exporting process's descriptor: allowed to whoever may trace it.
-    fn fetch(&self) -> Option<OwnedFd> {
-        let pid = Pid::from_raw(self.pid as i32)?;
+    fn fetch(&self, pid: u32) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(pid as i32)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        pidfd_getfd(&process, self.original, PidfdGetfdFlags::empty()).ok()
+        pidfd_getfd(&process, self.number, PidfdGetfdFlags::empty()).ok()
     }
 }
 
@@ -194,6 +201,11 @@ impl Exported {
             inode: segment.inode(),
             handles: 0,
         })
+    }
+
+    /// From now on it stays as long as what it leads to.
+    pub(crate) fn keep(&mut self) {
+        self.handles += 1;
     }
 
     pub(crate) fn number(&self) -> c_int {

@@ -15,7 +15,10 @@
 //! - The first four bytes of a handle for another process are the number of a descriptor. It stays
 //!   the driver's, one for each allocation or event: it goes with that, or for memory with the
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
-//!   of the same file there, which stays its own, too.
+//!   of the same file there, which stays its own, too; or the driver fetches it (`TRANSPORT`).
+//!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
+//!   memory and at byte 20 for events. A number that was put in place for memory still counts
+//!   there, unless it is the exporter's by chance; for events none must be.
 //! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - It has an older name for everything about them, as long as the loader knows none.
@@ -34,7 +37,7 @@
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
 //! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`; with commas between | |
-//! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter, where no other number was put in place | `descriptor` |
+//! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
@@ -85,6 +88,7 @@ mod driver;
 mod engine;
 mod event;
 mod event_pool;
+mod external;
 mod fence;
 mod getters;
 mod handles;

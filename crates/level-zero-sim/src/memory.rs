@@ -9,14 +9,15 @@ use level_zero_sys::*;
 
 use crate::call::{
     INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_NULL_POINTER, OUT_OF_DEVICE_MEMORY, Result,
-    UNSUPPORTED_ALIGNMENT, UNSUPPORTED_FEATURE, UNSUPPORTED_SIZE, entry, present, read, write,
+    UNSUPPORTED_ALIGNMENT, UNSUPPORTED_SIZE, entry, present, read, write,
 };
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
 use crate::device_info::MAX_ALLOCATION;
+use crate::external::{Extension, extension};
 use crate::handles;
-use crate::os::{PAGE, Segment};
+use crate::os::PAGE;
 use crate::space::{self, Origin, Region, UseCount};
 use crate::switches::switches;
 
@@ -39,6 +40,7 @@ fn allocate(
     device: Option<Arc<Device>>,
     size: usize,
     alignment: usize,
+    extension: Extension,
     to: *mut *mut c_void,
 ) -> Result<()> {
     present(to)?;
@@ -53,7 +55,7 @@ fn allocate(
         ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE => GRANULE,
         _ => PAGE,
     };
-    let segment = Segment::new(size.next_multiple_of(unit))?;
+    let segment = extension.segment(size.next_multiple_of(unit))?;
     let mapping = segment.map_aligned(alignment.max(unit))?;
     let base = mapping.base().as_ptr();
     space::insert(Region {
@@ -66,23 +68,12 @@ fn allocate(
         origin: Origin::Allocated {
             _mapping: mapping,
             segment,
+            exportable: matches!(extension, Extension::Export),
             exported: Mutex::new(None),
         },
         use_count: UseCount::default(),
     });
     write(to, base.cast())
-}
-
-/// Refuses what memory would have to be made from.
-fn no_import(mut next: *const c_void) -> Result<()> {
-    while !next.is_null() {
-        let base = read(next.cast::<ze_base_desc_t>())?;
-        if base.stype == ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD {
-            return Err(UNSUPPORTED_FEATURE);
-        }
-        next = base.pNext;
-    }
-    Ok(())
 }
 
 /// The region that `address` is the first of, which must be allocated here and of the context.
@@ -119,9 +110,9 @@ entry! {
         to: *mut *mut c_void,
     ) {
         let (context, device) = pair(context, device)?;
-        no_import(read(desc)?.pNext)?;
+        let extension = extension(read(desc)?.pNext)?;
         let kind = ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE;
-        allocate(kind, context, Some(device), size, alignment, to)
+        allocate(kind, context, Some(device), size, alignment, extension, to)
     }
 
     fn zeMemAllocHost(
@@ -132,8 +123,9 @@ entry! {
         to: *mut *mut c_void,
     ) {
         let context = handles::get::<Context, _>(context)?;
-        no_import(read(desc)?.pNext)?;
-        allocate(ze_memory_type_t::ZE_MEMORY_TYPE_HOST, context, None, size, alignment, to)
+        read(desc)?;
+        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_HOST;
+        allocate(kind, context, None, size, alignment, Extension::None, to)
     }
 
     fn zeMemAllocShared(
@@ -147,9 +139,10 @@ entry! {
     ) {
         let context = handles::get::<Context, _>(context)?;
         let device = handles::get_optional::<Device, _>(device)?;
-        no_import(read(device_desc)?.pNext)?;
-        no_import(read(host_desc)?.pNext)?;
-        allocate(ze_memory_type_t::ZE_MEMORY_TYPE_SHARED, context, device, size, alignment, to)
+        read(device_desc)?;
+        read(host_desc)?;
+        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
+        allocate(kind, context, device, size, alignment, Extension::None, to)
     }
 
     fn zeMemFree(context: ze_context_handle_t, address: *mut c_void) {

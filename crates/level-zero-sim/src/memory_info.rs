@@ -4,13 +4,14 @@ use std::ffi::c_void;
 
 use level_zero_sys::*;
 
-use crate::call::{entry, read, write};
+use crate::call::{INVALID_ARGUMENT, entry, read, write};
 use crate::context::Context;
 use crate::device::handle_of;
+use crate::external::export_to;
 use crate::handles;
 use crate::memory::GRANULE;
 use crate::os::PAGE;
-use crate::space;
+use crate::space::{self, Origin};
 
 entry! {
     fn zeMemGetAllocProperties(
@@ -34,6 +35,15 @@ entry! {
             };
         }
         write(properties, value)?;
+        if !value.pNext.is_null() {
+            match region.as_ref().map(|region| &region.origin) {
+                Some(Origin::Allocated { exportable: true, segment, exported, .. }) => {
+                    export_to(value.pNext, segment, exported)?;
+                }
+                Some(Origin::Mapped { physical, .. }) => physical.export(value.pNext)?,
+                _ => return Err(INVALID_ARGUMENT),
+            }
+        }
         if device.is_null() {
             return Ok(());
         }

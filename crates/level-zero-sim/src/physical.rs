@@ -5,20 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use level_zero_sys::*;
 
-use crate::call::{
-    INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, Result, UNSUPPORTED_ENUMERATION, UNSUPPORTED_SIZE,
-    entry, present, read, write,
-};
+use crate::call::{INVALID_ARGUMENT, Result, UNSUPPORTED_SIZE, entry, present, read, write};
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
+use crate::external::{Extension, export_to, extension};
 use crate::handles::{self, Object};
-use crate::ipc::{Exported, duplicate};
+use crate::ipc::Exported;
 use crate::ledger::Resource;
 use crate::memory::{GRANULE, count_allocation};
 use crate::os::Segment;
 use crate::space::{self, UseCount};
-use crate::switches::switches;
 
 pub(crate) struct Physical {
     context: Arc<Context>,
@@ -44,53 +41,12 @@ impl Object for Physical {
     }
 }
 
-/// What is chained to a description of physical memory.
-enum Extension {
-    None,
-    Export,
-    Import(i32),
-}
-
-fn extension(next: *const c_void) -> Result<Extension> {
-    if next.is_null() {
-        return Ok(Extension::None);
-    }
-    let known = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF | ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD;
-    let (flags, extension) = match read(next.cast::<ze_base_desc_t>())?.stype {
-        ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC => {
-            let desc = read(next.cast::<ze_external_memory_export_desc_t>())?;
-            (desc.flags, Extension::Export)
-        }
-        ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD => {
-            let desc = read(next.cast::<ze_external_memory_import_fd_t>())?;
-            (desc.flags, Extension::Import(desc.fd))
-        }
-        _ => return Err(UNSUPPORTED_ENUMERATION),
-    };
-    match flags & known != 0 && !switches().missing("external_memory") {
-        true => Ok(extension),
-        false => Err(UNSUPPORTED_ENUMERATION),
-    }
-}
-
-/// The memory that a descriptor of this process leads to; it stays the caller's.
-fn import(number: i32, size: usize) -> Result<Segment> {
-    if switches().refuse_descriptors {
-        return Err(OUT_OF_DEVICE_MEMORY);
-    }
-    let segment = duplicate(number).and_then(Segment::from_file);
-    match segment {
-        Some(segment) if segment.size() >= size => Ok(segment),
-        found => {
-            let what = match found {
-                Some(_) => "leads to less memory",
-                None => "is not open in this process, or not the driver's",
-            };
-            misuse(
-                Check::ForeignDescriptor,
-                &format!("descriptor {number} {what}"),
-            );
-            Err(OUT_OF_DEVICE_MEMORY)
+impl Physical {
+    /// Answers what is chained to the properties of the memory, or of where it is mapped.
+    pub(crate) fn export(&self, next: *mut c_void) -> Result<()> {
+        match self.exportable {
+            true => export_to(next, &self.segment, &self.exported),
+            false => Err(INVALID_ARGUMENT),
         }
     }
 }
@@ -110,10 +66,7 @@ entry! {
         }
         let extension = extension(desc.pNext)?;
         count_allocation()?;
-        let segment = match extension {
-            Extension::Import(number) => import(number, desc.size)?,
-            _ => Segment::new(desc.size)?,
-        };
+        let segment = extension.segment(desc.size)?;
         write(memory, handles::create(Arc::new(Physical {
             context,
             device,
@@ -155,21 +108,6 @@ entry! {
         if value.pNext.is_null() {
             return Ok(());
         }
-        let chained = value.pNext.cast::<ze_external_memory_export_fd_t>();
-        let mut export = read(chained.cast_const())?;
-        if export.stype != ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD {
-            return Err(UNSUPPORTED_ENUMERATION);
-        }
-        if !memory.exportable {
-            return Err(INVALID_ARGUMENT);
-        }
-        let mut exported = memory.exported.lock().unwrap_or_else(PoisonError::into_inner);
-        if exported.is_none() {
-            *exported = Some(Exported::new(&memory.segment)?);
-        }
-        let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
-        exported.check()?;
-        export.fd = exported.number();
-        write(chained, export)
+        memory.export(value.pNext)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::call::Result;
+use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, Segment};
 use crate::wait::{Deadline, Waited, wait, wake};
 
@@ -21,27 +21,37 @@ struct Words {
 
 /// Flags of a pool.
 pub(crate) struct Slots {
-    segment: Segment,
+    /// What handles of them lead to, if there may be any.
+    segment: Option<Segment>,
     mapping: Mapping,
+    count: usize,
 }
 
 impl Slots {
-    pub(crate) fn new(count: u32) -> Result<Arc<Self>> {
-        Self::open(Segment::new(count as usize * size_of::<Words>())?)
+    pub(crate) fn new(count: u32, shared: bool) -> Result<Arc<Self>> {
+        let segment = Segment::new(count as usize * size_of::<Words>())?;
+        Self::of(segment, shared)
     }
 
-    /// The flags of a segment that another process may have.
+    /// The flags of a segment that another process has.
     pub(crate) fn open(segment: Segment) -> Result<Arc<Self>> {
-        let mapping = segment.map()?;
-        Ok(Arc::new(Self { segment, mapping }))
+        Self::of(segment, false)
     }
 
-    pub(crate) fn segment(&self) -> &Segment {
-        &self.segment
+    fn of(segment: Segment, shared: bool) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            mapping: segment.map()?,
+            count: segment.size() / size_of::<Words>(),
+            segment: shared.then_some(segment),
+        }))
+    }
+
+    pub(crate) fn segment(&self) -> Result<&Segment> {
+        self.segment.as_ref().ok_or(INVALID_ARGUMENT)
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.segment.size() / size_of::<Words>()
+        self.count
     }
 }
 

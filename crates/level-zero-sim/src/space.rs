@@ -22,6 +22,8 @@ pub(crate) enum Origin {
     Allocated {
         _mapping: Mapping,
         segment: Segment,
+        /// Whether it was allocated to be exported by a descriptor alone.
+        exportable: bool,
         /// The descriptor that handles of it lead to, once there is one.
         exported: Mutex<Option<Exported>>,
     },
@@ -29,7 +31,7 @@ pub(crate) enum Origin {
     Opened { _mapping: Mapping },
     /// Put into a reservation: ends by being unmapped.
     Mapped {
-        _physical: Arc<Physical>,
+        physical: Arc<Physical>,
         /// Counted there.
         _mapped: Use,
         reservation: Arc<Reservation>,

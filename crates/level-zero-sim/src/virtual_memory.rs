@@ -149,7 +149,7 @@ entry! {
             device: Some(physical.device.clone()),
             origin: Origin::Mapped {
                 _mapped: physical.use_count.take(),
-                _physical: physical,
+                physical,
                 reservation,
                 access: AtomicU32::new(access.0),
             },

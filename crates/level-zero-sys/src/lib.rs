@@ -47,5 +47,5 @@ pub mod zex;
 
 pub use api::*;
 pub use ddi::*;
-pub use loader::{Loader, Pointer, zel_pfnLoaderTranslateHandle_t};
+pub use loader::*;
 pub use zex::*;

@@ -20,9 +20,9 @@ impl<F> Pointer for Option<F> {
     type Function = F;
 }
 
-/// `zelLoaderTranslateHandle`: with several drivers at hand, the loader gives out handles of its
-/// own, and this is the way from one (of a kind numbered as in `ze_loader.h`) to the driver's.
-/// Functions that `zeDriverGetExtensionFunctionAddress` found take the driver's.
+/// `zelLoaderTranslateHandle`: with several drivers at hand, older loaders give out handles of
+/// their own, and this is the way from one to the driver's; from a driver's handle there is no way
+/// back. Functions that `zeDriverGetExtensionFunctionAddress` found take and give the driver's.
 pub type zel_pfnLoaderTranslateHandle_t = Option<
     unsafe extern "C" fn(
         handleType: core::ffi::c_int,
@@ -30,6 +30,13 @@ pub type zel_pfnLoaderTranslateHandle_t = Option<
         handleOut: *mut *mut c_void,
     ) -> ze_result_t,
 >;
+
+/// What kind of handle is to be translated, as `ze_loader.h` numbers them.
+pub const ZEL_HANDLE_DRIVER: core::ffi::c_int = 0;
+/// See [`ZEL_HANDLE_DRIVER`].
+pub const ZEL_HANDLE_DEVICE: core::ffi::c_int = 1;
+/// See [`ZEL_HANDLE_DRIVER`].
+pub const ZEL_HANDLE_CONTEXT: core::ffi::c_int = 2;
 
 macro_rules! loader {
     (

@@ -71,7 +71,8 @@ fn opening_and_closing_leaves_nothing_behind() {
 }
 
 #[test]
-fn physical_memory_is_shared_by_its_descriptor() {
+fn memory_is_shared_by_its_descriptor_alone() {
+    clean("memory-external", &[]);
     clean("physical", &[]);
 }
 
@@ -79,7 +80,25 @@ fn physical_memory_is_shared_by_its_descriptor() {
 fn events_are_signalled_and_waited_for_in_either_process() {
     clean("events", &[]);
     clean("event-pools", &[]);
+}
+
+/// As newer drivers of Intel do it, which recognise no number that was put in place for an event.
+#[test]
+fn events_are_shared_by_a_driver_that_fetches_descriptors() {
     clean("events", &[("TRANSPORT", "pidfd")]);
+    for outcome in run("patched-event", &[("TRANSPORT", "pidfd")]) {
+        assert_eq!(outcome.misuse(), outcome.expected());
+    }
+}
+
+#[test]
+fn the_loader_may_stand_between() {
+    for scenario in ["devices", "queues", "memory", "physical", "event-pools"] {
+        clean(scenario, &[("ZE_ENABLE_LOADER_INTERCEPT", "1")]);
+    }
+    for outcome in run("intercepted", &[("ZE_ENABLE_LOADER_INTERCEPT", "1")]) {
+        assert_eq!(outcome.misuse(), outcome.expected());
+    }
 }
 
 /// A wrong close, a double close, a signal from an out-of-order list, and all other checks.

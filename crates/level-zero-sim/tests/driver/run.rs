@@ -95,7 +95,7 @@ fn run_with(loader: &Path, scenario: &str, switches: &[(&str, &str)]) -> Option<
         .envs(
             switches
                 .iter()
-                .map(|(name, value)| (format!("CROSSHANDLE_SIM_{name}"), value)),
+                .map(|&(name, value)| (variable(name), value)),
         )
         .stdin(Stdio::null())
         .stderr(output.try_clone().unwrap())
@@ -118,6 +118,14 @@ fn run_with(loader: &Path, scenario: &str, switches: &[(&str, &str)]) -> Option<
             .collect(),
         log: read(at("log")),
     })
+}
+
+/// Switches go by their short names, the loader's variables by their full ones.
+fn variable(name: &str) -> String {
+    match name.starts_with("ZE_") {
+        true => name.to_owned(),
+        false => format!("CROSSHANDLE_SIM_{name}"),
+    }
 }
 
 /// Waits for the end of a process, or ends it when it is late.
