@@ -5,6 +5,7 @@
 //! there; what it brings is checked against the sums below. So any release of Debian serves, and
 //! so does a machine that has no lists of packages yet.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +33,7 @@ pub(crate) const OLD_LOADER: Package = Package {
     sha256: "403b3e3821a3e2dfdc8e6392300350943de2f66d1ada1dc551f8d5ac175ef944",
 };
 
-/// The stock loader of Debian 13, for Level Zero 1.12. Any glibc since 2.34 runs it too.
+/// The stock loader of Debian 13, for Level Zero 1.12. It needs the C++ library of GCC 13.
 pub(crate) const LOADER: Package = Package {
     name: "libze1",
     version: "1.20.6-1",
@@ -80,13 +81,9 @@ impl Package {
             self.download(workspace, &file)?;
             let mut unpack = Command::new("dpkg-deb");
             unpack.arg("--extract").arg(&file).arg(&directory);
-            Step::new(
-                workspace,
-                format!("unpack {} {}", self.name, self.version),
-                unpack,
-            )
-            .limit(Duration::from_secs(60))
-            .run()?;
+            Step::new(workspace, format!("unpack {self}"), unpack)
+                .limit(Duration::from_secs(60))
+                .run()?;
             fs::write(directory.join("complete"), self.sha256)
                 .map_err(|error| cannot("finish", &directory, error))?;
         }
@@ -105,12 +102,8 @@ impl Package {
                 .args(["download-file", &url])
                 .arg(to)
                 .arg(format!("SHA256:{}", self.sha256));
-            let step = Step::new(
-                workspace,
-                format!("download {} {}", self.name, self.version),
-                download,
-            )
-            .limit(Duration::from_secs(2 * 60));
+            let step = Step::new(workspace, format!("download {self}"), download)
+                .limit(Duration::from_secs(2 * 60));
             match step.run_optional()? {
                 None => return Ok(()),
                 Some(problem) => reason = problem,
@@ -128,6 +121,27 @@ impl Package {
 
     fn complete(&self, directory: &Path) -> bool {
         fs::read_to_string(directory.join("complete")).is_ok_and(|text| text == self.sha256)
+    }
+}
+
+impl fmt::Display for Package {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+/// Whether this machine's libraries are new enough for another one, or what is missing.
+pub(crate) fn loads(library: &Path) -> Result<()> {
+    let output = Command::new("ldd")
+        .arg(library)
+        .output()
+        .map_err(|error| format!("cannot run ldd: {error}"))?;
+    // Missing versions are errors, missing libraries are lines of the list.
+    let text = [output.stderr, output.stdout].concat();
+    let text = String::from_utf8_lossy(&text);
+    match text.lines().find(|line| line.contains("not found")) {
+        Some(line) => Err(format!("this machine lacks {}", line.trim())),
+        None => Ok(()),
     }
 }
 

@@ -119,20 +119,24 @@ fn variables(runtime: &Environment) -> [(&'static str, PathBuf); 3] {
 /// tests say so themselves where a variable is missing.
 fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
     let mut variables = Vec::new();
-    let loaders = [&debian::OLD_LOADER, &debian::LOADER].map(|package| {
-        let directory = package.ensure(workspace);
-        directory.map(|directory| debian::library_dir(&directory))
-    });
-    match loaders.into_iter().collect::<Result<Vec<_>>>() {
-        // No path in the target directory has a colon, or cargo would not work in there.
-        Ok(directories) => {
-            let joined = std::env::join_paths(directories).unwrap_or_default();
-            variables.push(("ZE_LOADER_LIB_DIRS", joined.into()));
+    let mut loaders = Vec::new();
+    for package in [&debian::OLD_LOADER, &debian::LOADER] {
+        let directory = package.ensure(workspace).and_then(|package| {
+            let directory = debian::library_dir(&package);
+            debian::loads(&directory.join("libze_loader.so.1")).map(|()| directory)
+        });
+        match directory {
+            Ok(directory) => loaders.push(directory),
+            Err(reason) => skipped.push(format!(
+                "the simulated Level Zero driver under {package}: {reason}"
+            )),
         }
-        Err(reason) => skipped.push(format!("the simulated Level Zero driver: {reason}")),
     }
+    // Where there are none, or no path could be in such a list, it is empty.
+    let joined = std::env::join_paths(loaders).unwrap_or_default();
+    variables.push(("ZE_LOADER_LIB_DIRS", joined.into()));
     match debian::HEADERS.ensure(workspace) {
-        Ok(directory) => variables.push(("ZE_INCLUDE_DIR", debian::include(&directory))),
+        Ok(package) => variables.push(("ZE_INCLUDE_DIR", debian::include(&package))),
         Err(reason) => skipped.push(format!("the layout of Level Zero's structures: {reason}")),
     }
     variables

@@ -10,8 +10,6 @@ mod physical;
 mod session;
 mod switches;
 
-use level_zero_sys::Loader;
-
 use crate::link::Link;
 use crate::session::Session;
 
@@ -55,19 +53,7 @@ const PEERS: &[(&str, Peer)] = &[
     ("refused", switches::refused_peer),
 ];
 
-/// The status that says that this machine cannot run the loader.
-const UNUSABLE: i32 = 77;
-
 fn main() {
-    if let Err(reason) = Loader::load() {
-        println!("{reason}");
-        // The C or the C++ library is older than the loader.
-        std::process::exit(if reason.contains("version `") {
-            UNUSABLE
-        } else {
-            1
-        });
-    }
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().expect("the name of a scenario");
     let session = Session::open();

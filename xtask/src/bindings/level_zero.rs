@@ -1,13 +1,14 @@
 //! `crates/level-zero-sys`, from the headers of Debian's package.
 
 use super::{Interface, Part};
+use crate::python::Environment;
 use crate::workspace::Workspace;
 use crate::{Result, debian};
 
 /// What tracing layers see: the arguments of each function, and tables of callbacks.
 const TRACING: &str = "_?ze_.*[^b]_params_t|_?ze_.*callbacks_t|ze_pfn.*Cb_t";
 
-pub(super) fn interface(workspace: &Workspace) -> Result<Interface> {
+pub(super) fn interface(workspace: &Workspace, _: &Environment) -> Result<Interface> {
     let only_file = |header: &str| format!(r"--allowlist-file=.*/level_zero/{header}\.h");
     Ok(Interface {
         name: "level-zero-sys",

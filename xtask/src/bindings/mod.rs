@@ -88,10 +88,6 @@ struct Part {
 /// Generates the files anew, or with `check` says whether they are what would be generated.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
     let environment = Environment::ensure(workspace)?;
-    let interfaces = [
-        unified_runtime::interface(&environment),
-        level_zero::interface(workspace)?,
-    ];
     let bindgen = tools::BINDGEN.get(workspace)?;
     let scratch = workspace.target.join("xtask").join("bindings");
     let c_headers = scratch.join("include");
@@ -101,30 +97,20 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
         write(&c_headers.join(name), text.as_bytes())?;
     }
 
+    let generator = Generator {
+        workspace,
+        bindgen,
+        libclang: environment.libclang_dir()?,
+        c_headers,
+        check,
+    };
     let mut differing = Vec::new();
-    for interface in &interfaces {
+    for interface in [unified_runtime::interface, level_zero::interface] {
+        let interface = interface(workspace, &environment)?;
         let scratch = scratch.join(interface.name);
         fs::create_dir_all(&scratch).map_err(|error| cannot("create", &scratch, error))?;
         for part in &interface.parts {
-            let file = format!("{}.rs", part.name);
-            let generated = scratch.join(&file);
-            let mut command = Command::new(&bindgen);
-            command.env("LIBCLANG_PATH", environment.libclang_dir()?);
-            interface.configure(part, &mut command, &c_headers, &generated);
-            let committed = PathBuf::from_iter(["crates", interface.name, "src", &file]);
-            let name = format!("generate {}/{file}", interface.name);
-            Step::new(workspace, name, command)
-                .limit(Duration::from_secs(5 * 60))
-                .run()?;
-            let new = read(&generated)?;
-            let path = workspace.root.join(&committed);
-            if path.is_file() && read(&path)? == new {
-                continue;
-            }
-            differing.push(committed.display().to_string());
-            if !check {
-                write(&path, &new)?;
-            }
+            differing.extend(generator.generate(&interface, part, &scratch)?);
         }
     }
     match (differing.as_slice(), check) {
@@ -140,6 +126,46 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What is the same for all files.
+struct Generator<'a> {
+    workspace: &'a Workspace,
+    bindgen: PathBuf,
+    libclang: PathBuf,
+    c_headers: PathBuf,
+    /// Nothing that is committed is changed.
+    check: bool,
+}
+
+impl Generator<'_> {
+    /// Generates a file: its name, where it is not what is committed.
+    fn generate(
+        &self,
+        interface: &Interface,
+        part: &Part,
+        scratch: &Path,
+    ) -> Result<Option<String>> {
+        let file = format!("{}.rs", part.name);
+        let generated = scratch.join(&file);
+        let mut command = Command::new(&self.bindgen);
+        command.env("LIBCLANG_PATH", &self.libclang);
+        interface.configure(part, &mut command, &self.c_headers, &generated);
+        let name = format!("generate {}/{file}", interface.name);
+        Step::new(self.workspace, name, command)
+            .limit(Duration::from_secs(5 * 60))
+            .run()?;
+        let new = read(&generated)?;
+        let committed = PathBuf::from_iter(["crates", interface.name, "src", &file]);
+        let path = self.workspace.root.join(&committed);
+        if path.is_file() && read(&path)? == new {
+            return Ok(None);
+        }
+        if !self.check {
+            write(&path, &new)?;
+        }
+        Ok(Some(committed.display().to_string()))
+    }
 }
 
 impl Interface {

@@ -1,14 +1,16 @@
 //! `crates/unified-runtime-sys`, from the headers of the stock runtime.
 
 use super::{Interface, Part};
+use crate::Result;
 use crate::python::Environment;
+use crate::workspace::Workspace;
 
 /// The structures with the arguments of each function, and the numbers of the functions.
 const PARAMS: &str = "ur_.*_params_t|ur_function_t";
 
-pub(super) fn interface(environment: &Environment) -> Interface {
+pub(super) fn interface(_: &Workspace, environment: &Environment) -> Result<Interface> {
     let only_file = |header: &str| format!(r"--allowlist-file=.*/unified-runtime/{header}\.h");
-    Interface {
+    Ok(Interface {
         name: "unified-runtime-sys",
         include: environment.include(),
         header: "unified-runtime/ur_ddi.h",
@@ -33,5 +35,5 @@ pub(super) fn interface(environment: &Environment) -> Interface {
                 uses_api: true,
             },
         ],
-    }
+    })
 }
