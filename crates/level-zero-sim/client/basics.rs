@@ -259,3 +259,36 @@ pub(crate) fn intercepted(session: &Session) {
     // The event is the driver's own, which no function of the loader takes: it stays.
     println!("expect outlived-context");
 }
+
+/// Threads that share nothing but the context.
+pub(crate) fn threads(session: &Session) {
+    let work = |byte: u8| {
+        let list = session.in_order();
+        for _ in 0..100 {
+            let memory = session.alloc(4096);
+            let event = session.shared_event();
+            let (pattern, no) = ((&raw const byte).cast(), ptr::null_mut());
+            ok!(session.zeCommandListAppendMemoryFill(list, memory, pattern, 1, 4096, event, 0, no));
+            let again = session
+                .open_event(session.event_handle(event))
+                .expect("an event");
+            let opened = session
+                .open_memory(session.memory_handle(memory))
+                .expect("memory");
+            ok!(session.zeEventHostSynchronize(again, LONG));
+            // SAFETY: memory of the host, here, that nothing writes to any more.
+            let bytes = unsafe { std::slice::from_raw_parts(opened.cast::<u8>(), 4096) };
+            assert!(bytes.iter().all(|&found| found == byte));
+            assert_eq!(session.close_event(again), SUCCESS);
+            ok!(session.zeEventDestroy(event));
+            ok!(session.zeMemCloseIpcHandle(session.context, opened));
+            session.free(memory);
+        }
+        ok!(session.zeCommandListDestroy(list));
+    };
+    std::thread::scope(|scope| {
+        for byte in 1..=8 {
+            scope.spawn(move || work(byte));
+        }
+    });
+}

@@ -22,6 +22,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("devices", basics::devices),
     ("commands", basics::commands),
     ("queues", basics::queues),
+    ("threads", basics::threads),
     ("intercepted", basics::intercepted),
     ("memory", memory::share),
     ("memory-rounds", memory::rounds),

@@ -67,6 +67,9 @@ pub(crate) struct Session {
     pub(crate) context: ze_context_handle_t,
 }
 
+// SAFETY: every function that is called with these handles may be called by several threads.
+unsafe impl Sync for Session {}
+
 impl Session {
     pub(crate) fn open() -> Self {
         let loader = Loader::load().unwrap_or_else(|reason| panic!("{reason}"));

@@ -17,8 +17,9 @@
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
 //!   of the same file there, which stays its own, too; or the driver fetches it (`TRANSPORT`).
 //!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
-//!   memory and at byte 20 for events. A number that was put in place for memory still counts
-//!   there, unless it is the exporter's by chance; for events none must be.
+//!   memory and at byte 20 for events, though for events that has changed between versions. A
+//!   number that was put in place for memory still counts there, unless it is the exporter's by
+//!   chance; for events none must be.
 //! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - It has an older name for everything about them, as long as the loader knows none.

@@ -41,6 +41,7 @@ fn devices_are_listed_with_their_properties() {
 fn commands_are_executed_in_order() {
     clean("commands", &[]);
     clean("queues", &[]);
+    clean("threads", &[]);
 }
 
 #[test]
