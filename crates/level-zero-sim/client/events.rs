@@ -162,7 +162,7 @@ pub(crate) fn rounds_peer(session: &Session, link: &Link) {
     assert_eq!(session.close_event(pong), SUCCESS);
 }
 
-/// `TRANSPORT=pidfd`: a number that was put into the handle of an event is taken for the exporter's.
+/// `TRANSPORT=pidfd`: a number that was put into an event's handle is taken for the exporter's.
 pub(crate) fn patched(session: &Session) {
     println!("expect foreign-descriptor");
     let link = Link::start("patched-event", &[]);

@@ -7,14 +7,14 @@ use level_zero_sys::*;
 
 use crate::link::Link;
 use crate::session::{
-    INVALID_ARGUMENT, SUCCESS, Session, bytes, description, descriptor, handle, number, ok, patch,
-    ze,
+    Handle, INVALID_ARGUMENT, SUCCESS, Session, bytes, description, descriptor, handle, number, ok,
+    patch, ze,
 };
 
 const SIZE: usize = 128 << 10;
 
 /// Gives a handle back, where the loader knows how.
-fn put(session: &Session, data: [i8; 64]) {
+fn put(session: &Session, data: Handle) {
     if let Some(put) = session.loader.zeMemPutIpcHandle {
         // SAFETY: as the function wants it.
         let code = unsafe { put(session.context, ze_ipc_mem_handle_t { data }) };
@@ -101,6 +101,11 @@ pub(crate) fn rounds_peer(session: &Session, link: &Link) {
         link.go();
     }
     assert_eq!(open(), before);
+    assert!(
+        session
+            .report()
+            .contains("\nlive opened-allocations 0 of 400 created\n")
+    );
 }
 
 /// The exporter opens its own handle, as it is and with another number.

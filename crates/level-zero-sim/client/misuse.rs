@@ -1,6 +1,6 @@
 //! Wrong uses, one after the other. The driver must answer each with an error, and report it.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr;
 
 use level_zero_sys::*;
@@ -113,7 +113,7 @@ fn descriptors(session: &Session) {
     let good = session.memory_handle(memory);
     // A number that is no descriptor.
     let mut wrong = good;
-    wrong[..4].copy_from_slice(&1_000_000_i32.to_ne_bytes().map(|byte| byte as i8));
+    wrong[..4].copy_from_slice(&1_000_000_i32.to_ne_bytes().map(|byte| byte as c_char));
     expect("foreign-descriptor");
     assert_eq!(session.open_memory(wrong), Err(INVALID_ARGUMENT));
     // A descriptor of something else, then of other memory.

@@ -1,10 +1,11 @@
 //! The driver, a context and what most scenarios do with them.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use level_zero_sys::*;
+use libloading::Library;
 
 /// Calls a function of the loader: the answer is its code.
 macro_rules! ze {
@@ -36,6 +37,9 @@ pub(crate) const INVALID_ARGUMENT: ze_result_t = ze_result_t::ZE_RESULT_ERROR_IN
 pub(crate) const LONG: u64 = 20_000_000_000;
 /// Long enough to be sure that nothing happens.
 pub(crate) const SHORT: u64 = 20_000_000;
+
+/// The bytes of a handle for other processes.
+pub(crate) type Handle = [c_char; ZE_MAX_IPC_HANDLE_SIZE as usize];
 
 pub(crate) const NO_EVENT: ze_event_handle_t = ptr::null_mut();
 
@@ -96,6 +100,23 @@ impl Session {
 
     pub(crate) fn close(self) {
         ok!(self.zeContextDestroy(self.context));
+    }
+
+    /// What the driver counts, by the function that it exports.
+    pub(crate) fn report(&self) -> String {
+        type Report = unsafe extern "C" fn(*mut u8, usize) -> usize;
+        let driver = std::env::var_os("ZE_ENABLE_ALT_DRIVERS").expect("the driver");
+        // SAFETY: it is loaded already, and stays loaded.
+        let driver = unsafe { Library::new(driver) }.expect("the driver");
+        // SAFETY: the type is the function's.
+        let report = unsafe { driver.get::<Report>(c"crosshandle_sim_report") };
+        let report = report.expect("the function");
+        // SAFETY: without a buffer nothing is written.
+        let mut text = vec![0; unsafe { report(ptr::null_mut(), 0) } + 4096];
+        // SAFETY: the buffer has that size.
+        let size = unsafe { report(text.as_mut_ptr(), text.len()) };
+        text.truncate(size);
+        String::from_utf8(text).expect("a text")
     }
 
     /// A function that only the driver knows.
@@ -273,7 +294,7 @@ impl Session {
         self.create_event(flags).expect("an event")
     }
 
-    pub(crate) fn event_handle(&self, event: ze_event_handle_t) -> [i8; 64] {
+    pub(crate) fn event_handle(&self, event: ze_event_handle_t) -> Handle {
         let events = self.counter_events().expect("counter-based events");
         let mut handle = ze_ipc_event_counter_based_handle_t { data: [0; 64] };
         // SAFETY: as the function wants it.
@@ -281,7 +302,7 @@ impl Session {
         handle.data
     }
 
-    pub(crate) fn open_event(&self, data: [i8; 64]) -> Result<ze_event_handle_t, ze_result_t> {
+    pub(crate) fn open_event(&self, data: Handle) -> Result<ze_event_handle_t, ze_result_t> {
         let events = self.counter_events().expect("counter-based events");
         let mut event = ptr::null_mut();
         let handle = ze_ipc_event_counter_based_handle_t { data };
@@ -298,13 +319,13 @@ impl Session {
         unsafe { (events.close)(event) }
     }
 
-    pub(crate) fn memory_handle(&self, memory: *mut c_void) -> [i8; 64] {
+    pub(crate) fn memory_handle(&self, memory: *mut c_void) -> Handle {
         let mut handle = ze_ipc_mem_handle_t { data: [0; 64] };
         ok!(self.zeMemGetIpcHandle(self.context, memory, &mut handle));
         handle.data
     }
 
-    pub(crate) fn open_memory(&self, data: [i8; 64]) -> Result<*mut c_void, ze_result_t> {
+    pub(crate) fn open_memory(&self, data: Handle) -> Result<*mut c_void, ze_result_t> {
         let mut memory = ptr::null_mut();
         let handle = ze_ipc_mem_handle_t { data };
         match ze!(self.zeMemOpenIpcHandle(self.context, self.device, handle, 0, &mut memory)) {
@@ -315,36 +336,36 @@ impl Session {
 }
 
 /// The number of the descriptor in a handle.
-pub(crate) fn number(handle: &[i8; 64]) -> i32 {
+pub(crate) fn number(handle: &Handle) -> i32 {
     i32::from_ne_bytes([handle[0], handle[1], handle[2], handle[3]].map(|byte| byte as u8))
 }
 
 /// The descriptor in a handle of this process.
-pub(crate) fn descriptor(handle: &[i8; 64]) -> BorrowedFd<'_> {
+pub(crate) fn descriptor(handle: &Handle) -> BorrowedFd<'_> {
     // SAFETY: it stays open as long as what the handle was got from.
     unsafe { BorrowedFd::borrow_raw(number(handle)) }
 }
 
 /// Puts the number of a descriptor of this process into a handle.
-pub(crate) fn patch(handle: &mut [i8; 64], descriptor: &OwnedFd) {
+pub(crate) fn patch(handle: &mut Handle, descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().to_ne_bytes();
     for (to, from) in handle.iter_mut().zip(number) {
-        *to = from as i8;
+        *to = from as c_char;
     }
 }
 
 /// Whether the driver fetches the descriptor of an event's handle itself: then the handle has the
 /// number of the process that it is from.
-pub(crate) fn is_fetched(handle: &[i8; 64]) -> bool {
+pub(crate) fn is_fetched(handle: &Handle) -> bool {
     handle[20..24] != [0; 4]
 }
 
 /// A handle as a message, and back.
-pub(crate) fn bytes(handle: &[i8; 64]) -> Vec<u8> {
+pub(crate) fn bytes(handle: &Handle) -> Vec<u8> {
     handle.iter().map(|&byte| byte as u8).collect()
 }
 
-pub(crate) fn handle(bytes: &[u8]) -> [i8; 64] {
+pub(crate) fn handle(bytes: &[u8]) -> Handle {
     let bytes: [u8; 64] = bytes.try_into().expect("64 bytes");
-    bytes.map(|byte| byte as i8)
+    bytes.map(|byte| byte as c_char)
 }

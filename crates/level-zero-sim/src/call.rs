@@ -89,7 +89,9 @@ macro_rules! entry {
         fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block
     )*) => {$(
         $(#[$meta])*
-        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> level_zero_sys::ze_result_t {
+        pub(crate) unsafe extern "C" fn $name(
+            $($argument: $type),*
+        ) -> level_zero_sys::ze_result_t {
             static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
             $crate::call::call(stringify!($name), &CALLS, || $body)
         }

@@ -176,7 +176,8 @@ entry! {
     fn zeEventDestroy(event: ze_event_handle_t) {
         let event = handles::take::<Event, _>(event, |event| match event.source {
             Source::Opened => {
-                misuse(Check::WrongClose, "the event was opened from a handle, and is to be closed");
+                let what = "the event was opened from a handle, and is to be closed";
+                misuse(Check::WrongClose, what);
                 Err(INVALID_ARGUMENT)
             }
             _ => Ok(()),

@@ -68,7 +68,10 @@ macro_rules! tables {
         ///
         /// As the loader calls it: `to` leads to a table of that version.
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $getter(version: ze_api_version_t, to: *mut $table) -> ze_result_t {
+        pub(crate) unsafe extern "C" fn $getter(
+            version: ze_api_version_t,
+            to: *mut $table,
+        ) -> ze_result_t {
             static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
             crate::call::call(stringify!($getter), &CALLS, || {
                 // SAFETY: a table of Level Zero is nothing else.
@@ -216,7 +219,10 @@ macro_rules! empty_tables {
         ///
         /// None: nothing is touched.
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $getter(_: ze_api_version_t, _: *mut c_void) -> ze_result_t {
+        pub(crate) unsafe extern "C" fn $getter(
+            _: ze_api_version_t,
+            _: *mut c_void,
+        ) -> ze_result_t {
             ze_result_t::ZE_RESULT_SUCCESS
         }
     )*};

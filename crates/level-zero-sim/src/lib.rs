@@ -7,8 +7,8 @@
 //! Memory of devices is memory of the host behind descriptors; commands are executed by threads,
 //! in order; events are counters in pages that processes share. Kernels, images and samplers are
 //! not supported. It is strict where real drivers leave the outcome open, so that a program that
-//! passes here has not just been lucky, and it can be told to misbehave, so that a program's answers
-//! to that can be seen.
+//! passes here has not just been lucky; and it can be told to misbehave, so that it can be seen how
+//! a program takes that.
 //!
 //! # What it shares with Intel's driver
 //!

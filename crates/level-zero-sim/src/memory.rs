@@ -81,9 +81,7 @@ pub(crate) fn allocated(context: &Arc<Context>, address: *const c_void) -> Resul
     if address.is_null() {
         return Err(INVALID_NULL_POINTER);
     }
-    let region = space::find(address.addr())
-        .filter(|region| region.base == address.addr() && Arc::ptr_eq(&region.context, context));
-    let Some(region) = region else {
+    let Some(region) = space::starting(address.addr(), context) else {
         let what = match space::gone(address.addr()) {
             Some(_) => "is free already",
             None => "is no allocation of the context",

@@ -1,7 +1,7 @@
 //! Memory of other processes.
 
 use std::ffi::c_void;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 use level_zero_sys::*;
 
@@ -39,9 +39,7 @@ entry! {
             return Err(INVALID_NULL_POINTER);
         }
         present(handle)?;
-        let region = space::find(address.addr())
-            .filter(|region| region.base == address.addr() && Arc::ptr_eq(&region.context, &context))
-            .ok_or(INVALID_ARGUMENT)?;
+        let region = space::starting(address.addr(), &context).ok_or(INVALID_ARGUMENT)?;
         let shared = region.kind == ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
         let Origin::Allocated { segment, exported, .. } = &region.origin else {
             return Err(INVALID_ARGUMENT);
@@ -122,9 +120,7 @@ entry! {
         if address.is_null() {
             return Err(INVALID_NULL_POINTER);
         }
-        let region = space::find(address.addr())
-            .filter(|region| region.base == address.addr() && Arc::ptr_eq(&region.context, &context));
-        let Some(region) = region else {
+        let Some(region) = space::starting(address.addr(), &context) else {
             if space::gone(address.addr()) == Some(Resource::OpenedMemory) {
                 misuse(Check::DoubleClose, &format!("{address:p} is closed already"));
             } else {

@@ -153,6 +153,11 @@ pub(crate) fn find(address: usize) -> Option<Arc<Region>> {
     (address < region.end()).then(|| region.clone())
 }
 
+/// The region of a context that begins at an address.
+pub(crate) fn starting(address: usize, context: &Arc<Context>) -> Option<Arc<Region>> {
+    find(address).filter(|region| region.base == address && Arc::ptr_eq(&region.context, context))
+}
+
 /// The regions of a range; none where it is memory that the driver does not know.
 pub(crate) fn find_range(address: usize, size: usize) -> Result<Vec<Arc<Region>>> {
     let mut found = Vec::new();
