@@ -5,11 +5,12 @@
 //! | `test` | every check; the test runner comes last |
 //! | `bench` | the benchmarks, each beside the raw technique, in one run |
 //! | `fuzz` | one fuzz target, on the stable toolchain |
-//! | `bindings` | the declarations of Unified Runtime, from the stock runtime's headers |
+//! | `bindings` | the declarations of C interfaces, from the stock headers |
 //! | `gpu-pack` | all that a machine with GPUs needs, into `target/gpu` |
 
 mod bench;
 mod bindings;
+mod debian;
 mod fuzz;
 mod gpu;
 mod process;
@@ -65,7 +66,7 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
-    /// Generate the declarations in `crates/unified-runtime-sys` anew.
+    /// Generate the declarations in `crates/*-sys` anew.
     Bindings {
         /// Change nothing: say whether the committed files are what would be generated.
         #[arg(long)]
