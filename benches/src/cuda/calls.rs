@@ -1,0 +1,96 @@
+//! What single calls of the driver cost, to explain the other rows.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::row;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::per_operation;
+use crate::raw::cuda::{Event, Gpu, Operation, Page, Stream};
+use crate::raw::memfd;
+use crate::report::row::{RowSpec, Target};
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "cuda-calls",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        call("cuda-calls.current", "cuCtxGetCurrent"),
+        call("cuda-calls.query", "cuStreamQuery, stream idle"),
+        call("cuda-calls.write-64", "cuStreamWriteValue64"),
+        call("cuda-calls.write-32", "cuStreamWriteValue32"),
+        call("cuda-calls.wait-64", "cuStreamWaitValue64, reached"),
+        call("cuda-calls.wait-32", "cuStreamWaitValue32, reached"),
+        call("cuda-calls.batch-write", "cuStreamBatchMemOp, one write"),
+        call("cuda-calls.batch-two", "cuStreamBatchMemOp, wait and write"),
+        call("cuda-calls.record", "cuEventRecord"),
+        call("cuda-calls.blocked-query", "cuStreamQuery, stream waiting"),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const fn call(id: &'static str, what: &'static str) -> RowSpec {
+    row(id, what, "the call itself", Target::None)
+}
+
+const BATCH: usize = 32;
+
+/// Offsets on the page.
+const GATE: usize = 0;
+const WRITTEN: usize = 256;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let gpu = Gpu::open(0)?;
+    let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
+    let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
+    let written = page.device_word(WRITTEN)?;
+    let stream = Stream::create(&gpu)?;
+    let event = Event::create(&gpu)?;
+    seat.plan.pin(0)?;
+
+    let mut recorder = Recorder::default();
+    let mut time = |row, call: &dyn Fn() -> Result<()>| -> Result<()> {
+        let elapsed = per_operation(BATCH, call)?;
+        recorder.push(row, Side::Raw, elapsed);
+        Ok(())
+    };
+    for number in 1..=seat.plan.pick(300_u32, 100) {
+        let value = u64::from(number);
+        time("cuda-calls.current", &|| gpu.ask_current())?;
+        time("cuda-calls.write-64", &|| stream.write(written, value))?;
+        stream.synchronize()?;
+        time("cuda-calls.query", &|| {
+            stream.query();
+            Ok(())
+        })?;
+        time("cuda-calls.write-32", &|| stream.write_32(written, number))?;
+        stream.synchronize()?;
+        time("cuda-calls.wait-64", &|| stream.wait(gate, 0))?;
+        stream.synchronize()?;
+        time("cuda-calls.wait-32", &|| stream.wait_32(gate, 0))?;
+        stream.synchronize()?;
+        time("cuda-calls.batch-write", &|| {
+            stream.batch([Operation::Write(written, value)])
+        })?;
+        stream.synchronize()?;
+        time("cuda-calls.batch-two", &|| {
+            stream.batch([Operation::Wait(gate, 0), Operation::Write(written, value)])
+        })?;
+        stream.synchronize()?;
+        time("cuda-calls.record", &|| stream.record(&event))?;
+        stream.synchronize()?;
+        stream.wait(gate, value)?;
+        time("cuda-calls.blocked-query", &|| {
+            stream.query();
+            Ok(())
+        })?;
+        host_gate.store(value, Ordering::Release);
+        stream.synchronize()?;
+    }
+    Ok(recorder.finish())
+}

@@ -1,0 +1,200 @@
+//! Copying from and to imported device memory.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use crosshandle::{Command, Queue};
+
+use super::{ours, too_few_gpus};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat};
+use crate::host::ours::open_memory;
+use crate::raw::cuda::{Gpu, Memory, Stream};
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+const LENGTH: usize = 256 << 20;
+/// Copies between two readings of the clock.
+const COPIES: usize = 16;
+/// What the exported memory starts with.
+const TOKEN: u64 = 0x7_0000_0007;
+
+/// One arrangement.
+struct Kind {
+    /// The exporter's GPU; the importer, which copies, has 0.
+    gpu: usize,
+    rows: &'static [RowSpec],
+    pull: &'static str,
+    push: &'static str,
+    /// Times that each byte of a copy passes the memory of one GPU.
+    passes: f64,
+}
+
+const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw,
+        unit: Unit::GigabytesPerSecond,
+        statistic: Statistic::P50,
+        target,
+    }
+}
+
+const LOCAL: &str = "cuMemcpyAsync between two allocations of the process's own";
+const PEER: &str = "cuMemcpyPeerAsync between allocations of one process on two GPUs";
+
+static ONE: Kind = Kind {
+    gpu: 0,
+    rows: &[
+        row(
+            "cuda-copy.from-imported",
+            "copy from imported memory, 256 MiB, one GPU (read + written)",
+            LOCAL,
+            Target::AtLeastTimesRaw(0.99),
+        ),
+        row(
+            "cuda-copy.to-imported",
+            "copy to imported memory, 256 MiB, one GPU (read + written)",
+            LOCAL,
+            Target::AtLeastTimesRaw(0.99),
+        ),
+    ],
+    pull: "cuda-copy.from-imported",
+    push: "cuda-copy.to-imported",
+    passes: 2.0,
+};
+
+static TWO: Kind = Kind {
+    gpu: 1,
+    rows: &[
+        row(
+            "cuda-copy2.from-imported",
+            "copy from imported memory of another GPU, 256 MiB",
+            PEER,
+            Target::AtLeastTimesRaw(0.98),
+        ),
+        row(
+            "cuda-copy2.to-imported",
+            "copy to imported memory of another GPU, 256 MiB",
+            PEER,
+            Target::AtLeastTimesRaw(0.98),
+        ),
+    ],
+    pull: "cuda-copy2.from-imported",
+    push: "cuda-copy2.to-imported",
+    passes: 1.0,
+};
+
+pub(crate) static ONE_GPU: Scenario = Scenario {
+    name: "cuda-copy",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: ONE.rows,
+    lead: |seat| lead(seat, &ONE),
+    hand: |seat| hand(seat, &ONE),
+};
+
+pub(crate) static TWO_GPUS: Scenario = Scenario {
+    name: "cuda-copy2",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: TWO.rows,
+    lead: |seat| lead(seat, &TWO),
+    hand: |seat| hand(seat, &TWO),
+};
+
+/// The exporter.
+fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
+    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+        return Ok(Outcome::default());
+    }
+    let link = seat.peer()?;
+    let context = ours::context(kind.gpu)?;
+    let queue = context.create_queue()?;
+    let memory = context.allocate(LENGTH)?;
+    queue.submit(Command::fill(memory.all(), &TOKEN.to_le_bytes())?)?;
+    queue.finish()?;
+    link.send(memory.handle()?.as_bytes())?;
+    ensure!(link.receive_number()? == 0, "the other process lost count");
+    Ok(Outcome::default())
+}
+
+fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+        return Ok(outcome);
+    }
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    let stream = Stream::create(&gpu)?;
+    let own = Memory::allocate(&gpu, LENGTH)?;
+    let other = if kind.gpu == 0 {
+        Memory::allocate(&gpu, LENGTH)?
+    } else {
+        let peer = Gpu::open(kind.gpu)?;
+        let other = Memory::allocate(&peer, LENGTH)?;
+        peer.enable_peer(&gpu)?;
+        gpu.enter()?;
+        gpu.enable_peer(&peer)?;
+        other
+    };
+    own.fill(&stream, 1)?;
+
+    let context = ours::context(0)?;
+    let queue = context.create_queue()?;
+    let local = context.allocate(LENGTH)?;
+    let imported = open_memory(&context, &link.receive()?.bytes)?;
+    ours::check(ours::first_word(&context, &queue, &imported)?, TOKEN)?;
+
+    let bytes = (LENGTH * COPIES) as f64 * kind.passes;
+    let mut recorder = Recorder::default();
+    for round in 0..1 + seat.plan.rounds() {
+        for row in [kind.pull, kind.push] {
+            for side in Side::turns(round) {
+                for _ in 0..seat.plan.pick(10, 4) {
+                    let start = Instant::now();
+                    match side {
+                        Side::Ours if row == kind.pull => {
+                            copy(&queue, || Ok(Command::copy(local.all(), imported.all())?))?;
+                        }
+                        Side::Ours => {
+                            copy(&queue, || Ok(Command::copy(imported.all(), local.all())?))?;
+                        }
+                        Side::Raw => {
+                            let (to, from) = if row == kind.pull {
+                                (&own, &other)
+                            } else {
+                                (&other, &own)
+                            };
+                            for _ in 0..COPIES {
+                                if kind.gpu == 0 {
+                                    stream.copy(to, from, LENGTH)?;
+                                } else {
+                                    stream.copy_peer(to, from, LENGTH)?;
+                                }
+                            }
+                            stream.synchronize()?;
+                        }
+                    }
+                    let rate = bytes / start.elapsed().as_secs_f64() / 1e9;
+                    // The first round warms up.
+                    if round > 0 {
+                        recorder.push(row, side, rate);
+                    }
+                }
+            }
+        }
+    }
+    ours::check(ours::first_word(&context, &queue, &local)?, TOKEN)?;
+    link.send_number(0)?;
+    Ok(recorder.finish())
+}
+
+fn copy(queue: &Queue, command: impl Fn() -> Result<Command>) -> Result<()> {
+    for _ in 0..COPIES {
+        queue.submit(command()?)?;
+    }
+    Ok(queue.finish()?)
+}
