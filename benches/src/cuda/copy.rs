@@ -13,9 +13,9 @@ use crate::raw::cuda::{Gpu, Memory, Stream};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-const LENGTH: usize = 256 << 20;
+pub(super) const LENGTH: usize = 256 << 20;
 /// Copies between two readings of the clock.
-const COPIES: usize = 16;
+pub(super) const COPIES: usize = 16;
 /// What the exported memory starts with.
 const TOKEN: u64 = 0x7_0000_0007;
 
@@ -192,7 +192,8 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn copy(queue: &Queue, command: impl Fn() -> Result<Command>) -> Result<()> {
+/// Submits all copies and waits until they are done.
+pub(super) fn copy(queue: &Queue, command: impl Fn() -> Result<Command>) -> Result<()> {
     for _ in 0..COPIES {
         queue.submit(command()?)?;
     }

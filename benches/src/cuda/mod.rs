@@ -7,6 +7,7 @@ mod enqueue;
 mod events;
 mod opens;
 mod ours;
+mod peers;
 mod recycle;
 mod trip;
 
@@ -25,6 +26,7 @@ use crate::report::unit::Unit;
 /// In the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::ONE_GPU,
+    &trip::ONE_GPU_BATCHES,
     &trip::ONE_GPU_NATIVE,
     &trip::TWO_GPUS,
     &trip::TWO_GPUS_NATIVE,
@@ -37,6 +39,8 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &copy::ONE_GPU,
     &copy::TWO_GPUS,
     &churn::SCENARIO,
+    &peers::TORCH,
+    &peers::CORE,
     &calls::SCENARIO,
 ];
 

@@ -16,7 +16,7 @@ use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Ph
 use crate::raw::descriptor::{self, Offers};
 use crate::report::row::{RowSpec, Target};
 
-const LENGTH: usize = 64 << 20;
+pub(super) const LENGTH: usize = 64 << 20;
 
 /// Rows of one arrangement.
 struct Kind {

@@ -1,6 +1,7 @@
 //! Round trips: something starts in one process, passes a stream of another one, and comes back.
 
 mod ours;
+pub(super) mod peer;
 mod raw;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +35,8 @@ enum Route {
 enum Rival {
     /// Counters in a page of host memory that both processes have registered.
     Page,
+    /// The same, with all operations of one end in one call.
+    Batches,
     /// Counters in device memory: each GPU waits for a word in its own memory.
     DeviceWords,
     /// The driver's inter-process events, with a message to say that one was recorded.
@@ -63,7 +66,7 @@ trait Hand {
 
 /// Trips that the answering process submits its commands for at once. Few, so that nothing of the
 /// driver fills up behind the wait.
-const BATCH: usize = 8;
+pub(super) const BATCH: usize = 8;
 /// Batches of each turn that nobody measures.
 const WARM_UP: usize = 2;
 
@@ -91,6 +94,7 @@ macro_rules! kinds {
 
 const PAGE: &str =
     "cuStreamWriteValue64, cuStreamWaitValue64 on words of a page registered in both";
+const BATCHES: &str = "the same with cuStreamBatchMemOp";
 const NATIVE: &str = "inter-process events of the driver, a byte over a socket each way";
 const DEVICE: &str = "the same on words in the memory of the GPU that waits, written by the other";
 const CLOSE: Target = Target::AtMostTimesRaw(1.1);
@@ -109,6 +113,9 @@ kinds! {
         row("cuda-trip.echo", "host signal → GPU of another process → host", PAGE, CLOSE),
         p99(row("cuda-trip.echo.p99", "host signal → GPU of another process → host", PAGE, Target::None)),
     ];
+    ONE_BATCHES, ONE_GPU_BATCHES: "cuda-trip-batches", gpu 0, Batches,
+    [Back => ["cuda-trip-batches.back"]],
+    [row("cuda-trip-batches.back", "stream → other's stream → back → host, one GPU, beside batches", BATCHES, Target::None)];
     ONE_NATIVE, ONE_GPU_NATIVE: "cuda-trip-native", gpu 0, Native,
     [Back => ["cuda-trip-native.back"]],
     [row("cuda-trip-native.back", "stream → other's stream → back → host, one GPU, beside the driver's events", NATIVE, Target::None)];

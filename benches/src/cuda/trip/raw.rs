@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::{Kind, PAIRS, Rival, Route, STEP};
 use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
-use crate::raw::cuda::{Event, Gpu, Mapped, Page, Physical, Stream, Word};
+use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
 
 /// Bytes of device memory that a word needs: the least that the driver gives.
 const DEVICE_MEMORY: usize = 2 << 20;
@@ -63,7 +63,7 @@ pub(super) fn lead(
 ) -> Result<Box<dyn super::Lead>> {
     let stream = Stream::create(gpu)?;
     Ok(match kind.rival {
-        Rival::Page => Box::new(Counters {
+        Rival::Page | Rival::Batches => Box::new(Counters {
             kind,
             stream,
             pairs: Pair::all(kind, page)?,
@@ -97,7 +97,7 @@ pub(super) fn hand(
 ) -> Result<Box<dyn super::Hand>> {
     let stream = Stream::create(gpu)?;
     Ok(match kind.rival {
-        Rival::Page => Box::new(Counters {
+        Rival::Page | Rival::Batches => Box::new(Counters {
             kind,
             stream,
             pairs: Pair::all(kind, page)?,
@@ -148,6 +148,14 @@ impl super::Lead for Counters {
         let stream = &self.stream;
         pair.number += 1;
         match route {
+            Route::Back if self.kind.rival == Rival::Batches => {
+                stream.batch([
+                    Operation::Write(pair.ping, pair.number),
+                    Operation::Wait(pair.pong, pair.number),
+                    Operation::Write(pair.done, pair.number),
+                ])?;
+                SpinCounter(pair.host_done).wait(pair.number);
+            }
             Route::Back => {
                 stream.write(pair.ping, pair.number)?;
                 stream.wait(pair.pong, pair.number)?;
@@ -172,8 +180,15 @@ impl super::Hand for Counters {
         let pair = &mut self.pairs[self.kind.pair(route)?];
         for _ in 0..count {
             pair.number += 1;
-            self.stream.wait(pair.ping, pair.number)?;
-            self.stream.write(pair.pong, pair.number)?;
+            if self.kind.rival == Rival::Batches {
+                self.stream.batch([
+                    Operation::Wait(pair.ping, pair.number),
+                    Operation::Write(pair.pong, pair.number),
+                ])?;
+            } else {
+                self.stream.wait(pair.ping, pair.number)?;
+                self.stream.write(pair.pong, pair.number)?;
+            }
         }
         ready();
         Ok(())
