@@ -1,11 +1,13 @@
 //! What single calls of the driver cost, to explain the other rows.
 
+use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
+use crosshandle::Command;
 
-use super::row;
+use super::{ours, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat, no_hand};
 use crate::harness::timing::per_operation;
@@ -29,6 +31,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         call("cuda-calls.batch-two", "cuStreamBatchMemOp, wait and write"),
         call("cuda-calls.record", "cuEventRecord"),
         call("cuda-calls.blocked-query", "cuStreamQuery, stream waiting"),
+        row(
+            NOTHING,
+            "submit a command that does nothing",
+            "none",
+            Target::None,
+        ),
+        row(IS_IDLE, "ask a queue that is idle", "none", Target::None),
     ],
     lead,
     hand: no_hand,
@@ -37,6 +46,9 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 const fn call(id: &'static str, what: &'static str) -> RowSpec {
     row(id, what, "the call itself", Target::None)
 }
+
+const NOTHING: &str = "cuda-calls.nothing";
+const IS_IDLE: &str = "cuda-calls.is-idle";
 
 const BATCH: usize = 32;
 
@@ -51,6 +63,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let written = page.device_word(WRITTEN)?;
     let stream = Stream::create(&gpu)?;
     let event = Event::create(&gpu)?;
+    let context = ours::context(0)?;
+    let queue = context.create_queue()?;
     seat.plan.pin(0)?;
 
     let mut recorder = Recorder::default();
@@ -91,6 +105,16 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         })?;
         host_gate.store(value, Ordering::Release);
         stream.synchronize()?;
+    }
+    for _ in 0..seat.plan.pick(300, 100) {
+        let elapsed = per_operation(BATCH, || queue.submit(Command::nothing()))?;
+        recorder.push(NOTHING, Side::Ours, elapsed);
+        queue.finish()?;
+        let ask = || -> Result<()> {
+            black_box(queue.is_idle());
+            Ok(())
+        };
+        recorder.push(IS_IDLE, Side::Ours, per_operation(BATCH, ask)?);
     }
     Ok(recorder.finish())
 }

@@ -14,6 +14,7 @@ use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
 use crate::raw::descriptor::{self, Offers};
+use crate::raw::memfd;
 use crate::report::row::{RowSpec, Target};
 
 pub(super) const LENGTH: usize = 64 << 20;
@@ -77,6 +78,9 @@ const WARM_UP: usize = 2;
 const AGAIN: usize = 100;
 /// What the raw exporter offers.
 const MEASURED: u64 = 0;
+/// Asked for right before what is timed, on both sides: the exporter's threads have slept.
+const WARMING: u64 = 1;
+const WARMING_LENGTH: usize = 2 << 20;
 
 fn objects(seat: &Seat) -> usize {
     WARM_UP + seat.plan.pick(41, 15)
@@ -111,7 +115,10 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         legacy.fill(&stream, word)?;
         let memory = context.allocate(LENGTH)?;
         ours::set_first_word(&queue, &memory, token(index))?;
+        let warming = context.allocate(WARMING_LENGTH)?;
+        offers.add(WARMING, memfd::create(4096)?);
         let mut message = memory.handle()?.as_bytes().to_vec();
+        message.extend(warming.handle()?.as_bytes());
         message.extend(legacy.export()?);
         link.send(&message)?;
         ensure!(
@@ -136,14 +143,18 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for index in 0..objects(seat) {
         let message = link.receive()?.bytes;
-        let (handle, legacy) = message
-            .split_at_checked(HANDLE_SIZE)
-            .context("expected two handles")?;
+        ensure!(
+            message.len() == 2 * HANDLE_SIZE + MEMORY_HANDLE_SIZE,
+            "expected three handles"
+        );
+        let (handle, others) = message.split_at(HANDLE_SIZE);
+        let (warming, legacy) = others.split_at(HANDLE_SIZE);
         let legacy: [u8; MEMORY_HANDLE_SIZE] = legacy.try_into()?;
         let mut figures = Recorder::default();
         for side in Side::turns(index) {
             match side {
                 Side::Ours => {
+                    let _warming = open_memory(&context, warming)?;
                     let (memory, opened) = once(clock, || open_memory(&context, handle))?;
                     ours::check(ours::first_word(&context, &queue, &memory)?, token(index))?;
                     let mut again = Vec::with_capacity(AGAIN);
@@ -162,6 +173,7 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     figures.push(kind.again, side, each);
                 }
                 Side::Raw => {
+                    descriptor::request(socket.as_fd(), WARMING)?;
                     let (memory, opened) = once(clock, || open_raw(&gpu, socket.as_fd()))?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
