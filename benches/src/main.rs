@@ -34,7 +34,7 @@ enum Command {
     Host(SuiteArgs),
     /// Memory and events of the CUDA backend
     Cuda(SuiteArgs),
-    /// The Unified Runtime adapter: what the stock loader and the adapter add to the library's calls
+    /// The Unified Runtime adapter: what loader and adapter add to the library's calls
     Ur(SuiteArgs),
     /// One process of a measurement; started by the benchmark itself
     #[command(hide = true)]

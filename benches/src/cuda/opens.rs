@@ -37,41 +37,107 @@ const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
 const LEGACY: &str = "cuIpcOpenMemHandle";
 const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 
-macro_rules! kinds {
-    ($($kind:ident, $scenario:ident: $name:literal, gpu $gpu:literal, $gpus:literal, $first:expr, $again:expr;)*) => {
-        $(
-            static $kind: Kind = Kind {
-                gpu: $gpu,
-                rows: &[
-                    row(concat!($name, ".first"), concat!("first open of 64 MiB, ", $gpus), RAW, $first),
-                    row(concat!($name, ".first-legacy"), concat!("first open of 64 MiB, ", $gpus, ", beside legacy handles"), LEGACY, Target::None),
-                    row(concat!($name, ".again"), concat!("open 64 MiB again, ", $gpus), "none", $again),
-                    row(concat!($name, ".close"), concat!("close 64 MiB, ", $gpus), RAW_CLOSE, Target::None),
-                    row(concat!($name, ".close-legacy"), concat!("close 64 MiB, ", $gpus, ", beside legacy handles"), LEGACY_CLOSE, Target::None),
-                ],
-                first: concat!($name, ".first"),
-                first_legacy: concat!($name, ".first-legacy"),
-                again: concat!($name, ".again"),
-                close: concat!($name, ".close"),
-                close_legacy: concat!($name, ".close-legacy"),
-            };
-            pub(crate) static $scenario: Scenario = Scenario {
-                name: $name,
-                hands: 1,
-                cores: 2,
-                limit: Duration::from_secs(60),
-                rows: $kind.rows,
-                lead: |seat| lead(seat, &$kind),
-                hand: |seat| hand(seat, &$kind),
-            };
-        )*
-    };
-}
+static ONE: Kind = Kind {
+    gpu: 0,
+    rows: &[
+        row(
+            "cuda-open.first",
+            "first open of 64 MiB, one GPU",
+            RAW,
+            Target::AtMostTimesRaw(1.15),
+        ),
+        row(
+            "cuda-open.first-legacy",
+            "first open of 64 MiB, one GPU, beside legacy handles",
+            LEGACY,
+            Target::None,
+        ),
+        row(
+            "cuda-open.again",
+            "open 64 MiB again, one GPU",
+            "none",
+            Target::AtMost(1000.0),
+        ),
+        row(
+            "cuda-open.close",
+            "close 64 MiB, one GPU",
+            RAW_CLOSE,
+            Target::None,
+        ),
+        row(
+            "cuda-open.close-legacy",
+            "close 64 MiB, one GPU, beside legacy handles",
+            LEGACY_CLOSE,
+            Target::None,
+        ),
+    ],
+    first: "cuda-open.first",
+    first_legacy: "cuda-open.first-legacy",
+    again: "cuda-open.again",
+    close: "cuda-open.close",
+    close_legacy: "cuda-open.close-legacy",
+};
 
-kinds! {
-    ONE, ONE_GPU: "cuda-open", gpu 0, "one GPU", Target::AtMostTimesRaw(1.15), Target::AtMost(1000.0);
-    TWO, TWO_GPUS: "cuda-open2", gpu 1, "two GPUs", Target::None, Target::None;
-}
+static TWO: Kind = Kind {
+    gpu: 1,
+    rows: &[
+        row(
+            "cuda-open2.first",
+            "first open of 64 MiB, two GPUs",
+            RAW,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.first-legacy",
+            "first open of 64 MiB, two GPUs, beside legacy handles",
+            LEGACY,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.again",
+            "open 64 MiB again, two GPUs",
+            "none",
+            Target::None,
+        ),
+        row(
+            "cuda-open2.close",
+            "close 64 MiB, two GPUs",
+            RAW_CLOSE,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.close-legacy",
+            "close 64 MiB, two GPUs, beside legacy handles",
+            LEGACY_CLOSE,
+            Target::None,
+        ),
+    ],
+    first: "cuda-open2.first",
+    first_legacy: "cuda-open2.first-legacy",
+    again: "cuda-open2.again",
+    close: "cuda-open2.close",
+    close_legacy: "cuda-open2.close-legacy",
+};
+
+pub(crate) static ONE_GPU: Scenario = Scenario {
+    name: "cuda-open",
+    hands: 1,
+    cores: 2,
+    limit: Duration::from_secs(60),
+    rows: ONE.rows,
+    lead: |seat| lead(seat, &ONE),
+    hand: |seat| hand(seat, &ONE),
+};
+
+pub(crate) static TWO_GPUS: Scenario = Scenario {
+    name: "cuda-open2",
+    hands: 1,
+    cores: 2,
+    limit: Duration::from_secs(60),
+    rows: TWO.rows,
+    lead: |seat| lead(seat, &TWO),
+    hand: |seat| hand(seat, &TWO),
+};
 
 /// Allocations that nobody measures: the first one finds no connection.
 const WARM_UP: usize = 2;

@@ -1,22 +1,25 @@
 //! Round trips: something starts in one process, passes a stream of another one, and comes back.
 
+mod kinds;
 mod ours;
 pub(super) mod peer;
 mod raw;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{row, too_few_gpus};
+use super::too_few_gpus;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::Seat;
 use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
-use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::row::RowSpec;
+pub(crate) use kinds::{
+    ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
+};
 
 /// The way of one trip. The other process's stream always waits for it and sends it back, with
 /// commands that were submitted before the trip starts.
@@ -69,80 +72,6 @@ trait Hand {
 pub(super) const BATCH: usize = 8;
 /// Batches of each turn that nobody measures.
 const WARM_UP: usize = 2;
-
-macro_rules! kinds {
-    ($($kind:ident, $scenario:ident: $name:literal, gpu $gpu:literal, $rival:ident, [$($route:ident => $ids:expr),*], [$($row:expr),* $(,)?];)*) => {
-        $(
-            static $kind: Kind = Kind {
-                gpu: $gpu,
-                rival: Rival::$rival,
-                routes: &[$((Route::$route, &$ids)),*],
-                rows: &[$($row),*],
-            };
-            pub(crate) static $scenario: Scenario = Scenario {
-                name: $name,
-                hands: 1,
-                cores: 2,
-                limit: Duration::from_secs(90),
-                rows: $kind.rows,
-                lead: |seat| lead(seat, &$kind),
-                hand: |seat| hand(seat, &$kind),
-            };
-        )*
-    };
-}
-
-const PAGE: &str =
-    "cuStreamWriteValue64, cuStreamWaitValue64 on words of a page registered in both";
-const BATCHES: &str = "the same with cuStreamBatchMemOp";
-const NATIVE: &str = "inter-process events of the driver, a byte over a socket each way";
-const DEVICE: &str = "the same on words in the memory of the GPU that waits, written by the other";
-const CLOSE: Target = Target::AtMostTimesRaw(1.1);
-
-kinds! {
-    ONE, ONE_GPU: "cuda-trip", gpu 0, Page,
-    [
-        Back => ["cuda-trip.back", "cuda-trip.back.p99"],
-        ToHost => ["cuda-trip.to-host"],
-        Echo => ["cuda-trip.echo", "cuda-trip.echo.p99"]
-    ],
-    [
-        row("cuda-trip.back", "stream → other process's stream → back → host, one GPU", PAGE, CLOSE),
-        p99(row("cuda-trip.back.p99", "stream → other process's stream → back → host, one GPU", PAGE, Target::None)),
-        row("cuda-trip.to-host", "stream → other process's stream → host, one GPU", PAGE, Target::None),
-        row("cuda-trip.echo", "host signal → GPU of another process → host", PAGE, CLOSE),
-        p99(row("cuda-trip.echo.p99", "host signal → GPU of another process → host", PAGE, Target::None)),
-    ];
-    ONE_BATCHES, ONE_GPU_BATCHES: "cuda-trip-batches", gpu 0, Batches,
-    [Back => ["cuda-trip-batches.back"]],
-    [row("cuda-trip-batches.back", "stream → other's stream → back → host, one GPU, beside batches", BATCHES, Target::None)];
-    ONE_NATIVE, ONE_GPU_NATIVE: "cuda-trip-native", gpu 0, Native,
-    [Back => ["cuda-trip-native.back"]],
-    [row("cuda-trip-native.back", "stream → other's stream → back → host, one GPU, beside the driver's events", NATIVE, Target::None)];
-    TWO, TWO_GPUS: "cuda-trip2", gpu 1, Page,
-    [
-        Back => ["cuda-trip2.back", "cuda-trip2.back.p99"],
-        ToHost => ["cuda-trip2.to-host"],
-        Echo => ["cuda-trip2.echo"]
-    ],
-    [
-        row("cuda-trip2.back", "stream → other process's stream → back → host, two GPUs", PAGE, CLOSE),
-        p99(row("cuda-trip2.back.p99", "stream → other process's stream → back → host, two GPUs", PAGE, Target::None)),
-        row("cuda-trip2.to-host", "stream → other process's stream → host, two GPUs", PAGE, Target::None),
-        row("cuda-trip2.echo", "host signal → another GPU, of another process → host", PAGE, Target::None),
-    ];
-    TWO_NATIVE, TWO_GPUS_NATIVE: "cuda-trip2-native", gpu 1, Native,
-    [Back => ["cuda-trip2-native.back"]],
-    [row("cuda-trip2-native.back", "stream → other's stream → back → host, two GPUs, beside the driver's events", NATIVE, Target::None)];
-    TWO_DEVICE, TWO_GPUS_DEVICE_WORDS: "cuda-trip2-device", gpu 1, DeviceWords,
-    [Back => ["cuda-trip2-device.back"]],
-    [row("cuda-trip2-device.back", "stream → other's stream → back → host, two GPUs, beside words in device memory", DEVICE, Target::None)];
-}
-
-const fn p99(mut row: RowSpec) -> RowSpec {
-    row.statistic = Statistic::P99;
-    row
-}
 
 impl Kind {
     /// The pairs of words or events that the routes use: each its own.

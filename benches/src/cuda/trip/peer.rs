@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::{BATCH, Hand as _, Lead as _, ONE, Route, ours};
+use super::kinds::ONE;
+use super::{BATCH, Hand as _, Lead as _, Route, ours};
 use crate::harness::link::Link;
 
 /// Where trips start.
