@@ -8,6 +8,7 @@ use crosshandle::{Command, Queue};
 use super::{ours, too_few_gpus};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::nanoseconds;
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, Memory, Stream};
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -26,6 +27,8 @@ struct Kind {
     rows: &'static [RowSpec],
     pull: &'static str,
     push: &'static str,
+    /// The time of all copies from imported memory, with a wait that sleeps.
+    finish: Option<&'static str>,
     /// Times that each byte of a copy passes the memory of one GPU.
     passes: f64,
 }
@@ -59,9 +62,16 @@ static ONE: Kind = Kind {
             LOCAL,
             Target::AtLeastTimesRaw(0.99),
         ),
+        super::row(
+            "cuda-copy.finish",
+            "wait for 16 such copies asleep, one GPU",
+            "cuStreamSynchronize, which does not sleep",
+            Target::None,
+        ),
     ],
     pull: "cuda-copy.from-imported",
     push: "cuda-copy.to-imported",
+    finish: Some("cuda-copy.finish"),
     passes: 2.0,
 };
 
@@ -83,6 +93,7 @@ static TWO: Kind = Kind {
     ],
     pull: "cuda-copy2.from-imported",
     push: "cuda-copy2.to-imported",
+    finish: None,
     passes: 1.0,
 };
 
@@ -151,23 +162,25 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let bytes = (LENGTH * COPIES) as f64 * kind.passes;
     let mut recorder = Recorder::default();
     for round in 0..1 + seat.plan.rounds() {
-        for row in [kind.pull, kind.push] {
+        for row in [kind.pull, kind.push].into_iter().chain(kind.finish) {
             for side in Side::turns(round) {
                 for _ in 0..seat.plan.pick(10, 4) {
+                    let is_push = row == kind.push;
+                    let command = || {
+                        let (to, from) = ends(is_push, &local, &imported);
+                        Ok(Command::copy(to.all(), from.all())?)
+                    };
                     let start = Instant::now();
                     match side {
-                        Side::Ours if row == kind.pull => {
-                            copy(&queue, || Ok(Command::copy(local.all(), imported.all())?))?;
+                        Side::Ours if Some(row) == kind.finish => {
+                            for _ in 0..COPIES {
+                                queue.submit(command()?)?;
+                            }
+                            queue.finish()?;
                         }
-                        Side::Ours => {
-                            copy(&queue, || Ok(Command::copy(imported.all(), local.all())?))?;
-                        }
+                        Side::Ours => copy(&queue, command)?,
                         Side::Raw => {
-                            let (to, from) = if row == kind.pull {
-                                (&own, &other)
-                            } else {
-                                (&other, &own)
-                            };
+                            let (to, from) = ends(is_push, &own, &other);
                             for _ in 0..COPIES {
                                 if kind.gpu == 0 {
                                     stream.copy(to, from, LENGTH)?;
@@ -178,10 +191,13 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                             stream.synchronize()?;
                         }
                     }
-                    let rate = bytes / start.elapsed().as_secs_f64() / 1e9;
+                    let elapsed = nanoseconds(start.elapsed());
                     // The first round warms up.
-                    if round > 0 {
-                        recorder.push(row, side, rate);
+                    if round > 0 && Some(row) == kind.finish {
+                        recorder.push(row, side, elapsed);
+                    } else if round > 0 {
+                        // Bytes in a nanosecond are gigabytes in a second.
+                        recorder.push(row, side, bytes / elapsed);
                     }
                 }
             }
@@ -192,10 +208,23 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Submits all copies and waits until they are done.
+/// Where a copy goes, and from where.
+fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
+    if is_push {
+        (other, local)
+    } else {
+        (local, other)
+    }
+}
+
+/// Submits all copies and looks until they are done: whoever sleeps meanwhile wakes up late, by a
+/// part of the time that it has slept.
 pub(super) fn copy(queue: &Queue, command: impl Fn() -> Result<Command>) -> Result<()> {
     for _ in 0..COPIES {
         queue.submit(command()?)?;
+    }
+    while !queue.is_idle() {
+        std::hint::spin_loop();
     }
     Ok(queue.finish()?)
 }

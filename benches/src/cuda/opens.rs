@@ -176,7 +176,8 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         let word = u32::try_from(token(index) & 0xffff_ffff)?;
         let physical = Physical::create(&gpu, LENGTH)?;
         offers.add(MEASURED, physical.export()?);
-        physical.map(LENGTH)?.set_first_word(&stream, word)?;
+        let mapped = physical.map(LENGTH)?;
+        mapped.set_first_word(&stream, word)?;
         let legacy = Memory::allocate(&gpu, LENGTH)?;
         legacy.fill(&stream, word)?;
         let memory = context.allocate(LENGTH)?;
@@ -191,6 +192,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
             link.receive_number()? == index as u64,
             "the other process lost count"
         );
+        drop(mapped);
     }
     Ok(Outcome::default())
 }

@@ -23,14 +23,18 @@ def either(thing, attribute, method):
     return getattr(thing, method)()
 
 
+def record(stream):
+    """A new event that can be shared. It belongs to the stream that records it first."""
+    return stream.record(options=EventOptions(ipc_enabled=True))
+
+
 def share(event):
     return either(event, "ipc_descriptor", "get_ipc_descriptor")
 
 
-def events(link, device, stream):
+def events(link, stream):
     """An event of this process and one of the other."""
-    own = device.create_event(EventOptions(ipc_enabled=True))
-    stream.record(own)
+    own = record(stream)
     link.send(share(own))
     (descriptor,) = link.receive()
     return own, Event.from_ipc_descriptor(descriptor)
@@ -38,7 +42,7 @@ def events(link, device, stream):
 
 def lead(link):
     device, stream = start()
-    own, other = events(link, device, stream)
+    own, other = events(link, stream)
     options = DeviceMemoryResourceOptions(max_size=4 * LENGTH, ipc_enabled=True)
     pool = DeviceMemoryResource(device, options=options)
     handle = either(pool, "allocation_handle", "get_allocation_handle")
@@ -58,8 +62,7 @@ def lead(link):
         return answer
 
     def open_event(count):
-        options = EventOptions(ipc_enabled=True)
-        created = [device.create_event(options) for _ in range(count)]
+        created = [record(stream) for _ in range(count)]
         link.send("event", [share(event) for event in created])
         (opened,) = link.receive()
         return {"event": opened}
@@ -81,7 +84,7 @@ def lead(link):
 
 def hand(link):
     device, stream = start()
-    own, other = events(link, device, stream)
+    own, other = events(link, stream)
     pool = None
     while True:
         match link.receive():

@@ -34,6 +34,8 @@ impl Peer {
         let spawned = Command::new("python3")
             .args(["-c", BOOT])
             .env(VARIABLE, script)
+            // What lies in the current directory is no module.
+            .env("PYTHONSAFEPATH", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
