@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use crosshandle::Command;
@@ -10,8 +10,8 @@ use crosshandle::Command;
 use super::{ours, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat, no_hand};
-use crate::harness::timing::per_operation;
-use crate::raw::cuda::{Event, Gpu, Operation, Page, Stream};
+use crate::harness::timing::{nanoseconds, per_operation};
+use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Stream};
 use crate::raw::memfd;
 use crate::report::row::{RowSpec, Target};
 
@@ -31,6 +31,11 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         call("cuda-calls.batch-two", "cuStreamBatchMemOp, wait and write"),
         call("cuda-calls.record", "cuEventRecord"),
         call("cuda-calls.blocked-query", "cuStreamQuery, stream waiting"),
+        call("cuda-calls.copies", "16 copies of 64 MiB"),
+        call(
+            "cuda-calls.copies-marked",
+            "16 copies of 64 MiB, cuStreamWriteValue64 after every fourth",
+        ),
         row(
             NOTHING,
             "submit a command that does nothing",
@@ -51,6 +56,8 @@ const NOTHING: &str = "cuda-calls.nothing";
 const IS_IDLE: &str = "cuda-calls.is-idle";
 
 const BATCH: usize = 32;
+const COPIES: usize = 16;
+const COPY: usize = 64 << 20;
 
 /// Offsets on the page.
 const GATE: usize = 0;
@@ -105,6 +112,23 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         })?;
         host_gate.store(value, Ordering::Release);
         stream.synchronize()?;
+    }
+    let (to, from) = (Memory::allocate(&gpu, COPY)?, Memory::allocate(&gpu, COPY)?);
+    for _ in 0..seat.plan.pick(100, 30) {
+        for (row, mark) in [
+            ("cuda-calls.copies", COPIES),
+            ("cuda-calls.copies-marked", COPIES / 4),
+        ] {
+            let start = Instant::now();
+            for copy in 1..=COPIES {
+                stream.copy(&to, &from, COPY)?;
+                if copy < COPIES && copy.is_multiple_of(mark) {
+                    stream.write(written, 0)?;
+                }
+            }
+            stream.synchronize()?;
+            recorder.push(row, Side::Raw, nanoseconds(start.elapsed()));
+        }
     }
     for _ in 0..seat.plan.pick(300, 100) {
         let elapsed = per_operation(BATCH, || queue.submit(Command::nothing()))?;

@@ -14,9 +14,9 @@ use crate::raw::cuda::{Gpu, Memory, Stream};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-pub(super) const LENGTH: usize = 256 << 20;
+pub(super) const LENGTH: usize = 1 << 30;
 /// Copies between two readings of the clock.
-pub(super) const COPIES: usize = 16;
+pub(super) const COPIES: usize = 4;
 /// What the exported memory starts with.
 const TOKEN: u64 = 0x7_0000_0007;
 
@@ -52,19 +52,19 @@ static ONE: Kind = Kind {
     rows: &[
         row(
             "cuda-copy.from-imported",
-            "copy from imported memory, 256 MiB, one GPU (read + written)",
+            "copy from imported memory, 1 GiB, one GPU (read + written)",
             LOCAL,
             Target::AtLeastTimesRaw(0.99),
         ),
         row(
             "cuda-copy.to-imported",
-            "copy to imported memory, 256 MiB, one GPU (read + written)",
+            "copy to imported memory, 1 GiB, one GPU (read + written)",
             LOCAL,
             Target::AtLeastTimesRaw(0.99),
         ),
         super::row(
             "cuda-copy.finish",
-            "wait for 16 such copies asleep, one GPU",
+            "wait asleep for 4 such copies, one GPU",
             "cuStreamSynchronize, which does not sleep",
             Target::None,
         ),
@@ -80,13 +80,13 @@ static TWO: Kind = Kind {
     rows: &[
         row(
             "cuda-copy2.from-imported",
-            "copy from imported memory of another GPU, 256 MiB",
+            "copy from imported memory of another GPU, 1 GiB",
             PEER,
             Target::AtLeastTimesRaw(0.98),
         ),
         row(
             "cuda-copy2.to-imported",
-            "copy to imported memory of another GPU, 256 MiB",
+            "copy to imported memory of another GPU, 1 GiB",
             PEER,
             Target::AtLeastTimesRaw(0.98),
         ),

@@ -5,6 +5,7 @@ mod churn;
 mod copy;
 mod enqueue;
 mod events;
+mod first_event;
 mod opens;
 mod ours;
 mod peers;
@@ -33,6 +34,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::TWO_GPUS_DEVICE_WORDS,
     &enqueue::SCENARIO,
     &events::SCENARIO,
+    &first_event::SCENARIO,
     &opens::ONE_GPU,
     &opens::TWO_GPUS,
     &recycle::SCENARIO,

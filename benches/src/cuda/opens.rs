@@ -14,7 +14,6 @@ use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
 use crate::raw::descriptor::{self, Offers};
-use crate::raw::memfd;
 use crate::report::row::{RowSpec, Target};
 
 pub(super) const LENGTH: usize = 64 << 20;
@@ -144,7 +143,8 @@ const WARM_UP: usize = 2;
 const AGAIN: usize = 100;
 /// What the raw exporter offers.
 const MEASURED: u64 = 0;
-/// Asked for right before what is timed, on both sides: the exporter's threads have slept.
+/// Opened right before what is timed, and kept meanwhile, on both sides: the exporter's threads
+/// have slept, and the first mapping of another GPU's memory takes a millisecond.
 const WARMING: u64 = 1;
 const WARMING_LENGTH: usize = 2 << 20;
 
@@ -183,7 +183,8 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         let memory = context.allocate(LENGTH)?;
         ours::set_first_word(&queue, &memory, token(index))?;
         let warming = context.allocate(WARMING_LENGTH)?;
-        offers.add(WARMING, memfd::create(4096)?);
+        let raw_warming = Physical::create(&gpu, WARMING_LENGTH)?;
+        offers.add(WARMING, raw_warming.export()?);
         let mut message = memory.handle()?.as_bytes().to_vec();
         message.extend(warming.handle()?.as_bytes());
         message.extend(legacy.export()?);
@@ -241,8 +242,9 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     figures.push(kind.again, side, each);
                 }
                 Side::Raw => {
-                    descriptor::request(socket.as_fd(), WARMING)?;
-                    let (memory, opened) = once(clock, || open_raw(&gpu, socket.as_fd()))?;
+                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_LENGTH)?;
+                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, LENGTH);
+                    let (memory, opened) = once(clock, open)?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
                     figures.push(kind.first, side, opened);
@@ -263,7 +265,7 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn open_raw(gpu: &Gpu, socket: BorrowedFd<'_>) -> Result<Mapped> {
-    let descriptor = descriptor::request(socket, MEASURED)?;
-    Physical::import(gpu, descriptor)?.map(LENGTH)
+fn open_raw(gpu: &Gpu, socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapped> {
+    let descriptor = descriptor::request(socket, number)?;
+    Physical::import(gpu, descriptor)?.map(length)
 }

@@ -24,7 +24,7 @@ def either(thing, attribute, method):
 
 
 def record(stream):
-    """A new event that can be shared. It belongs to the stream that records it first."""
+    """A new event that can be shared. Such an event is recorded once."""
     return stream.record(options=EventOptions(ipc_enabled=True))
 
 
@@ -32,17 +32,16 @@ def share(event):
     return either(event, "ipc_descriptor", "get_ipc_descriptor")
 
 
-def events(link, stream):
-    """An event of this process and one of the other."""
-    own = record(stream)
-    link.send(share(own))
+def wait(link, stream):
+    """Lets the stream wait for an event that the other process has recorded and sends."""
     (descriptor,) = link.receive()
-    return own, Event.from_ipc_descriptor(descriptor)
+    event = Event.from_ipc_descriptor(descriptor)
+    stream.wait(event)
+    return event
 
 
 def lead(link):
     device, stream = start()
-    own, other = events(link, stream)
     options = DeviceMemoryResourceOptions(max_size=4 * LENGTH, ipc_enabled=True)
     pool = DeviceMemoryResource(device, options=options)
     handle = either(pool, "allocation_handle", "get_allocation_handle")
@@ -68,11 +67,12 @@ def lead(link):
         return {"event": opened}
 
     def once():
-        stream.record(own)
-        link.tell()
-        link.hear()
-        stream.wait(other)
+        own = record(stream)
+        link.send(share(own))
+        other = wait(link, stream)
         stream.sync()
+        own.close()
+        other.close()
 
     def trip(count):
         link.send("trip", count)
@@ -84,7 +84,6 @@ def lead(link):
 
 def hand(link):
     device, stream = start()
-    own, other = events(link, stream)
     pool = None
     while True:
         match link.receive():
@@ -108,11 +107,11 @@ def hand(link):
                     opened.append(each)
                 link.send(opened)
             case "trip", count:
+                kept = []
                 for _ in range(count):
-                    link.hear()
-                    stream.wait(other)
-                    stream.record(own)
-                    link.tell()
+                    kept.append(wait(link, stream))
+                    kept.append(record(stream))
+                    link.send(share(kept[-1]))
 
 
 run(lead, hand)

@@ -95,13 +95,13 @@ static TORCH_KIND: Kind = Kind {
         ),
         bandwidth(row(
             "cuda-torch.copy",
-            "copy from imported memory, 256 MiB, one GPU (read + written), beside torch",
+            "copy from imported memory, 1 GiB, one GPU (read + written), beside torch",
             "torch: Tensor.copy_",
             Target::None,
         )),
         bandwidth(row(
             "cuda-torch.copy2",
-            "copy from imported memory of another GPU, 256 MiB, beside torch",
+            "copy from imported memory of another GPU, 1 GiB, beside torch",
             "torch: Tensor.copy_",
             Target::AtLeastTimesRaw(0.98),
         )),
@@ -148,7 +148,7 @@ static CORE_KIND: Kind = Kind {
         row(
             "cuda-core.trip",
             "stream → other's stream → back → host, one GPU, beside cuda.core",
-            "cuda.core: inter-process events, a byte over a socket each way",
+            "cuda.core: a new inter-process event each way, its handle over a socket",
             Target::None,
         ),
     ],

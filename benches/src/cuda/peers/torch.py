@@ -2,8 +2,8 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 LENGTH = 64 << 20
-COPY = 256 << 20
-COPIES = 16
+COPY = 1 << 30
+COPIES = 4
 
 
 def events(link, device):
