@@ -1,19 +1,15 @@
 //! What Python programs have for the same purpose: torch and cuda.core, where they are installed.
 
+mod ours;
 mod python;
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use crosshandle::{Command, Context, Memory, Queue};
+use anyhow::{Context as _, Result};
 
-use super::copy::{COPIES, LENGTH as COPY, copy};
-use super::trip::{BATCH, peer as trip};
-use super::{ours, row};
+use super::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat};
-use crate::harness::timing::{clock_cost, drop_once, once};
-use crate::host::ours::{Waiters, open_event, open_memory};
 use crate::raw::cuda::Gpu;
 use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
@@ -171,7 +167,7 @@ pub(crate) static TORCH: Scenario = Scenario {
     limit: Duration::from_secs(90),
     rows: TORCH_KIND.rows,
     lead: |seat| lead(seat, &TORCH_KIND),
-    hand: |seat| hand(seat, &TORCH_KIND),
+    hand: ours::hand,
 };
 
 pub(crate) static CORE: Scenario = Scenario {
@@ -181,17 +177,12 @@ pub(crate) static CORE: Scenario = Scenario {
     limit: Duration::from_secs(60),
     rows: CORE_KIND.rows,
     lead: |seat| lead(seat, &CORE_KIND),
-    hand: |seat| hand(seat, &CORE_KIND),
+    hand: ours::hand,
 };
 
 /// Rounds, after one that nobody measures.
 fn rounds(seat: &Seat) -> usize {
     1 + seat.plan.pick(7, 3)
-}
-
-/// What the first word of the `index`-th allocation is.
-fn token(index: usize) -> u64 {
-    index as u64 + 1
 }
 
 /// The importer, which also asks the peer.
@@ -208,13 +199,9 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
             return Ok(recorder.finish());
         }
     };
-    let gpus = Gpu::count()?;
-    let context = ours::context(0)?;
-    let queue = context.create_queue()?;
     link.send(b"start")?;
-    let mut trips = trip::Lead::new(link)?;
-    let mut local = None;
-    let clock = clock_cost();
+    let gpus = Gpu::count()?;
+    let mut ours = ours::Lead::new(link)?;
     for round in 0..rounds(seat) {
         let mut figures = Recorder::default();
         for ability in kind.abilities {
@@ -225,66 +212,9 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                 continue;
             }
             for side in Side::turns(round) {
-                if side == Side::Raw {
-                    let passes = if ability.own == Own::Copy { 2.0 } else { 1.0 };
-                    let mut answer = peer.ask(ability.name, ability.count)?;
-                    for (series, row) in ability.series {
-                        let samples = answer.remove(*series).context("a series is missing")?;
-                        figures.extend(row, side, samples.into_iter().map(|each| each * passes));
-                    }
-                    continue;
-                }
-                for index in 0..ability.count {
-                    let mut push = |series: usize, figure| {
-                        figures.push(ability.series[series].1, side, figure);
-                    };
-                    match ability.own {
-                        Own::Memory => {
-                            link.send(b"memory")?;
-                            let handle = link.receive()?.bytes;
-                            let (memory, opened) = once(clock, || open_memory(&context, &handle))?;
-                            let found = ours::first_word(&context, &queue, &memory)?;
-                            ours::check(found, token(0))?;
-                            push(0, opened);
-                            push(1, drop_once(clock, memory));
-                            link.send_number(index as u64)?;
-                        }
-                        Own::Event => {
-                            link.send(b"event")?;
-                            let handle = link.receive()?.bytes;
-                            let open = || open_event(&context, &handle, Waiters::Default);
-                            let (_event, opened) = once(clock, open)?;
-                            push(0, opened);
-                            link.send_number(index as u64)?;
-                        }
-                        Own::Trip => {
-                            if index.is_multiple_of(BATCH) {
-                                link.send(b"trip")?;
-                                let ready = link.receive_number()? == 0;
-                                ensure!(ready, "the other process lost count");
-                            }
-                            push(0, once(clock, || trips.go())?.1);
-                        }
-                        Own::Copy | Own::PeerCopy => {
-                            let gpu = usize::from(ability.own == Own::PeerCopy);
-                            if index == 0 {
-                                // Not measured: opening it, and the first copy.
-                                link.send(if gpu == 0 { b"copy" } else { b"far " })?;
-                                let imported = open_memory(&context, &link.receive()?.bytes)?;
-                                let own = context.allocate(COPY)?;
-                                copy_once(&queue, &own, &imported)?;
-                                local = Some((own, imported));
-                            }
-                            let (own, imported) = local.as_ref().context("no memory")?;
-                            let ((), elapsed) = once(clock, || copy_once(&queue, own, imported))?;
-                            let passes = if gpu == 0 { 2.0 } else { 1.0 };
-                            push(0, (COPY * COPIES) as f64 * passes / elapsed);
-                            if index + 1 == ability.count {
-                                local = None;
-                                link.send_number(index as u64)?;
-                            }
-                        }
-                    }
+                match side {
+                    Side::Ours => ours.measure(ability, &mut figures)?,
+                    Side::Raw => ask(&mut peer, ability, &mut figures)?,
                 }
             }
         }
@@ -299,51 +229,19 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn copy_once(queue: &Queue, own: &Memory, imported: &Memory) -> Result<()> {
-    copy(queue, || Ok(Command::copy(own.all(), imported.all())?))
+fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()> {
+    let mut answer = peer.ask(ability.name, ability.count)?;
+    for (series, row) in ability.series {
+        let samples = answer.remove(*series).context("a series is missing")?;
+        let samples = samples.into_iter().map(|each| each * ability.own.passes());
+        figures.extend(row, Side::Raw, samples);
+    }
+    Ok(())
 }
 
-/// The exporter, which does what it is told.
-fn hand(seat: &Seat, _: &Kind) -> Result<Outcome> {
-    let link = seat.peer()?;
-    if link.receive()?.bytes == b"end" {
-        return Ok(Outcome::default());
+impl Own {
+    /// Times that each byte of a copy passes the memory of one GPU.
+    fn passes(self) -> f64 {
+        if self == Self::Copy { 2.0 } else { 1.0 }
     }
-    let context = ours::context(0)?;
-    let unpooled = ours::unpooled_context(0)?;
-    let queue = context.create_queue()?;
-    let mut trips = trip::Hand::new(link)?;
-    loop {
-        match &link.receive()?.bytes[..] {
-            b"end" => return Ok(Outcome::default()),
-            b"memory" => {
-                let memory = unpooled.allocate(super::opens::LENGTH)?;
-                ours::set_first_word(&queue, &memory, token(0))?;
-                link.send(memory.handle()?.as_bytes())?;
-                link.receive_number()?;
-            }
-            b"event" => {
-                let event = context.create_event()?;
-                link.send(event.handle()?.as_bytes())?;
-                link.receive_number()?;
-            }
-            b"trip" => {
-                trips.answer()?;
-                link.send_number(0)?;
-            }
-            b"copy" => lend(&context, seat)?,
-            _ => lend(&ours::context(1)?, seat)?,
-        }
-    }
-}
-
-/// Lets the other process copy from memory of a context.
-fn lend(context: &Context, seat: &Seat) -> Result<()> {
-    let link = seat.peer()?;
-    let memory = context.allocate(COPY)?;
-    let queue = context.create_queue()?;
-    queue.submit(Command::fill(memory.all(), &[1])?)?;
-    queue.finish()?;
-    link.send(memory.handle()?.as_bytes())?;
-    link.receive_number().map(drop)
 }
