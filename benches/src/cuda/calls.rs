@@ -10,9 +10,9 @@ use crosshandle::Command;
 use super::{ours, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat, no_hand};
-use crate::harness::timing::{nanoseconds, per_operation};
-use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Stream};
-use crate::raw::memfd;
+use crate::harness::timing::{clock_cost, nanoseconds, once, per_operation};
+use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Registered, Stream};
+use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Target};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
@@ -36,6 +36,9 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "cuda-calls.copies-marked",
             "16 copies of 64 MiB, cuStreamWriteValue64 after every fourth",
         ),
+        call(REGISTER[0].1, "cuMemHostRegister, 4 KiB"),
+        call(REGISTER[1].1, "cuMemHostRegister, 64 KiB"),
+        call(REGISTER[2].1, "cuMemHostRegister, 2 MiB"),
         row(
             NOTHING,
             "submit a command that does nothing",
@@ -54,6 +57,13 @@ const fn call(id: &'static str, what: &'static str) -> RowSpec {
 
 const NOTHING: &str = "cuda-calls.nothing";
 const IS_IDLE: &str = "cuda-calls.is-idle";
+
+/// What the first wait for an event of a peer needs.
+const REGISTER: [(usize, &str); 3] = [
+    (4 << 10, "cuda-calls.register-4KiB"),
+    (64 << 10, "cuda-calls.register-64KiB"),
+    (2 << 20, "cuda-calls.register-2MiB"),
+];
 
 const BATCH: usize = 32;
 const COPIES: usize = 16;
@@ -112,6 +122,16 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         })?;
         host_gate.store(value, Ordering::Release);
         stream.synchronize()?;
+    }
+    let clock = clock_cost();
+    for _ in 0..seat.plan.pick(30, 10) {
+        for (length, row) in REGISTER {
+            let mapping = Mapping::shared(memfd::create(length)?, length)?;
+            mapping.region().touch_pages(1);
+            let register = || Registered::new(&gpu, &mapping, length);
+            let (_registered, elapsed) = once(clock, register)?;
+            recorder.push(row, Side::Raw, elapsed);
+        }
     }
     let (to, from) = (Memory::allocate(&gpu, COPY)?, Memory::allocate(&gpu, COPY)?);
     for _ in 0..seat.plan.pick(100, 30) {

@@ -15,7 +15,8 @@ use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
 pub(super) const LENGTH: usize = 1 << 30;
-/// Copies between two readings of the clock.
+/// Copies between two readings of the clock, each between other allocations: where memory lies
+/// makes a difference of one in a hundred.
 pub(super) const COPIES: usize = 4;
 /// What the exported memory starts with.
 const TOKEN: u64 = 0x7_0000_0007;
@@ -125,10 +126,15 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let link = seat.peer()?;
     let context = ours::context(kind.gpu)?;
     let queue = context.create_queue()?;
-    let memory = context.allocate(LENGTH)?;
-    queue.submit(Command::fill(memory.all(), &TOKEN.to_le_bytes())?)?;
+    let memory = (0..COPIES).map(|_| Ok(context.allocate(LENGTH)?));
+    let memory = memory.collect::<Result<Vec<_>>>()?;
+    for memory in &memory {
+        queue.submit(Command::fill(memory.all(), &TOKEN.to_le_bytes())?)?;
+    }
     queue.finish()?;
-    link.send(memory.handle()?.as_bytes())?;
+    for memory in &memory {
+        link.send(memory.handle()?.as_bytes())?;
+    }
     ensure!(link.receive_number()? == 0, "the other process lost count");
     Ok(Outcome::default())
 }
@@ -140,24 +146,27 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let link = seat.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
-    let own = Memory::allocate(&gpu, LENGTH)?;
-    let other = if kind.gpu == 0 {
-        Memory::allocate(&gpu, LENGTH)?
-    } else {
-        let peer = Gpu::open(kind.gpu)?;
-        let other = Memory::allocate(&peer, LENGTH)?;
+    let peer = Gpu::open(kind.gpu)?;
+    let other = allocate(&peer)?;
+    if kind.gpu != 0 {
         peer.enable_peer(&gpu)?;
         gpu.enter()?;
         gpu.enable_peer(&peer)?;
-        other
-    };
-    own.fill(&stream, 1)?;
+    }
+    let own = allocate(&gpu)?;
+    for memory in &own {
+        memory.fill(&stream, 1)?;
+    }
 
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
-    let local = context.allocate(LENGTH)?;
-    let imported = open_memory(&context, &link.receive()?.bytes)?;
-    ours::check(ours::first_word(&context, &queue, &imported)?, TOKEN)?;
+    let (mut local, mut imported) = (Vec::new(), Vec::new());
+    for _ in 0..COPIES {
+        let memory = open_memory(&context, &link.receive()?.bytes)?;
+        ours::check(ours::first_word(&context, &queue, &memory)?, TOKEN)?;
+        imported.push(memory);
+        local.push(context.allocate(LENGTH)?);
+    }
 
     let bytes = (LENGTH * COPIES) as f64 * kind.passes;
     let mut recorder = Recorder::default();
@@ -166,22 +175,22 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
             for side in Side::turns(round) {
                 for _ in 0..seat.plan.pick(10, 4) {
                     let is_push = row == kind.push;
-                    let command = || {
-                        let (to, from) = ends(is_push, &local, &imported);
+                    let command = |index: usize| {
+                        let (to, from) = ends(is_push, &local[index], &imported[index]);
                         Ok(Command::copy(to.all(), from.all())?)
                     };
                     let start = Instant::now();
                     match side {
                         Side::Ours if Some(row) == kind.finish => {
-                            for _ in 0..COPIES {
-                                queue.submit(command()?)?;
+                            for index in 0..COPIES {
+                                queue.submit(command(index)?)?;
                             }
                             queue.finish()?;
                         }
                         Side::Ours => copy(&queue, command)?,
                         Side::Raw => {
-                            let (to, from) = ends(is_push, &own, &other);
-                            for _ in 0..COPIES {
+                            for (own, other) in own.iter().zip(&other) {
+                                let (to, from) = ends(is_push, own, other);
                                 if kind.gpu == 0 {
                                     stream.copy(to, from, LENGTH)?;
                                 } else {
@@ -203,9 +212,16 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
             }
         }
     }
-    ours::check(ours::first_word(&context, &queue, &local)?, TOKEN)?;
+    for memory in &local {
+        ours::check(ours::first_word(&context, &queue, memory)?, TOKEN)?;
+    }
     link.send_number(0)?;
     Ok(recorder.finish())
+}
+
+/// On the current GPU.
+fn allocate(gpu: &Gpu) -> Result<Vec<Memory>> {
+    (0..COPIES).map(|_| Memory::allocate(gpu, LENGTH)).collect()
 }
 
 /// Where a copy goes, and from where.
@@ -219,9 +235,9 @@ fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
 
 /// Submits all copies and looks until they are done: whoever sleeps meanwhile wakes up late, by a
 /// part of the time that it has slept.
-pub(super) fn copy(queue: &Queue, command: impl Fn() -> Result<Command>) -> Result<()> {
-    for _ in 0..COPIES {
-        queue.submit(command()?)?;
+pub(super) fn copy(queue: &Queue, command: impl Fn(usize) -> Result<Command>) -> Result<()> {
+    for index in 0..COPIES {
+        queue.submit(command(index)?)?;
     }
     while !queue.is_idle() {
         std::hint::spin_loop();

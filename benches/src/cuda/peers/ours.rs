@@ -78,7 +78,7 @@ impl<'a> Lead<'a> {
                 let imported = open_memory(&self.context, &handle)?;
                 let own = self.context.allocate(COPY)?;
                 let copies = || {
-                    copy(&self.queue, || {
+                    copy(&self.queue, |_| {
                         Ok(Command::copy(own.all(), imported.all())?)
                     })
                 };

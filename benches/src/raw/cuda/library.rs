@@ -79,6 +79,7 @@ library! {
     mem_unmap = cuMemUnmap(CUdeviceptr, usize);
     mem_set_access = cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    mem_host_unregister = cuMemHostUnregister(*mut c_void);
     mem_host_pointer = cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
     memcpy_peer =

@@ -18,7 +18,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice};
 pub(crate) use ipc::{EVENT_HANDLE_SIZE, Event, LegacyMemory, MEMORY_HANDLE_SIZE};
 use library::{Library, library};
 pub(crate) use memory::{Memory, pool_round};
-pub(crate) use page::Page;
+pub(crate) use page::{Page, Registered};
 pub(crate) use physical::{Mapped, Physical};
 pub(crate) use stream::{Operation, Stream, Word};
 

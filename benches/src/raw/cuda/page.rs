@@ -27,12 +27,7 @@ impl Page {
         // GPUs may write here until the process ends.
         let mapping: &'static Mapping = Box::leak(Box::new(Mapping::shared(file, Self::LENGTH)?));
         let library = gpu.library;
-        let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: a whole page, mapped for as long as the process lives.
-        library.check("cuMemHostRegister", unsafe {
-            (library.mem_host_register)(start, Self::LENGTH, flags)
-        })?;
+        let start = register(gpu, mapping, Self::LENGTH)?;
         let mut address = 0;
         // SAFETY: the result is live, and the page registered.
         library.check("cuMemHostGetDevicePointer", unsafe {
@@ -53,5 +48,40 @@ impl Page {
             "no word at byte {offset} of a page"
         );
         Ok(Word::new(self.address + offset as u64))
+    }
+}
+
+fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
+    let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    // SAFETY: whole pages; the driver refuses what is not mapped, and keeps the pages otherwise.
+    gpu.library.check("cuMemHostRegister", unsafe {
+        (gpu.library.mem_host_register)(start, length, flags)
+    })?;
+    Ok(start)
+}
+
+/// Registers the first bytes of a mapping until dropped.
+pub(crate) struct Registered<'a> {
+    gpu: Gpu,
+    start: *mut c_void,
+    _mapping: &'a Mapping,
+}
+
+impl<'a> Registered<'a> {
+    pub(crate) fn new(gpu: &Gpu, mapping: &'a Mapping, length: usize) -> Result<Self> {
+        Ok(Self {
+            gpu: *gpu,
+            start: register(gpu, mapping, length)?,
+            _mapping: mapping,
+        })
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        // SAFETY: registered when this was made, and used by no stream.
+        let code = unsafe { (self.gpu.library.mem_host_unregister)(self.start) };
+        debug_assert_eq!(code, 0, "cuMemHostUnregister");
     }
 }
