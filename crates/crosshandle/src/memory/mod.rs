@@ -266,6 +266,16 @@ impl MemoryRange {
         self.len == 0
     }
 
+    /// Where it starts, as for [`Memory::as_ptr`]. The address alone keeps nothing.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.pointer().as_ptr()
+    }
+
+    /// What keeps its memory, if anything does.
+    pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.keep.clone()
+    }
+
     /// A part of it.
     ///
     /// # Errors

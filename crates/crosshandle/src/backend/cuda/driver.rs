@@ -7,6 +7,7 @@
 
 mod library;
 mod memory;
+mod program;
 mod stream;
 
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys;
 pub(super) use memory::{Allocation, DeviceAddress};
+pub(super) use program::{FunctionHandle, Grid, Image, ImageKind, ModuleHandle};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
 
 /// What a call returns.

@@ -10,9 +10,14 @@ mod caretaker;
 mod device;
 mod driver;
 mod entry;
+mod image;
 mod info;
+mod kernel;
 mod lane;
 mod memory;
+mod program;
+#[cfg(test)]
+mod program_tests;
 mod queue;
 mod range;
 mod staging;

@@ -2,6 +2,7 @@
 
 use super::device::Gpu;
 use super::driver::{DeviceAddress, FillWord, StreamHandle, sys};
+use super::kernel;
 use super::memory;
 use super::staging::Staging;
 use crate::backend::{MemoryKind, Place, Segment, Work};
@@ -42,6 +43,7 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Nothing | Work::Call(_) => Ok(()),
+            Work::Launch(launch) => kernel::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
             }

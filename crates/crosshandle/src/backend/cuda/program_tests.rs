@@ -1,0 +1,449 @@
+//! Programs and kernels, on a GPU.
+
+use crate::{
+    Command, Context, Device, Error, Event, Kernel, KernelArguments, LaunchShape, Memory, Program,
+    ProgramImage, ProgramOptions, Queue,
+};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+const IMAGE: &str = include_str!("kernels.ptx");
+const COUNT: usize = 1000;
+
+struct Fixture {
+    context: Context,
+    queue: Queue,
+    program: Program,
+}
+
+fn fixture() -> Fixture {
+    let context = Context::new(&Device::find("cuda:0").unwrap()).unwrap();
+    Fixture {
+        queue: context.create_queue().unwrap(),
+        program: context.load_program(ProgramImage::text(IMAGE)).unwrap(),
+        context,
+    }
+}
+
+impl Fixture {
+    fn memory(&self, values: &[u32]) -> Memory {
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_ne_bytes())
+            .collect();
+        let host = self.host(bytes.len());
+        host.write(0, &bytes).unwrap();
+        let memory = self.context.allocate(bytes.len()).unwrap();
+        let copy = Command::copy(memory.all(), host.all()).unwrap();
+        self.queue.submit(copy).unwrap();
+        self.queue.finish().unwrap();
+        memory
+    }
+
+    fn host(&self, len: usize) -> Memory {
+        let options = crate::AllocationOptions::new(len).kind(crate::MemoryKind::Host);
+        self.context.allocate_with(options).unwrap()
+    }
+
+    fn read(&self, memory: &Memory) -> Vec<u32> {
+        let host = self.host(memory.len());
+        let copy = Command::copy(host.all(), memory.all()).unwrap();
+        self.queue.submit(copy).unwrap();
+        self.queue.finish().unwrap();
+        let mut bytes = vec![0; memory.len()];
+        host.read(0, &mut bytes).unwrap();
+        let words = bytes.chunks_exact(4);
+        words
+            .map(|word| u32::from_ne_bytes(word.try_into().unwrap()))
+            .collect()
+    }
+
+    fn kernel(&self, name: &str) -> Kernel {
+        self.program.kernel(name).unwrap()
+    }
+}
+
+/// A launch of one of the kernels above, with arguments that it takes.
+fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Command {
+    // SAFETY: the kernels access only what the tests allocated for them.
+    unsafe { Command::launch(kernel, shape, arguments) }.unwrap()
+}
+
+fn fill(kernel: &Kernel, memory: &Memory, value: u32) -> Command {
+    let count = memory.len() / 4;
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(value)
+        .value(count as u32);
+    launch(
+        kernel,
+        LaunchShape::covering(count, 128).unwrap(),
+        arguments,
+    )
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn kernels_compute_in_the_order_of_their_queue() {
+    let fixture = fixture();
+    let memory = fixture.memory(&[0; COUNT]);
+    let queue = &fixture.queue;
+    queue
+        .submit(fill(&fixture.kernel("fill"), &memory, 7))
+        .unwrap();
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(100_u32)
+        .value(500_u32);
+    let shape = LaunchShape::covering(500, 64).unwrap();
+    queue
+        .submit(launch(&fixture.kernel("scale"), shape, arguments))
+        .unwrap();
+    let read = fixture.read(&memory);
+    assert!(
+        read[..500].iter().all(|value| *value == 121),
+        "{:?}",
+        &read[..8]
+    );
+    assert!(read[500..].iter().all(|value| *value == 7));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn numbers_of_all_sizes_arrive() {
+    let fixture = fixture();
+    let y = fixture.memory(&[2.0_f32.to_bits(); COUNT]);
+    let x = fixture.memory(&[3.0_f32.to_bits(); COUNT]);
+    let arguments = KernelArguments::new()
+        .memory(&y.all())
+        .memory(&x.all())
+        .value(1.5_f32)
+        .bytes(&(COUNT as u32).to_ne_bytes());
+    let shape = LaunchShape::covering(COUNT, 256).unwrap();
+    fixture
+        .queue
+        .submit(launch(&fixture.kernel("saxpy"), shape, arguments))
+        .unwrap();
+    assert_eq!(fixture.read(&y), vec![6.5_f32.to_bits(); COUNT]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn blocks_get_the_shared_memory_that_the_launch_says() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("reverse");
+    let most = kernel.properties().dynamic_shared_memory;
+    assert!(most > 48 << 10, "{most}");
+    let values: Vec<u32> = (0..1024).collect();
+    let reversed: Vec<u32> = [(0..512).rev(), (512..1024).rev()]
+        .into_iter()
+        .flatten()
+        .collect();
+    // Little, too much for a launch that isn't allowed to, and all there is.
+    for (bytes, place) in [(2048_usize, 0_u32), (64 << 10, 62 << 10), (most, 0)] {
+        let memory = fixture.memory(&values);
+        let arguments = KernelArguments::new().memory(&memory.all()).value(place);
+        let shape = LaunchShape::new([2, 1, 1], [512, 1, 1]).shared_memory(bytes);
+        fixture
+            .queue
+            .submit(launch(&kernel, shape, arguments))
+            .unwrap();
+        assert_eq!(fixture.read(&memory), reversed, "{bytes} bytes");
+    }
+    let memory = fixture.memory(&values);
+    let arguments = KernelArguments::new().memory(&memory.all()).value(0_u32);
+    let shape = LaunchShape::new([2, 1, 1], [512, 1, 1]).shared_memory(most + 1);
+    // SAFETY: never submitted.
+    let refused = unsafe { Command::launch(&kernel, shape, arguments) };
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn variables_are_memory() {
+    let fixture = fixture();
+    let factor = fixture.program.variable("factor").unwrap();
+    assert_eq!(factor.len(), 4);
+    fixture
+        .queue
+        .submit(Command::fill(factor, &10_u32.to_ne_bytes()).unwrap())
+        .unwrap();
+    let memory = fixture.memory(&[4; COUNT]);
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(2_u32)
+        .value(COUNT as u32);
+    let shape = LaunchShape::covering(COUNT, 128).unwrap();
+    fixture
+        .queue
+        .submit(launch(&fixture.kernel("scale"), shape, arguments))
+        .unwrap();
+    assert_eq!(fixture.read(&memory), vec![42; COUNT]);
+    for name in ["fill", "no", "", "a\0b"] {
+        let missing = fixture.program.variable(name);
+        assert!(
+            matches!(missing, Err(Error::NoSymbol(_))),
+            "{name:?}: {missing:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn kernels_say_what_they_need() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("saxpy");
+    let properties = kernel.properties();
+    eprintln!("{properties:?}");
+    eprintln!("{:?}", fixture.context.device().info().kernels);
+    assert_eq!(kernel.name(), "saxpy");
+    assert!((1..=1024).contains(&properties.block_threads) && properties.registers > 0);
+    if let Some(parameters) = &properties.parameters {
+        let sizes: Vec<_> = parameters.iter().map(|it| (it.offset, it.size)).collect();
+        assert_eq!(sizes, [(0, 8), (8, 8), (16, 4), (20, 4)]);
+    }
+    let block = kernel.suggested_block(0).unwrap();
+    assert!(block >= 32 && block <= properties.block_threads, "{block}");
+    assert!(kernel.concurrent_blocks(block, 0).unwrap() > 0);
+    for name in ["factor", "Saxpy", "", "saxpy\0"] {
+        let missing = fixture.program.kernel(name);
+        assert!(
+            matches!(missing, Err(Error::NoSymbol(_))),
+            "{name:?}: {missing:?}"
+        );
+    }
+    assert_ne!(fixture.program.native_handle(), 0);
+    // SAFETY: it is loaded as long as the fixture lives.
+    let adopted = unsafe {
+        fixture
+            .context
+            .adopt_program(fixture.program.native_handle(), false)
+    };
+    assert!(adopted.unwrap().kernel("fill").is_ok());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn wrong_arguments_and_shapes_are_refused() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("number");
+    let memory = fixture.memory(&[0; 64]);
+    let one = LaunchShape::new([1; 3], [64, 1, 1]);
+    let right = KernelArguments::new().memory(&memory.all());
+    for (shape, arguments) in [
+        (one, KernelArguments::new()),
+        (one, right.clone().value(1_u32)),
+        (one, KernelArguments::new().value(1_u32)),
+        (LaunchShape::new([1; 3], [0; 3]), right.clone()),
+        (LaunchShape::new([1; 3], [2048, 1, 1]), right.clone()),
+        (LaunchShape::new([1, 1 << 20, 1], [1; 3]), right.clone()),
+    ] {
+        let text = format!("{shape:?} {arguments:?}");
+        // SAFETY: never submitted.
+        let refused = unsafe { Command::launch(&kernel, shape, arguments) };
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{text}: {refused:?}"
+        );
+    }
+    // Nothing to run is no error, and signals.
+    let event = fixture.context.create_event().unwrap();
+    let nothing = launch(
+        &kernel,
+        LaunchShape::new([0, 1, 1], [64, 1, 1]),
+        right.clone(),
+    );
+    fixture.queue.submit(nothing.signal(&event)).unwrap();
+    event.wait().unwrap();
+    assert_eq!(event.value(), 1);
+    fixture.queue.submit(launch(&kernel, one, right)).unwrap();
+    assert_eq!(fixture.read(&memory), (0..64).collect::<Vec<u32>>());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_is_no_program_is_refused_with_the_compilers_words() {
+    let fixture = fixture();
+    let load = |text: &str| fixture.context.load_program(ProgramImage::text(text));
+    let broken = IMAGE.replace("st.global.u32 [%d2], %r5;", "st.nowhere [%d2], %r5;");
+    match load(&broken) {
+        Err(Error::Program { log, name, .. }) => {
+            eprintln!("{name}: {log}");
+            assert!(log.contains("line") || log.contains("nowhere"), "{log}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let refused = load("hello");
+    assert!(matches!(refused, Err(Error::Program { .. })), "{refused:?}");
+    let unknown = load(&IMAGE.replace("sm_70", "sm_999"));
+    assert!(matches!(unknown, Err(Error::Program { .. })), "{unknown:?}");
+    for bytes in [&b"hello"[..], b"\x7FELF", b""] {
+        // SAFETY: refused before a driver sees it.
+        let image = unsafe { ProgramImage::binary(bytes) };
+        let refused = fixture.context.load_program(image);
+        assert!(
+            matches!(refused, Err(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+    }
+    assert!(
+        fixture
+            .context
+            .load_program_with(&[], &ProgramOptions::new())
+            .is_err()
+    );
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn programs_are_linked_from_several_images() {
+    let fixture = fixture();
+    let head = ".version 7.0\n.target sm_70\n.address_size 64\n";
+    let callee = format!(
+        "{head}.visible .func (.param .u32 out) twice(.param .u32 in)\n{{ .reg .b32 %r<2>; \
+         ld.param.u32 %r0, [in]; add.u32 %r1, %r0, %r0; st.param.u32 [out], %r1; ret; }}\n"
+    );
+    let caller = format!(
+        "{head}.extern .func (.param .u32 out) twice(.param .u32 in);\n\
+         .visible .entry call(.param .u64 to)\n{{ .reg .b32 %r<2>; .reg .b64 %d<2>; \
+         mov.u32 %r0, %tid.x; {{ .param .u32 a; .param .u32 b; st.param.u32 [a], %r0; \
+         call.uni (b), twice, (a); ld.param.u32 %r1, [b]; }} ld.param.u64 %d0, [to]; \
+         cvta.to.global.u64 %d0, %d0; mul.wide.u32 %d1, %r0, 4; add.u64 %d0, %d0, %d1; \
+         st.global.u32 [%d0], %r1; ret; }}\n"
+    );
+    let images = [ProgramImage::text(&caller), ProgramImage::text(&callee)];
+    let options = ProgramOptions::new().max_registers(32);
+    let program = fixture
+        .context
+        .load_program_with(&images, &options)
+        .unwrap();
+    let memory = fixture.memory(&[0; 32]);
+    let arguments = KernelArguments::new().memory(&memory.all());
+    let shape = LaunchShape::new([1; 3], [32, 1, 1]);
+    fixture
+        .queue
+        .submit(launch(&program.kernel("call").unwrap(), shape, arguments))
+        .unwrap();
+    let wanted: Vec<u32> = (0..32).map(|number| 2 * number).collect();
+    assert_eq!(fixture.read(&memory), wanted);
+    let alone = fixture.context.load_program_with(&images[..1], &options);
+    assert!(matches!(alone, Err(Error::Program { .. })), "{alone:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn commands_keep_program_and_memory() {
+    let fixture = fixture();
+    let gate = fixture.context.create_event().unwrap();
+    let memory = fixture.memory(&[0; COUNT]);
+    let handle = memory.handle().unwrap();
+    let kernel = fixture.kernel("fill");
+    let command = fill(&kernel, &memory, 9).after_value(&gate, 1);
+    fixture.queue.submit(command).unwrap();
+    let copy = fixture.host(COUNT * 4);
+    let read = Command::copy(copy.all(), memory.all()).unwrap();
+    fixture.queue.submit(read).unwrap();
+    let Fixture { queue, program, .. } = fixture;
+    drop((kernel, program, memory, handle));
+    gate.signal().unwrap();
+    queue.finish().unwrap();
+    let mut bytes = vec![0; COUNT * 4];
+    copy.read(0, &mut bytes).unwrap();
+    assert!(bytes.chunks(4).all(|word| word == 9_u32.to_ne_bytes()));
+}
+
+/// The driver may put the loading of a kernel off to its first launch, and then wait for all that
+/// runs: with streams that wait for other processes, for ever.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn programs_are_loaded_and_launched_while_another_stream_waits() {
+    let fixture = fixture();
+    let gate = fixture.context.create_event().unwrap();
+    let waiting = fixture.context.create_queue().unwrap();
+    waiting
+        .submit(Command::nothing().after_value(&gate, 1))
+        .unwrap();
+    let (done, guard) = mpsc::channel::<()>();
+    let opened = opened_after(gate, guard, Duration::from_secs(5));
+    let start = Instant::now();
+    let mut times = Vec::new();
+    let mut note = |what| times.push((what, start.elapsed()));
+    let program = fixture
+        .context
+        .load_program(ProgramImage::text(IMAGE))
+        .unwrap();
+    note("load");
+    let kernel = program.kernel("fill").unwrap();
+    note("kernel");
+    let memory = fixture.context.allocate(4 * COUNT).unwrap();
+    note("allocate");
+    fixture.queue.submit(fill(&kernel, &memory, 1)).unwrap();
+    note("launch");
+    fixture.queue.finish().unwrap();
+    note("finish");
+    let was_waiting = !waiting.is_idle();
+    drop((kernel, program));
+    note("unload");
+    drop(done);
+    opened.join().unwrap();
+    eprintln!("{times:?}");
+    assert!(was_waiting, "something waited for all streams: {times:?}");
+}
+
+/// Opens a gate when the guard goes, at the latest after some time.
+fn opened_after(
+    gate: Event,
+    guard: mpsc::Receiver<()>,
+    timeout: Duration,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let _ = guard.recv_timeout(timeout);
+        gate.signal().unwrap();
+    })
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn launches_take_timestamps_and_signal_in_any_order() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("fill");
+    let queue = fixture
+        .context
+        .create_queue_with(crate::QueueOrder::OutOfOrder)
+        .unwrap();
+    let memories: Vec<_> = (0..8).map(|_| fixture.memory(&[0; COUNT])).collect();
+    let options = crate::EventOptions::new().shareable(false).profiling(true);
+    let events: Vec<_> = memories
+        .iter()
+        .enumerate()
+        .map(|(number, memory)| {
+            let event = fixture.context.create_event_with(options).unwrap();
+            let command = fill(&kernel, memory, number as u32).signal(&event);
+            queue.submit(command).unwrap();
+            event
+        })
+        .collect();
+    for (number, (event, memory)) in events.iter().zip(&memories).enumerate() {
+        event.wait().unwrap();
+        let profile = event.profile().unwrap();
+        eprintln!("{profile:?}");
+        assert_eq!(fixture.read(memory), vec![number as u32; COUNT]);
+    }
+    // How much a launch costs the host.
+    let start = Instant::now();
+    for _ in 0..1000 {
+        fixture
+            .queue
+            .submit(fill(&kernel, &memories[0], 5))
+            .unwrap();
+    }
+    let each = start.elapsed() / 1000;
+    fixture.queue.finish().unwrap();
+    eprintln!(
+        "a launch takes the host {each:?}, with its end {:?}",
+        start.elapsed() / 1000
+    );
+}
