@@ -50,7 +50,7 @@ pub struct DeviceInfo {
 }
 
 /// What limits kernels on a device, whatever they need themselves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KernelLimits {
     /// The version of the device's instruction set: major and minor number.

@@ -253,6 +253,9 @@ impl Context {
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
     ///
+    /// Drivers may let this wait until the device has done all that it was given: load programs
+    /// before you submit what waits for this thread.
+    ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
     /// ([`DeviceInfo::kernels`](crate::DeviceInfo::kernels));

@@ -275,7 +275,8 @@ impl Driver {
     }
 
     fn check_symbol(&self, operation: &'static str, name: &CStr, code: Code) -> Result<()> {
-        if code == NOT_FOUND {
+        // The driver calls a name invalid that is empty or that of something else.
+        if matches!(code, NOT_FOUND | INVALID_VALUE) {
             return Err(Error::NoSymbol(name.to_string_lossy().into_owned()));
         }
         self.check(operation, code)
