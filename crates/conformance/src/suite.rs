@@ -2,6 +2,7 @@
 
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
+use crate::kernels::Kernels;
 use crosshandle::Capabilities;
 
 /// One rule that every backend keeps.
@@ -117,6 +118,12 @@ macro_rules! for_each_case {
                 copies_rows
                 fills_rows
                 bad_ones_are_refused
+            }
+            kernels {
+                processes_compute_in_turns
+                kernels_write_opened_memory
+                launches_outlive_what_they_use
+                programs_come_and_go
             }
             queue_events {
                 many_signals_are_unfinished
@@ -234,6 +241,10 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     }
     if topic == "physical" && lacks(|can| can.physical_memory_sharing) {
         return Some("physical_memory_sharing");
+    }
+    let devices = [harness.device(), harness.peer_device()];
+    if topic == "kernels" && !devices.into_iter().all(Kernels::run_on) {
+        return Some("kernels");
     }
     let needs_events = topic != "memory" && topic != "access";
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")
