@@ -335,6 +335,41 @@ fn programs_are_linked_from_several_images() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
+fn cooperative_launches_have_as_many_blocks_as_run_at_once() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("fill");
+    let most = kernel.concurrent_blocks(256, 0).unwrap();
+    let memory = fixture.memory(&vec![0; most as usize * 256]);
+    let cooperative = |blocks: u32| {
+        let arguments = KernelArguments::new()
+            .memory(&memory.all())
+            .value(3_u32)
+            .value(most * 256);
+        let shape = LaunchShape::new([blocks, 1, 1], [256, 1, 1]).cooperative(true);
+        fixture.queue.submit(launch(&kernel, shape, arguments))
+    };
+    cooperative(most).unwrap();
+    assert!(fixture.read(&memory).iter().all(|word| *word == 3));
+    let refused = cooperative(most + 1);
+    assert!(
+        matches!(refused, Err(Error::LimitReached { .. })),
+        "{refused:?}"
+    );
+    // Nothing is broken by that.
+    let cluster = LaunchShape::new([8, 1, 1], [64, 1, 1]).cluster([4, 1, 1]);
+    let arguments = KernelArguments::new()
+        .memory(&memory.all())
+        .value(4_u32)
+        .value(512_u32);
+    fixture
+        .queue
+        .submit(launch(&kernel, cluster, arguments))
+        .unwrap();
+    assert_eq!(fixture.read(&memory)[511..513], [4, 3]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn commands_keep_program_and_memory() {
     let fixture = fixture();
     let gate = fixture.context.create_event().unwrap();

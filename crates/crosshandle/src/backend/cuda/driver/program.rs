@@ -18,6 +18,8 @@ use std::ptr;
 
 const INVALID_VALUE: Code = 1;
 const NOT_FOUND: Code = 500;
+const LAUNCH_OUT_OF_RESOURCES: Code = 701;
+const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 
 /// Bytes of what the compiler says that are kept.
 const LOG: usize = 16 << 10;
@@ -432,10 +434,21 @@ impl Driver {
         };
         // SAFETY: promised by the caller; configuration and arguments are read before the call
         // returns.
-        self.check("cuLaunchKernelEx", unsafe {
+        let code = unsafe {
             let arguments = arguments.as_mut_ptr();
             (self.programs()?.launch)(&config, function.0, arguments, ptr::null_mut())
-        })
+        };
+        match code {
+            COOPERATIVE_LAUNCH_TOO_LARGE => Err(Error::LimitReached {
+                what: "so many blocks don't run at the same time".into(),
+                remedy: "launch at most `Kernel::concurrent_blocks` of them".into(),
+            }),
+            LAUNCH_OUT_OF_RESOURCES => Err(Error::LimitReached {
+                what: "the device has not the registers or the memory for such blocks".into(),
+                remedy: "launch smaller ones (`Kernel::suggested_block`)".into(),
+            }),
+            code => self.check("cuLaunchKernelEx", code),
+        }
     }
 }
 
