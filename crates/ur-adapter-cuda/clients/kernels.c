@@ -282,6 +282,53 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   UR(urUSMFree(ur->context, memory));
 }
 
+/* Pointers left out. (Handles left out are for the loader too, which may follow them.) */
+static void leave_out(struct runtime *ur, struct kernels *kernels) {
+  size_t size = 5, global = 64, group = 0;
+  const unsigned char text[] = ".text", *bytes = text;
+  ur_program_handle_t program = NULL;
+  ur_kernel_handle_t kernel = NULL;
+  ur_program_properties_t counted = {UR_STRUCTURE_TYPE_PROGRAM_PROPERTIES, NULL, 1, NULL};
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, NULL, NULL, &program));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, &counted, &program));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER, urKernelCreate(kernels->program, NULL, &kernel));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER, urKernelCreate(kernels->program, "fill", NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, NULL, NULL, 0, NULL, NULL,
+                                           0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, NULL, 3, NULL,
+                                           NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, NULL, 0, NULL,
+                                           NULL, 1, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urKernelGetSuggestedLocalWorkSize(kernels->fill, ur->queue, 1, NULL, &global, &group));
+  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE, urProgramLink(ur->context, 0, &kernels->program, NULL, &program));
+  EXPECT(program == NULL);
+  UR(urProgramLink(ur->context, 1, &kernels->program, NULL, &program));
+  UR(urKernelCreate(program, "fill", &kernel));
+  UR(urKernelRelease(kernel));
+  UR(urProgramRelease(program));
+  UR(urProgramCompile(ur->context, kernels->program, NULL));
+  UR(urProgramBuild(ur->context, kernels->program, NULL));
+}
+
+/* Memory that is freed while a kernel uses it stays until the kernel is done. */
+static void free_early(struct runtime *ur, struct kernels *kernels) {
+  for (int round = 0; round < 100; round++) {
+    void *memory = allocate(ur, (size_t)COUNT * 4);
+    UR(launch(ur, kernels->fill, memory, 1, COUNT, NULL, 0, NULL, NULL));
+    UR(launch(ur, kernels->scale, memory, 1, COUNT, NULL, 0, NULL, NULL));
+    UR(urUSMFree(ur->context, memory));
+  }
+  UR(urQueueFinish(ur->queue));
+}
+
 static void ask(struct runtime *ur, struct kernels *kernels) {
   size_t group = 0, required[3] = {9, 9, 9};
   uint32_t arguments = 0, sub_group = 0, groups = 0;
@@ -335,6 +382,8 @@ int main(int argc, char **argv) {
   struct kernels kernels = load(&ur);
   ask(&ur, &kernels);
   refuse(&ur, &kernels);
+  leave_out(&ur, &kernels);
+  free_early(&ur, &kernels);
   use_local_memory_offsets_and_variables(&ur, &kernels);
   unload(&kernels);
   kernels = load(&ur);

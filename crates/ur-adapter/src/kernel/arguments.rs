@@ -21,8 +21,10 @@ const LARGEST_ALIGNMENT: usize = 128;
 /// An argument as the caller gives it.
 pub(crate) enum Argument<'a> {
     Value(&'a [u8]),
+    /// Of nothing that is known here: the caller vouches for it until the kernel is done.
     Address(usize),
-    Buffer(MemoryRange),
+    /// Kept until the kernel is done.
+    Memory(MemoryRange),
     /// Bytes of a work-group's memory.
     Local(usize),
 }
@@ -87,7 +89,11 @@ unsafe fn read_one<'a>(
                 Argument::Value(list(value.cast(), argument.size)?)
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_POINTER => {
-                Argument::Address(argument.value.pointer.expose_provenance())
+                let pointer = argument.value.pointer;
+                match context.state().usm.rest(pointer) {
+                    Some(memory) => Argument::Memory(memory),
+                    None => Argument::Address(pointer.expose_provenance()),
+                }
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_MEM_OBJ => {
                 let handle = argument.value.memObjTuple.hMem;
@@ -95,7 +101,7 @@ unsafe fn read_one<'a>(
                     Argument::Address(0)
                 } else {
                     let buffer = Shared::<Buffer>::from_handle(handle)?;
-                    Argument::Buffer(buffer.on(context, device)?)
+                    Argument::Memory(buffer.on(context, device)?)
                 }
             }
             argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),
@@ -190,7 +196,7 @@ impl Packed {
                 arguments: bytes(&address.to_ne_bytes())?,
                 local,
             },
-            Argument::Buffer(range) => Self {
+            Argument::Memory(range) => Self {
                 arguments: arguments.memory(range),
                 local,
             },

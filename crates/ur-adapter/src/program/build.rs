@@ -1,18 +1,16 @@
 //! Building: images become programs on devices.
 //!
 //! The driver compiles and loads in one step. So a program that is only compiled is one whose image
-//! is there to be linked, and linking several makes one that is loaded.
+//! is there to be linked.
 
-use super::metadata::Metadata;
 use super::{DeviceImage, Program, enter_with_kernels};
-use crate::boundary::{not_null, put};
+use crate::boundary::not_null;
 use crate::context::Context;
 use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::object::{Shared, from_handles};
 use crosshandle::{Error, ProgramImage, ProgramOptions};
 use std::ffi::{CStr, c_char};
-use std::sync::Mutex;
 use unified_runtime_sys::{
     UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS, UR_EXP_PROGRAM_FLAGS_MASK, ur_context_handle_t,
     ur_device_handle_t, ur_exp_program_flags_t, ur_program_binary_type_t as binary_type,
@@ -42,13 +40,13 @@ impl Default for Build {
 
 impl Build {
     /// A program that is loaded.
-    pub(super) fn done(program: crosshandle::Program) -> Self {
+    pub(super) fn done(program: crosshandle::Program, options: &str) -> Self {
         Self {
+            options: options.to_owned(),
             status: status::UR_PROGRAM_BUILD_STATUS_SUCCESS,
             binary_type: binary_type::UR_PROGRAM_BINARY_TYPE_EXECUTABLE,
             log: program.log().to_owned(),
             program: Some(program),
-            ..Self::default()
         }
     }
 
@@ -77,7 +75,7 @@ fn text_of(bytes: &[u8]) -> Option<&str> {
 
 /// # Safety
 /// What is no text must be well-formed.
-unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
+pub(super) unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
     match text_of(bytes) {
         Some(text) => ProgramImage::text(text),
         // SAFETY: as promised to this function.
@@ -86,7 +84,7 @@ unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
 }
 
 /// The options that mean something here, among those of compilers in general.
-fn options_of(text: &str) -> ProgramOptions {
+pub(super) fn options_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
         let (_, number) = word.split_once("maxrregcount=")?;
@@ -100,13 +98,17 @@ fn options_of(text: &str) -> ProgramOptions {
 }
 
 impl DeviceImage {
-    /// Loads the image on its device.
+    /// Loads the image on its device, unless that was done already: kernels and variables belong to
+    /// what is loaded, so that it is replaced only where other options ask for that.
     ///
     /// # Errors
     /// `PROGRAM_BUILD_FAILURE`, with the compiler's log kept; `INVALID_OPERATION` if there is no
     /// image.
     fn load(&self, context: &Context, options: &str) -> Result<()> {
         let inner = context.on(&self.device)?;
+        if self.is_loaded(options) {
+            return Ok(());
+        }
         if self.bytes.is_empty() {
             return Err(no_image());
         }
@@ -117,10 +119,7 @@ impl DeviceImage {
         options.clone_into(&mut build.options);
         match loaded {
             Ok(program) => {
-                *build = Build {
-                    options: options.to_owned(),
-                    ..Build::done(program)
-                };
+                *build = Build::done(program, options);
                 Ok(())
             }
             Err(error) => {
@@ -135,8 +134,16 @@ impl DeviceImage {
         }
     }
 
+    fn is_loaded(&self, options: &str) -> bool {
+        let build = self.build();
+        build.program.is_some() && build.options == options
+    }
+
     /// Leaves the image to be linked.
     fn compile(&self, options: &str) -> Result<()> {
+        if self.is_loaded(options) {
+            return Ok(());
+        }
         if self.bytes.is_empty() {
             return Err(no_image());
         }
@@ -150,7 +157,7 @@ impl DeviceImage {
 }
 
 /// An error of the library, where the program may be to blame.
-fn failure(error: Error, result: ur_result_t) -> Failure {
+pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     let is_refused = matches!(error, Error::Program { .. } | Error::InvalidArgument(_));
     let failure = Failure::from(error);
     if is_refused {
@@ -160,7 +167,7 @@ fn failure(error: Error, result: ur_result_t) -> Failure {
     }
 }
 
-fn no_image() -> Failure {
+pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         "a program that was linked, or created with a native handle, is built already",
@@ -169,7 +176,7 @@ fn no_image() -> Failure {
 
 /// # Safety
 /// `text` must be null or end with a zero.
-unsafe fn options_text(text: *const c_char) -> String {
+pub(super) unsafe fn options_text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
@@ -180,7 +187,7 @@ unsafe fn options_text(text: *const c_char) -> String {
 
 /// # Errors
 /// `INVALID_ENUMERATION`; `UNSUPPORTED_FEATURE` for a program that is not complete.
-fn check_flags(flags: ur_exp_program_flags_t) -> Result<()> {
+pub(super) fn check_flags(flags: ur_exp_program_flags_t) -> Result<()> {
     if flags & UR_EXP_PROGRAM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
     }
@@ -287,120 +294,6 @@ pub(super) unsafe extern "C" fn compile_exp(
         let devices = unsafe { from_handles::<Device>(devices, count, missing) }?;
         each(program, devices, |image| image.compile(&options))
     })
-}
-
-/// Links programs into one, for all devices of the first or for those named.
-///
-/// # Errors
-/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` where one has no image for a device,
-/// `PROGRAM_LINK_FAILURE`.
-fn link_all(
-    context: &Shared<Context>,
-    programs: &[&Shared<Program>],
-    devices: Option<Vec<&Shared<Device>>>,
-    options: &str,
-) -> Result<Program> {
-    let first = programs.first().ok_or(Failure::SIZE)?;
-    let devices = devices.unwrap_or_else(|| {
-        let images = first.images.iter();
-        images.map(|image| &*image.device).collect()
-    });
-    let mut images = Vec::new();
-    for device in devices {
-        let mut parts = Vec::new();
-        for program in programs {
-            let image = program.image(device)?;
-            if image.bytes.is_empty() {
-                return Err(no_image());
-            }
-            // SAFETY: who created the program vouched for what is no text.
-            parts.push(unsafe { image_of(&image.bytes) });
-        }
-        let linked = context
-            .on(device)?
-            .load_program_with(&parts, &options_of(options));
-        let linked = linked
-            .map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))?;
-        images.push(DeviceImage {
-            device: device.to_ref(),
-            bytes: Box::default(),
-            build: Mutex::new(Build {
-                options: options.to_owned(),
-                ..Build::done(linked)
-            }),
-        });
-    }
-    Ok(Program {
-        context: context.to_ref(),
-        images,
-        metadata: Metadata::merged(programs.iter().map(|program| &program.metadata)),
-    })
-}
-
-pub(super) unsafe extern "C" fn link(
-    context: ur_context_handle_t,
-    count: u32,
-    programs: *const ur_program_handle_t,
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: as promised to this function.
-        unsafe { link_for(context, None, (count, programs), options, created) }
-    })
-}
-
-pub(super) unsafe extern "C" fn link_exp(
-    context: ur_context_handle_t,
-    device_count: u32,
-    devices: *mut ur_device_handle_t,
-    flags: ur_exp_program_flags_t,
-    count: u32,
-    programs: *const ur_program_handle_t,
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        check_flags(flags)?;
-        let devices = Some((device_count, devices.cast_const()));
-        // SAFETY: as promised to this function.
-        unsafe { link_for(context, devices, (count, programs), options, created) }
-    })
-}
-
-/// # Safety
-/// Handles, lists of as many handles as they say, null or a text, and null or a place for a handle.
-unsafe fn link_for(
-    context: ur_context_handle_t,
-    devices: Option<(u32, *const ur_device_handle_t)>,
-    (count, programs): (u32, *const ur_program_handle_t),
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> Result<()> {
-    let missing = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-    // SAFETY: as promised to this function.
-    let context = unsafe { Shared::<Context>::from_handle(context) }?;
-    not_null(programs)?;
-    // SAFETY: as promised to this function. There is no program for its log if linking fails.
-    unsafe { put(created, std::ptr::null_mut()) }?;
-    let devices = match devices {
-        Some((count, first)) => {
-            not_null(first)?;
-            // SAFETY: as promised to this function.
-            Some(unsafe { from_handles::<Device>(first, count, missing) }?.collect())
-        }
-        None => None,
-    };
-    // SAFETY: as promised to this function.
-    let (programs, options) = unsafe {
-        (
-            from_handles::<Program>(programs, count, missing)?.collect::<Vec<_>>(),
-            options_text(options),
-        )
-    };
-    let program = link_all(context, &programs, devices, &options)?;
-    // SAFETY: as promised to this function.
-    unsafe { put(created, Shared::hand_out(Shared::new(program))) }
 }
 
 #[cfg(test)]

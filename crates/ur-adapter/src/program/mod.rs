@@ -2,6 +2,7 @@
 
 mod build;
 mod info;
+mod link;
 mod metadata;
 mod symbols;
 
@@ -230,7 +231,7 @@ unsafe extern "C" fn create_with_native_handle(
             images: vec![DeviceImage {
                 device: Ref::clone(device),
                 bytes: Box::default(),
-                build: Mutex::new(Build::done(loaded)),
+                build: Mutex::new(Build::done(loaded, "")),
             }],
             metadata: Metadata::default(),
         });
@@ -244,7 +245,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnCreateWithBinary: Some(create_with_binary),
     pfnBuild: Some(build::build),
     pfnCompile: Some(build::compile),
-    pfnLink: Some(build::link),
+    pfnLink: Some(link::link),
     pfnRetain: Some(retain::<Program>),
     pfnRelease: Some(release::<Program>),
     pfnGetFunctionPointer: Some(symbols::get_function_pointer),
@@ -260,5 +261,5 @@ pub(crate) const EXP_TABLE: ur_program_exp_dditable_t = ur_program_exp_dditable_
     pfnDynamicLinkExp: Stub::<IntermediateLanguages>::STUB,
     pfnBuildExp: Some(build::build_exp),
     pfnCompileExp: Some(build::compile_exp),
-    pfnLinkExp: Some(build::link_exp),
+    pfnLinkExp: Some(link::link_exp),
 };

@@ -5,6 +5,7 @@
 //! a panic in the middle of something, and a driver newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
+mod function;
 mod library;
 mod memory;
 mod program;
@@ -19,8 +20,9 @@ use std::ptr;
 use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys;
+pub(super) use function::{FunctionHandle, Grid};
 pub(super) use memory::{Allocation, DeviceAddress};
-pub(super) use program::{FunctionHandle, Grid, Image, ImageKind, ModuleHandle};
+pub(super) use program::{Image, ImageKind, ModuleHandle};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
 
 /// What a call returns.
