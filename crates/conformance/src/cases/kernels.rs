@@ -4,7 +4,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::{DEADLINE, Harness};
 use crate::kernels::Kernels;
 use crate::suite::PASSED;
-use crate::{Peer, Transfer};
+use crate::{Peer, Transfer, Usage};
 use crosshandle::{Command, Memory, QueueOrder};
 
 const COUNT: usize = 100_000;
@@ -99,27 +99,27 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Programs that come and go leave nothing on the device.
+/// Programs that come and go leave nothing behind.
 pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
+    const KIB: usize = 1024;
     let context = harness.context()?;
     let queue = context.create_queue()?;
     let memory = context.allocate(4 * COUNT)?;
-    let round = || -> Result<(), Failure> {
+    let round = |_| -> Result<(), Failure> {
         let kernels = Kernels::load(&context)?;
         queue.submit(kernels.fill(&memory.all(), 1)?)?;
         drop(kernels);
         Ok(queue.finish_timeout(DEADLINE)?)
     };
-    let free = || context.device().free_memory().unwrap_or(0);
-    for _ in 0..10 {
-        round()?;
-    }
-    let before = free();
-    for _ in 0..100 {
-        round()?;
-    }
-    let lost = before.saturating_sub(free());
-    // Other processes use the device too, in pieces of some MiB.
-    assert!(lost < 64 << 20, "{lost} bytes of the device are gone");
+    (0..20).try_for_each(round)?;
+    let before = Usage::of_self()?;
+    (0..200).try_for_each(round)?;
+    let after = Usage::of_self()?;
+    assert!(
+        after.descriptors <= before.descriptors + 2
+            && after.mappings <= before.mappings + 4
+            && after.resident <= before.resident + 8 * KIB,
+        "{before:?}, and two hundred rounds later {after:?}"
+    );
     PASSED
 }
