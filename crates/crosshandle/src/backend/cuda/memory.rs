@@ -280,6 +280,10 @@ impl Segment for CudaSegment {
     fn populate(&self, _offset: usize, _len: usize) {
         // All of it is there, in the pages that the device likes best.
     }
+
+    fn let_go(&self) {
+        caretaker::look();
+    }
 }
 
 /// Host memory that all GPUs access at the address at which the host does. It is pinned.
@@ -344,5 +348,9 @@ impl Segment for PinnedSegment {
 
     fn populate(&self, _offset: usize, _len: usize) {
         // Done before the pages were pinned.
+    }
+
+    fn let_go(&self) {
+        caretaker::look();
     }
 }
