@@ -33,6 +33,11 @@ impl<T> Backlog<T> {
         self.entries.is_empty()
     }
 
+    /// Whether there are entries after the latest part.
+    pub(super) fn is_open(&self) -> bool {
+        self.open > 0
+    }
+
     /// Adds an entry; with a greater weight it is let go of sooner. Whether it is time for a mark.
     pub(super) fn push(&mut self, entry: T, weight: u32) -> bool {
         self.entries.push_back(entry);

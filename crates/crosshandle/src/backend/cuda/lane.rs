@@ -338,6 +338,18 @@ impl Lane {
         }
     }
 
+    /// Whether everything is done that the device was asked to say so of, which from now on is
+    /// everything up to now. Costs next to nothing.
+    pub(super) fn is_done(&mut self) -> bool {
+        self.prune();
+        if self.backlog.is_open()
+            && let Err(error) = self.end_part()
+        {
+            tracing::debug!(%error, "a stream's end is not marked");
+        }
+        self.backlog.is_empty()
+    }
+
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();

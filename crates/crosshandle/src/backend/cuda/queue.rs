@@ -18,9 +18,11 @@ const LANES: usize = 4;
 /// The same if some are. With more commands that wait at the same time, some come after others.
 const MOST_LANES: usize = 32;
 
-/// How long `finish` spins before it sleeps, then how long it sleeps at a time: this part of the
-/// time so far, within bounds.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long `finish` spins before it sleeps: about what the shortest sleep takes. Then how long it
+/// sleeps at a time: this part of the time so far, within bounds.
+const SPIN: Duration = Duration::from_micros(100);
+/// How often it asks the driver meanwhile, which alone knows of errors.
+const ASKING: Duration = Duration::from_micros(25);
 const STEPS: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
@@ -100,6 +102,20 @@ impl Inner {
             }
         }
         (is_done, VecDeque::new())
+    }
+
+    /// Whether nothing is left to do, as the device says itself.
+    fn is_done(&self) -> bool {
+        let Ok(_current) = self.gpu.enter() else {
+            return false;
+        };
+        let mut state = self.state();
+        let mut is_done = true;
+        // All of them, so that the device is asked everywhere at once.
+        for lane in &mut state.lanes {
+            is_done &= lane.is_done();
+        }
+        is_done
     }
 
     /// The device has stopped, for this process and for good: nobody must wait for it.
@@ -234,8 +250,15 @@ impl BackendQueue for CudaQueue {
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
         let start = Instant::now();
-        while !self.is_idle() {
+        let mut asked = start;
+        while !self.0.is_done() {
             let now = Instant::now();
+            if now - asked >= ASKING {
+                if self.is_idle() {
+                    break;
+                }
+                asked = now;
+            }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut("waiting for a queue"));
             }
