@@ -129,6 +129,7 @@ macro_rules! for_each_case {
             }
             faults {
                 exporter_killed_before_open
+                exporter_killed_during_open
                 exporter_killed_after_open
                 death_fails_unfinished_signals
                 polling_learns_of_deaths
