@@ -8,6 +8,7 @@
 mod library;
 mod memory;
 mod stream;
+mod words;
 
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -20,6 +21,7 @@ use std::sync::OnceLock;
 pub(super) use cudarc::driver::sys;
 pub(super) use memory::{Allocation, DeviceAddress};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
+pub(super) use words::WordOp;
 
 /// What a call returns.
 type Code = c_uint;

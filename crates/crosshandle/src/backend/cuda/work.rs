@@ -27,6 +27,20 @@ pub(super) enum Extra {
     },
 }
 
+/// How many calls of the driver some work takes, at most.
+pub(super) fn calls(work: &Work) -> u32 {
+    // Copies that double what is there, up to all of it.
+    const DOUBLINGS: u32 = usize::BITS;
+    let words = |pattern: &[u8]| pattern.len().min(SHORT) as u32;
+    match work {
+        Work::Nothing => 0,
+        Work::Copy { .. } => 2,
+        Work::CopyRect { .. } | Work::Call(_) => 1,
+        Work::Fill { pattern, .. } => words(pattern) + DOUBLINGS,
+        Work::Fill2d { pattern, .. } => words(pattern) + 2 * DOUBLINGS,
+    }
+}
+
 /// Queues work; what calls the host is not for here. The device's context is current.
 ///
 /// # Safety

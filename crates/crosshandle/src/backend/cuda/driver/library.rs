@@ -4,7 +4,7 @@ use super::Code;
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
     CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemAccessDesc, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUstream, CUuuid,
+    CUmemGenericAllocationHandle, CUstream, CUstreamBatchMemOpParams, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -109,6 +109,8 @@ library! {
     stream_wait_event = cuStreamWaitEvent(CUstream, CUevent, c_uint);
     stream_wait_value_32 = cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     stream_write_value_32 = cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    stream_batch_mem_op =
+        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
     launch_host_func =
         cuLaunchHostFunc(CUstream, unsafe extern "C" fn(*mut c_void), *mut c_void);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
