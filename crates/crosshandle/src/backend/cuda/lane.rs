@@ -9,10 +9,11 @@ use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
 use super::entry::Entry;
 use super::held::Held;
 use super::turns::Turns;
-use super::waits::{Known, Waits};
+use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
 use crate::backend::{Point, Submission, Work};
+use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
@@ -28,6 +29,10 @@ const MOST_CALLS: u32 = 256;
 /// The same for functions of the host, with what comes after them: some 55 in all streams, as it
 /// seems, so each counts as so many calls.
 const CALLS_OF_A_FUNCTION: u32 = 32;
+
+/// Calls of the driver around a command, at most: times, a signal that may have to wait for one
+/// before it, and a mark.
+const AROUND: u32 = 5;
 
 /// A stream. In all methods the device's context is current.
 pub(super) struct Lane {
@@ -57,8 +62,8 @@ pub(super) struct Lane {
 
 /// What of a submission is left to wait for.
 pub(super) struct Due {
-    /// Waits of the stream.
-    pub(super) waits: Vec<(Arc<EventCore>, u64)>,
+    /// Signals that the stream has to wait for.
+    pub(super) waits: Vec<Wait>,
     /// What failed already.
     pub(super) failed: Option<Error>,
 }
@@ -124,6 +129,7 @@ impl Lane {
 
     /// Submits a command, after `due` of it. `Ok` also if it is skipped, because what it waits for
     /// has failed.
+    #[inline]
     pub(super) fn submit(&mut self, mut held: Held, due: Due, worker: &Arc<Worker>) -> Result<()> {
         if let Some(error) = due.failed {
             return held.skip(error, worker);
@@ -134,27 +140,67 @@ impl Lane {
             ..Entry::default()
         };
         let submitted = self.enqueue(&mut held, due, &mut entry, worker);
-        if let Err(error) = &submitted {
-            self.ops.clear();
-            let ticket = entry.ticket.take().or(held.ticket.take());
-            if let (Some(event), Some(ticket)) = (&held.submission.signal, ticket) {
-                self.turns.forget(event);
-                event.complete(ticket, Err(text_of(error.clone())));
-            }
+        if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
+            self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
-        // Also if something was refused: the rest may be under way.
         entry._waits = held.submission.waits;
+        self.keep(entry, submitted)
+    }
+
+    /// Whether a bare signal would not hold up its caller.
+    #[inline]
+    pub(super) fn has_room_for_signal(&self) -> bool {
+        self.calls + AROUND <= MOST_CALLS || !self.is_blocked()
+    }
+
+    /// Submits a bare signal: the most frequent command, without detours.
+    #[inline]
+    pub(super) fn submit_signal(&mut self, event: &Arc<EventCore>) -> Result<()> {
+        self.is_joined = false;
+        let mut entry = Entry {
+            calls: AROUND,
+            ..Entry::default()
+        };
+        let submitted = self.signal(event, &mut None, &mut entry);
+        let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
+        if let Err(error) = &submitted {
+            self.take_back(event, entry.ticket.take(), error);
+        }
+        self.keep(entry, submitted)
+    }
+
+    /// Fails a signal that the driver did not take.
+    #[cold]
+    fn take_back(&mut self, event: &Arc<EventCore>, ticket: Option<Ticket>, error: &Error) {
+        if let Some(ticket) = ticket {
+            self.turns.forget(event);
+            event.complete(ticket, Err(text_of(error.clone())));
+        }
+    }
+
+    /// Keeps what a command uses until it is done. Also if something was refused: the rest may be
+    /// under way.
+    #[inline]
+    fn keep(&mut self, entry: Entry, submitted: Result<Option<u32>>) -> Result<()> {
         self.calls += entry.calls;
         let weight = weight_of(&entry);
         self.backlog.push(entry, weight);
-        if let Some(mark) = submitted? {
-            self.mark = mark;
-            self.backlog.end_part(mark);
+        match submitted {
+            Ok(None) => Ok(()),
+            Ok(Some(mark)) => {
+                self.mark = mark;
+                self.backlog.end_part(mark);
+                Ok(())
+            }
+            Err(error) => {
+                self.ops.clear();
+                Err(error)
+            }
         }
-        Ok(())
     }
 
     /// What to wait for, and what has failed.
+    #[inline]
     pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
         let mut due = Due {
             waits: Vec::new(),
@@ -170,7 +216,7 @@ impl Lane {
                 None => event.arm(number)?,
             };
             match known {
-                None => due.waits.push((Arc::clone(event), number)),
+                None => due.waits.push(Wait::Event(Arc::clone(event), number)),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     due.failed.get_or_insert(error);
@@ -267,10 +313,8 @@ impl Lane {
     }
 }
 
-/// Calls of the driver that a command takes, at most: its waits, its work, times, a signal that may
-/// have to wait for one before it, and a mark.
+/// Calls of the driver that a command takes, at most: its waits, its work, and what is around it.
 fn calls_of(submission: &Submission, due: &Due) -> u32 {
-    const AROUND: u32 = 5;
     let function = match submission.work {
         Work::Call(_) => CALLS_OF_A_FUNCTION,
         _ if submission.may_fail && !due.waits.is_empty() => CALLS_OF_A_FUNCTION,

@@ -11,6 +11,7 @@ use super::entry::Entry;
 use super::held::Held;
 use super::lane::{Due, Lane, profile_of};
 use super::waits::Wait;
+use super::work;
 use crate::backend::{QueueOrder, Submission, Work};
 use crate::error::{Error, Result};
 use crate::sharing::EventCore;
@@ -64,11 +65,19 @@ impl Lanes {
     }
 
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
+    #[inline]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
+        self.feed();
+        if let Some(event) = self.bare_signal(&submission) {
+            let lane = &mut self.lanes[0];
+            lane.prune();
+            if lane.has_room_for_signal() {
+                return lane.submit_signal(event);
+            }
+        }
         if let Some(profile) = profile_of(&submission.signal) {
             profile.restart();
         }
-        self.feed();
         let mut held = Held::new(submission);
         if self.held.is_empty() {
             match self.place(&held.submission)? {
@@ -87,12 +96,25 @@ impl Lanes {
         Ok(())
     }
 
+    /// What a command signals that can go to the only stream and does nothing else.
+    #[inline]
+    fn bare_signal<'a>(&self, submission: &'a Submission) -> Option<&'a Arc<EventCore>> {
+        let is_bare = matches!(submission.work, Work::Nothing) && submission.waits.is_empty();
+        let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
+        let signal = &submission.signal;
+        if !is_bare || !is_next || profile_of(signal).is_some() {
+            return None;
+        }
+        signal.as_ref()
+    }
+
     /// Whether commands are kept back.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Gives the streams what they can take now. Whether that was anything.
+    #[inline]
     pub(super) fn feed(&mut self) -> bool {
         match self.order {
             QueueOrder::InOrder => self.feed_first(),
@@ -154,6 +176,7 @@ impl Lanes {
     }
 
     /// The stream that can take a command now, if one can. Its waits are admitted then.
+    #[inline]
     fn place(&mut self, submission: &Submission) -> Result<Option<Place>> {
         let lane = match self.order {
             QueueOrder::InOrder => {
@@ -167,26 +190,30 @@ impl Lanes {
         if due.failed.is_some() {
             return Ok(Some(Place { lane, due }));
         }
-        let mut waits = Vec::new();
-        waits.extend(due.waits.iter().map(wait_of));
-        if self.order == QueueOrder::OutOfOrder {
-            waits.extend(self.waits_of_order(lane, submission));
-        }
+        let of_order = match self.order {
+            QueueOrder::InOrder => Vec::new(),
+            QueueOrder::OutOfOrder => self.waits_of_order(lane, submission),
+        };
+        let has_waits = !(due.waits.is_empty() && of_order.is_empty());
+        let waits = || due.waits.iter().cloned().chain(of_order);
         let chosen = &self.lanes[lane];
         if !chosen.may_hold() {
-            chosen.waits().add(waits);
+            chosen.waits().add(waits());
             return Ok(Some(Place { lane, due }));
         }
         let is_call = matches!(submission.work, Work::Call(_));
-        let is_blocked = chosen.is_blocked();
-        if is_blocked && !chosen.has_room(submission, &due) {
+        if !chosen.has_room(submission, &due) && chosen.is_blocked() {
             return Ok(None);
         }
-        if !waits.is_empty() || is_call && !is_blocked {
-            chosen.waits().prune();
-            if !chosen.waits().admit(waits) {
-                return Ok(None);
-            }
+        // Such a call would return only when the stream goes on.
+        if work::may_hold_up(&submission.work)
+            && (has_waits || chosen.is_blocked())
+            && work::holds_up(&self.gpu, &submission.work)
+        {
+            return Ok(None);
+        }
+        if (has_waits || is_call) && !chosen.waits().admit(waits()) {
+            return Ok(None);
         }
         Ok(Some(Place { lane, due }))
     }
@@ -232,6 +259,7 @@ impl Lanes {
 
     /// Submits a command to its lane: in free order after all others, if it wants that, and before
     /// all later ones.
+    #[inline]
     fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
         let Place { lane: index, due } = place;
         if self.order == QueueOrder::InOrder {
@@ -321,8 +349,4 @@ impl Lanes {
 pub(super) struct Left {
     _entries: VecDeque<Entry>,
     _held: VecDeque<Held>,
-}
-
-fn wait_of((event, number): &(Arc<EventCore>, u64)) -> Wait {
-    Wait::Event(Arc::clone(event), *number)
 }

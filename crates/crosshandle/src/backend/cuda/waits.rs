@@ -81,17 +81,15 @@ impl Waits {
 
     /// Takes note of waits that nobody has to admit.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
+        // What is over goes, in the order in which streams wait.
+        while let Some(wait) = self.take_over() {
+            drop(wait);
+        }
         self.list().extend(waits);
     }
 
-    /// Forgets the first ones if they are over.
-    pub(super) fn prune(&self) {
-        loop {
-            let over = self.list().pop_front_if(|wait| wait.is_over());
-            if over.is_none() {
-                return;
-            }
-        }
+    fn take_over(&self) -> Option<Wait> {
+        self.list().pop_front_if(|wait| wait.is_over())
     }
 
     /// Nothing that the stream waits for will happen.
@@ -103,6 +101,9 @@ impl Waits {
     /// Takes note that the stream shall wait, if there is no reason against it now. What is
     /// refused is to be kept back, and tried again.
     pub(super) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
+        while let Some(wait) = self.take_over() {
+            drop(wait);
+        }
         let process = state();
         if process.releasing > 0 || process.is_pressed() {
             return false;
@@ -111,7 +112,7 @@ impl Waits {
             return false;
         }
         // Under the lock, so that it is known before it is decided to release anything.
-        self.add(waits);
+        self.list().extend(waits);
         true
     }
 }

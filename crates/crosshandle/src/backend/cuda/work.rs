@@ -41,6 +41,33 @@ pub(super) fn calls(work: &Work) -> u32 {
     }
 }
 
+/// Whether the driver takes work only when it is its turn, since it copies from or to host memory
+/// that it doesn't know. To be asked only where that matters.
+pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
+    let is_unknown = |place: &Place| is_foreign(place) && !gpu.driver().knows(address(place));
+    match work {
+        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
+            is_unknown(to) || is_unknown(from)
+        }
+        _ => false,
+    }
+}
+
+/// Whether work may do that, as far as is known without asking the driver.
+pub(super) fn may_hold_up(work: &Work) -> bool {
+    match work {
+        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
+            is_foreign(to) || is_foreign(from)
+        }
+        _ => false,
+    }
+}
+
+fn is_foreign(place: &Place) -> bool {
+    // What is kept is ours.
+    place._keep.is_none()
+}
+
 /// Queues work; what calls the host is not for here. The device's context is current.
 ///
 /// # Safety

@@ -102,6 +102,8 @@ library! {
     mem_host_get_device_pointer =
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
 
+    pointer_get_attribute = cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+
     stream_create = cuStreamCreate(*mut CUstream, c_uint);
     stream_destroy = cuStreamDestroy_v2(CUstream);
     stream_query = cuStreamQuery(CUstream);

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 impl Lane {
     /// Hands a command to the driver, and then a mark, if it is time for one.
+    #[inline]
     pub(super) fn enqueue(
         &mut self,
         held: &mut Held,
@@ -29,8 +30,10 @@ impl Lane {
         let (signal, waits) = (&submission.signal, &submission.waits);
         // What it waits for may have failed by then, and nobody asks the device.
         let is_fallible = submission.may_fail && !due.waits.is_empty();
-        for (event, number) in due.waits {
-            self.wait(&event, number, number as u32)?;
+        for wait in &due.waits {
+            if let Wait::Event(event, number) = wait {
+                self.wait(event, *number, *number as u32)?;
+            }
         }
         match mem::replace(&mut submission.work, Work::Nothing) {
             Work::Call(function) => {
@@ -44,11 +47,17 @@ impl Lane {
                 if is_fallible {
                     let task = Task::new(None, waits);
                     self.call(task, signal, &mut held.ticket, entry, worker)?;
-                } else {
-                    self.signal(signal, &mut held.ticket, entry)?;
+                } else if let Some(event) = signal {
+                    self.signal(event, &mut held.ticket, entry)?;
                 }
             }
         }
+        self.flush_and_mark(entry)
+    }
+
+    /// Hands to the driver what was put together for it, and a mark, if it is time for one.
+    #[inline]
+    pub(super) fn flush_and_mark(&mut self, entry: &Entry) -> Result<Option<u32>> {
         let is_due = self.backlog.is_mark_due(weight_of(entry));
         let mark = is_due.then(|| self.mark.wrapping_add(1));
         if let Some(mark) = mark {
@@ -59,6 +68,7 @@ impl Lane {
     }
 
     /// Hands to the driver what was put together for it.
+    #[inline]
     fn flush(&mut self) -> Result<()> {
         if self.ops.is_empty() {
             return Ok(());
@@ -104,15 +114,12 @@ impl Lane {
 
     /// Lets the device signal.
     #[inline]
-    fn signal(
+    pub(super) fn signal(
         &mut self,
-        signal: &Option<Arc<EventCore>>,
+        event: &Arc<EventCore>,
         ticket: &mut Option<Ticket>,
         entry: &mut Entry,
     ) -> Result<()> {
-        let Some(event) = signal else {
-            return Ok(());
-        };
         let ticket = match ticket.take() {
             Some(ticket) => ticket,
             None => {
