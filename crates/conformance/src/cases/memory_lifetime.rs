@@ -172,6 +172,9 @@ pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
 /// A thousand rounds, and nobody has more descriptors, mappings or memory than before.
 pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
+    // Threads that begin late, ours or a driver's, map a stack or a heap. What a round leaves
+    // behind would be a thousand.
+    const SOME: usize = 16;
     let context = harness.context()?;
     let peer = harness.peer()?;
     let round = |number: usize| -> Result<(), Failure> {
@@ -205,7 +208,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         let more = procfs::more_than(&maps, &procfs::mappings(pid)?);
         assert!(
             after.descriptors <= before.descriptors + 2
-                && after.mappings <= before.mappings + 4
+                && after.mappings <= before.mappings + SOME
                 && after.resident <= before.resident + 8 * KIB,
             "{who}: {before:?}, and a thousand rounds later {after:?}, with more of {more:?}"
         );
