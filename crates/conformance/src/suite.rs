@@ -106,6 +106,7 @@ macro_rules! for_each_case {
                 overlapping_copies
                 fills_with_any_pattern
                 keeps_order
+                takes_any_number
                 free_order_overtakes
                 halves_of_a_barrier
                 waits_across_queues_and_processes
@@ -130,12 +131,14 @@ macro_rules! for_each_case {
                 queues_signal_in_turns
                 sleepers_learn_of_queues
                 free_order_untangles
+                any_number_waits
                 functions_may_use_the_device
                 failures_go_on
                 commands_have_times
             }
             faults {
                 exporter_killed_before_open
+                exporter_killed_during_open
                 exporter_killed_after_open
                 death_fails_unfinished_signals
                 polling_learns_of_deaths

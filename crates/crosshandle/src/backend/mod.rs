@@ -172,6 +172,10 @@ pub(crate) trait Segment: Shared {
 
     /// Asks for the best pages for a part of it now; losing nothing but speed where it can't.
     fn populate(&self, offset: usize, len: usize);
+
+    /// Lets go now of what commands keep that are done, as far as that can be found out without
+    /// waiting: a backend may otherwise learn of it late.
+    fn let_go(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.

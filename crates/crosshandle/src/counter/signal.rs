@@ -154,9 +154,11 @@ impl Slot {
         loop {
             let current = self.load_issued();
             let mut left = is_armed && self.armed.load(Ordering::SeqCst) > current.number();
-            for (index, word) in self.words.iter().enumerate() {
-                left |=
-                    current.is_complete() && self.catch_up(index as u64, word, current, !is_armed);
+            // That of the latest number first: it is what a device waits for, as a rule.
+            for step in 0..RING {
+                let index = (current.number() + RING - step) % RING;
+                let word = self.word(index);
+                left |= current.is_complete() && self.catch_up(index, word, current, !is_armed);
             }
             // While numbers are pending, their completions do the waking; the mark stays for the
             // numbers after them.

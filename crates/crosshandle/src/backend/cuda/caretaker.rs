@@ -4,26 +4,44 @@
 //! they used once they are done, notices that the device has stopped, so that those who wait for
 //! its signals get an error, and does what a process that died left undone for a stream that waits
 //! for it. It costs nothing per command, and ends when there is nothing to do.
+//!
+//! While commands are kept back, or host memory is to be unregistered, it looks more often.
 
 use super::driver::Driver;
 use super::queue::Inner;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use super::waits;
+use rustix::thread::set_current_timer_slack;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Looks without a busy queue after which the thread ends.
 const PATIENCE: u32 = 40;
 
+/// How long it sleeps in a hurry: this part of the time since something last went on, within
+/// bounds.
+const STEPS: u32 = 8;
+const SHORTEST_NAP: Duration = Duration::from_micros(10);
+const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// How late the system may wake it then, in nanoseconds.
+const SLACK: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+
 struct Care {
     queues: Vec<Arc<Inner>>,
     has_thread: bool,
+    is_in_hurry: bool,
 }
 
 static CARE: Mutex<Care> = Mutex::new(Care {
     queues: Vec::new(),
     has_thread: false,
+    is_in_hurry: false,
 });
+
+/// Somebody is in a hurry.
+static HURRIED: Condvar = Condvar::new();
 
 fn care() -> MutexGuard<'static, Care> {
     CARE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,17 +74,78 @@ pub(super) fn look() {
     for queue in queues {
         queue.tend();
     }
+    waits::release_kept();
+}
+
+/// Makes the thread look often, since something is kept back.
+pub(super) fn hurry() {
+    care().is_in_hurry = true;
+    HURRIED.notify_one();
+}
+
+/// Does what was kept back, where that can be done now. Whether anything was, and whether
+/// something is left.
+fn feed() -> (bool, bool) {
+    let queues = care().queues.clone();
+    let mut is_left = waits::release_kept();
+    let mut has_fed = false;
+    for queue in queues {
+        let (fed, holds) = queue.feed();
+        has_fed |= fed;
+        is_left |= holds;
+    }
+    (has_fed, is_left)
+}
+
+/// Looks often until nothing is kept back, or for one interval.
+fn look_often() {
+    let start = Instant::now();
+    let mut latest = start;
+    loop {
+        let now = Instant::now();
+        let (has_fed, is_left) = feed();
+        if !is_left {
+            return;
+        }
+        if now - start > INTERVAL {
+            // Until next time, which is soon.
+            care().is_in_hurry = true;
+            return;
+        }
+        if has_fed {
+            latest = now;
+        }
+        let nap = ((now - latest) / STEPS).clamp(SHORTEST_NAP, LONGEST_NAP);
+        std::thread::sleep(nap);
+    }
 }
 
 fn run() {
     if let Ok(driver) = Driver::get() {
         driver.ignore_captures();
     }
+    if let Err(error) = set_current_timer_slack(Some(SLACK)) {
+        tracing::debug!(%error, "naps are longer than they should be");
+    }
     let mut idle = 0;
+    let mut looked = Instant::now();
     loop {
-        std::thread::sleep(INTERVAL);
-        look();
         let mut care = care();
+        if !care.is_in_hurry {
+            let waited = HURRIED.wait_timeout_while(care, INTERVAL, |care| !care.is_in_hurry);
+            care = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let is_in_hurry = std::mem::take(&mut care.is_in_hurry);
+        drop(care);
+        if is_in_hurry {
+            look_often();
+        }
+        if looked.elapsed() < INTERVAL {
+            continue;
+        }
+        looked = Instant::now();
+        look();
+        let mut care = self::care();
         idle = if care.queues.is_empty() { idle + 1 } else { 0 };
         if idle > PATIENCE {
             care.has_thread = false;

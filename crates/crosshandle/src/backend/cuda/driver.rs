@@ -10,6 +10,7 @@ mod library;
 mod memory;
 mod program;
 mod stream;
+mod words;
 
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -24,6 +25,7 @@ pub(super) use function::{FunctionHandle, Grid};
 pub(super) use memory::{Allocation, DeviceAddress};
 pub(super) use program::{Image, ImageKind, ModuleHandle};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
+pub(super) use words::WordOp;
 
 /// What a call returns.
 type Code = c_uint;

@@ -10,11 +10,14 @@ mod caretaker;
 mod device;
 mod driver;
 mod entry;
+mod held;
 mod image;
 mod info;
 mod kernel;
 mod lane;
+mod lanes;
 mod memory;
+mod pinned;
 mod program;
 #[cfg(test)]
 mod program_tests;
@@ -25,6 +28,7 @@ mod staging;
 mod tests;
 mod times;
 mod turns;
+mod waits;
 mod words;
 mod work;
 

@@ -4,6 +4,7 @@ use super::device::{CudaContext, Gpu};
 use super::driver::ModuleHandle;
 use super::image;
 use super::kernel::CudaKernel;
+use super::waits;
 use crate::backend::{LoadedKernel, LoadedProgram, Programs};
 use crate::error::{Error, Result};
 use crate::os::address::Address;
@@ -12,15 +13,32 @@ use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// A program, loaded into the device's primary context.
+/// Bytes of the device that a program takes, for want of a better guess.
+const SIZE: usize = 1 << 20;
+
+/// A program, loaded into the device's primary context. On drop it is unloaded when no stream
+/// waits: before, the driver would not return.
 pub(super) struct CudaProgram {
     gpu: Arc<Gpu>,
     module: ModuleHandle,
-    is_owned: bool,
+    /// `None` if it is somebody else's, and while it is being dropped.
+    own: Option<OwnModule>,
     log: String,
 }
 
+/// Unloads a program when it is dropped.
+struct OwnModule(Arc<Gpu>, ModuleHandle);
+
 impl CudaProgram {
+    fn new(gpu: &Arc<Gpu>, module: ModuleHandle, is_owned: bool, log: String) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            module,
+            own: is_owned.then(|| OwnModule(Arc::clone(gpu), module)),
+            log,
+        }
+    }
+
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
@@ -28,13 +46,19 @@ impl CudaProgram {
 
 impl Drop for CudaProgram {
     fn drop(&mut self) {
-        if self.is_owned {
-            self.gpu.release("a program", |driver| {
-                // SAFETY: loaded when this was made, or given to it. Kernels and commands keep the
-                // programs they use.
-                unsafe { driver.unload_module(self.module) }
-            });
+        if let Some(module) = self.own.take() {
+            waits::release(SIZE, module);
         }
+    }
+}
+
+impl Drop for OwnModule {
+    fn drop(&mut self) {
+        self.0.release("a program", |driver| {
+            // SAFETY: loaded for the program that is gone, or given to it. Kernels and commands
+            // keep the programs they use.
+            unsafe { driver.unload_module(self.1) }
+        });
     }
 }
 
@@ -59,21 +83,17 @@ impl Programs for CudaContext {
                 gpu.driver().link_modules(&images, options.max_registers)?
             }
         };
-        Ok(Arc::new(CudaProgram {
-            gpu: Arc::clone(gpu),
-            module,
-            is_owned: true,
-            log,
-        }))
+        Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
     }
 
     unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram> {
-        Arc::new(CudaProgram {
-            gpu: Arc::clone(self.gpu()),
-            module: ModuleHandle(ptr::with_exposed_provenance_mut(native)),
+        let module = ModuleHandle(ptr::with_exposed_provenance_mut(native));
+        Arc::new(CudaProgram::new(
+            self.gpu(),
+            module,
             is_owned,
-            log: String::new(),
-        })
+            String::new(),
+        ))
     }
 }
 

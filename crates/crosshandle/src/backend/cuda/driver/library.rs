@@ -5,7 +5,7 @@ use cudarc::driver::sys;
 use cudarc::driver::sys::{
     CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUlaunchConfig,
     CUlinkState, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUstream, CUuuid,
+    CUstream, CUstreamBatchMemOpParams, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -145,6 +145,8 @@ library! {
     mem_host_get_device_pointer =
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
 
+    pointer_get_attribute = cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+
     stream_create = cuStreamCreate(*mut CUstream, c_uint);
     stream_destroy = cuStreamDestroy_v2(CUstream);
     stream_query = cuStreamQuery(CUstream);
@@ -152,6 +154,8 @@ library! {
     stream_wait_event = cuStreamWaitEvent(CUstream, CUevent, c_uint);
     stream_wait_value_32 = cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     stream_write_value_32 = cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    stream_batch_mem_op =
+        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
     launch_host_func =
         cuLaunchHostFunc(CUstream, unsafe extern "C" fn(*mut c_void), *mut c_void);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
