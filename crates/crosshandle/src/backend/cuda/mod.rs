@@ -19,8 +19,6 @@ mod lanes;
 mod memory;
 mod pinned;
 mod program;
-#[cfg(test)]
-mod program_tests;
 mod queue;
 mod range;
 mod staging;

@@ -1,7 +1,6 @@
 //! Programs and kernels, on a GPU.
-
+mod images;
 mod launches;
-mod programs;
 
 use crate::{
     Command, Context, Device, Error, Event, Kernel, KernelArguments, LaunchShape, Memory, Program,
