@@ -2,10 +2,14 @@
 
 use crosshandle::handle::BackendKind;
 use crosshandle::{
-    Command, Context, Device, Kernel, KernelArguments, LaunchShape, MemoryRange, Program,
+    Access, Command, Context, Device, Kernel, KernelArguments, LaunchShape, MemoryRange, Program,
     ProgramImage, Result,
 };
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
 
+/// An address at which no process has memory.
+const NOWHERE: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// Threads of a block.
 const BLOCK: u32 = 128;
 
@@ -48,6 +52,17 @@ impl Kernels {
     /// As [`Command::launch`].
     pub fn fill(&self, words: &MemoryRange, value: u32) -> Result<Command> {
         launch(&self.fill, words, value)
+    }
+
+    /// Writes where there is no memory, which faults.
+    ///
+    /// # Errors
+    /// As [`Command::launch`].
+    pub fn fault(&self) -> Result<Command> {
+        let nowhere = NonNull::without_provenance(NOWHERE);
+        // SAFETY: to be wrong is what it is for: in a process that is there for nothing else.
+        let words = unsafe { MemoryRange::from_raw_parts(nowhere, 4, Access::ReadWrite) };
+        launch(&self.fill, &words, 0)
     }
 
     /// Multiplies every word by 3 and adds a number.

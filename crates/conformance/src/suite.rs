@@ -124,6 +124,7 @@ macro_rules! for_each_case {
                 processes_compute_in_turns
                 kernels_write_opened_memory
                 launches_outlive_what_they_use
+                faults_stay_in_their_process
                 programs_come_and_go
             }
             queue_events {

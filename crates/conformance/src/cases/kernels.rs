@@ -5,7 +5,7 @@ use crate::harness::{DEADLINE, Harness};
 use crate::kernels::Kernels;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, Usage};
-use crosshandle::{Command, Memory, QueueOrder};
+use crosshandle::{Command, Error, Memory, QueueOrder};
 
 const COUNT: usize = 100_000;
 const ROUNDS: u32 = 20;
@@ -96,6 +96,33 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     gate.signal()?;
     done.wait_value_timeout(1, DEADLINE)?;
     check(&transfer, &memory, 9)?;
+    PASSED
+}
+
+/// A kernel that faults stops the device for its own process alone: its signals fail, and others
+/// compute on, also on the same memory.
+pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let kernels = Kernels::load(&context)?;
+    let memory = context.allocate(4 * COUNT)?;
+    let peer = consumer(harness, &memory)?;
+    let (before, failed) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("open-event before {}", before.handle()?))?;
+    peer.ask(format!("open-event failed {}", failed.handle()?))?;
+    peer.ask("submit q fill-words kernels memory 5 signal=before")?;
+    before.wait_value_timeout(1, DEADLINE)?;
+    // Its answer doesn't matter: a driver may say it at once, or end the process.
+    drop(peer.begin("submit q fault kernels signal=failed"));
+    let result = failed.wait_value_timeout(1, DEADLINE);
+    assert!(
+        matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied)),
+        "{result:?}"
+    );
+    let queue = context.create_queue()?;
+    queue.submit(kernels.scale(&memory.all(), 1)?)?;
+    queue.finish_timeout(DEADLINE)?;
+    check(&transfer, &memory, 16)?;
     PASSED
 }
 

@@ -34,3 +34,9 @@ pub(crate) fn launch(
         _ => kernels.fill(&memory.all(), number)?,
     })
 }
+
+/// `fault KERNELS`, as work of a queue: a kernel that writes where there is nothing
+pub(crate) fn fault(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+    let kernels = state.kernels(request.word(2)?)?;
+    Ok(kernels.fault()?)
+}
