@@ -77,6 +77,15 @@ pub(super) fn look() {
     waits::release_kept();
 }
 
+/// Finds out which streams are done, of all queues that nobody uses at the moment.
+#[cold]
+pub(super) fn settle() {
+    let queues = care().queues.clone();
+    for queue in queues {
+        queue.settle();
+    }
+}
+
 /// Makes the thread look often, since something is kept back.
 pub(super) fn hurry() {
     care().is_in_hurry = true;
@@ -114,6 +123,8 @@ fn look_often() {
         }
         if has_fed {
             latest = now;
+        } else if waits::is_crowded() {
+            settle();
         }
         let nap = ((now - latest) / STEPS).clamp(SHORTEST_NAP, LONGEST_NAP);
         std::thread::sleep(nap);
