@@ -177,6 +177,7 @@ impl Lanes {
     /// Gives a command that was kept back to a stream, if one can take it now; otherwise back. What
     /// goes wrong now its caller doesn't learn at once.
     fn offer(&mut self, held: Held) -> Option<Held> {
+        let has_signal = held.submission.signal.is_some();
         let done = match self.place(&held) {
             Ok(None) => return Some(held),
             Ok(Some(place)) => self.enqueue(place, held),
@@ -184,7 +185,9 @@ impl Lanes {
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a command that was kept back was refused");
-            self.worker.note(error);
+            if !has_signal {
+                self.worker.note(error);
+            }
         }
         None
     }
