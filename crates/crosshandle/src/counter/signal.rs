@@ -17,6 +17,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    /// The number that its word must have reached before, if there was one.
+    pub(crate) fn previous_number(self) -> Option<u64> {
+        let step = (self.number as u32).wrapping_sub(self.previous);
+        self.number.checked_sub(u64::from(step))
+    }
+
     /// The first number that it completes: its own, or one before it after a jump.
     fn first(self) -> u64 {
         let step = (self.number as u32).wrapping_sub(self.previous);

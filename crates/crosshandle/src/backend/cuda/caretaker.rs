@@ -77,6 +77,15 @@ pub(super) fn look() {
     waits::release_kept();
 }
 
+/// Finds out which streams are done, of all queues that nobody uses at the moment.
+#[cold]
+pub(super) fn settle() {
+    let queues = care().queues.clone();
+    for queue in queues {
+        queue.settle();
+    }
+}
+
 /// Makes the thread look often, since something is kept back.
 pub(super) fn hurry() {
     care().is_in_hurry = true;
@@ -97,27 +106,10 @@ fn feed() -> (bool, bool) {
     (has_fed, is_left)
 }
 
-/// Looks often until nothing is kept back, or for one interval.
-fn look_often() {
-    let start = Instant::now();
-    let mut latest = start;
-    loop {
-        let now = Instant::now();
-        let (has_fed, is_left) = feed();
-        if !is_left {
-            return;
-        }
-        if now - start > INTERVAL {
-            // Until next time, which is soon.
-            care().is_in_hurry = true;
-            return;
-        }
-        if has_fed {
-            latest = now;
-        }
-        let nap = ((now - latest) / STEPS).clamp(SHORTEST_NAP, LONGEST_NAP);
-        std::thread::sleep(nap);
-    }
+/// Sleeps in a hurry, when something last went on at `latest`.
+fn nap(latest: Instant) {
+    let nap = latest.elapsed() / STEPS;
+    std::thread::sleep(nap.clamp(SHORTEST_NAP, LONGEST_NAP));
 }
 
 fn run() {
@@ -129,16 +121,29 @@ fn run() {
     }
     let mut idle = 0;
     let mut looked = Instant::now();
+    // When something last went on, while something is kept back.
+    let mut latest = None;
     loop {
         let mut care = care();
-        if !care.is_in_hurry {
+        if latest.is_none() && !care.is_in_hurry {
             let waited = HURRIED.wait_timeout_while(care, INTERVAL, |care| !care.is_in_hurry);
             care = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let is_in_hurry = std::mem::take(&mut care.is_in_hurry);
+        if std::mem::take(&mut care.is_in_hurry) {
+            latest = Some(Instant::now());
+        }
         drop(care);
-        if is_in_hurry {
-            look_often();
+        if let Some(since) = latest {
+            match feed() {
+                (_, false) => latest = None,
+                (true, true) => latest = Some(Instant::now()),
+                (false, true) => {
+                    if waits::is_crowded() {
+                        settle();
+                    }
+                    nap(since);
+                }
+            }
         }
         if looked.elapsed() < INTERVAL {
             continue;

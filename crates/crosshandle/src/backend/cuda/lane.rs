@@ -26,8 +26,8 @@ const HEAVY: u32 = 16;
 /// Calls of the driver that a stream takes while it waits, at most: after some 1,020 the next one
 /// returns when the stream goes on, and streams may share that number.
 const MOST_CALLS: u32 = 256;
-/// The same for functions of the host, with what comes after them: some 55 in all streams, as it
-/// seems, so each counts as so many calls.
+/// The same for functions of the host, with what comes after them: of those a stream takes 55, so
+/// each counts as so many calls.
 const CALLS_OF_A_FUNCTION: u32 = 32;
 
 /// Calls of the driver around a command, at most: times, a signal that may have to wait for one
@@ -147,10 +147,20 @@ impl Lane {
         self.keep(entry, submitted)
     }
 
-    /// Whether a bare signal would not hold up its caller.
+    /// The signal that the stream has to wait for so that one with this ticket, or the next one
+    /// there is, comes after it.
     #[inline]
-    pub(super) fn has_room_for_signal(&self) -> bool {
-        self.calls + AROUND <= MOST_CALLS || !self.is_blocked()
+    pub(super) fn turn(&self, event: &Arc<EventCore>, ticket: Option<Ticket>) -> Option<Wait> {
+        let previous = event.turn_after(ticket)?;
+        let is_own = self.turns.contains(event, previous);
+        (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
+    }
+
+    /// Whether a bare signal would neither wait nor hold up its caller.
+    #[inline]
+    pub(super) fn has_room_for_signal(&self, event: &Arc<EventCore>) -> bool {
+        let has_room = self.calls + AROUND <= MOST_CALLS || !self.is_blocked();
+        has_room && self.turn(event, None).is_none()
     }
 
     /// Submits a bare signal: the most frequent command, without detours.
@@ -183,6 +193,7 @@ impl Lane {
     #[inline]
     fn keep(&mut self, entry: Entry, submitted: Result<Option<u32>>) -> Result<()> {
         self.calls += entry.calls;
+        self.waits.begin_anyway();
         let weight = weight_of(&entry);
         self.backlog.push(entry, weight);
         match submitted {
@@ -245,6 +256,15 @@ impl Lane {
             self.calls -= entry.calls;
             entry.settle();
         }
+        self.rest();
+    }
+
+    /// Lets others know if nothing is under way.
+    #[inline]
+    pub(super) fn rest(&self) {
+        if self.backlog.is_empty() {
+            self.waits.end();
+        }
     }
 
     /// Whether everything is done that the device was asked to say so of, which from now on is
@@ -277,6 +297,7 @@ impl Lane {
         }
         self.calls = 0;
         self.waits.clear();
+        self.rest();
         Ok(true)
     }
 
@@ -285,6 +306,7 @@ impl Lane {
         self.calls = 0;
         self.waits.clear();
         let entries = self.backlog.take_all();
+        self.rest();
         for entry in &entries {
             entry.fail(error);
         }

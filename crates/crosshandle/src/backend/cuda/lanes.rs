@@ -5,12 +5,13 @@
 //! is kept here, in order, and tried again whenever somebody looks.
 
 use super::call::Worker;
+use super::caretaker;
 use super::device::Gpu;
 use super::driver::EventHandle;
 use super::entry::Entry;
 use super::held::Held;
 use super::lane::{Due, Lane, profile_of};
-use super::waits::Wait;
+use super::waits::{self, Wait};
 use super::work;
 use crate::backend::{QueueOrder, Submission, Work};
 use crate::error::{Error, Result};
@@ -18,9 +19,6 @@ use crate::sharing::EventCore;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
-
-/// Streams of a queue whose order is free that can run at the same time.
-const RUNNING: usize = 3;
 
 /// The streams of a queue. In all methods the device's context is current.
 pub(super) struct Lanes {
@@ -71,7 +69,7 @@ impl Lanes {
         if let Some(event) = self.bare_signal(&submission) {
             let lane = &mut self.lanes[0];
             lane.prune();
-            if lane.has_room_for_signal() {
+            if lane.has_room_for_signal(event) && lane.waits().begin() {
                 return lane.submit_signal(event);
             }
         }
@@ -80,17 +78,33 @@ impl Lanes {
         }
         let mut held = Held::new(submission);
         if self.held.is_empty() {
-            match self.place(&held.submission)? {
-                Some(place) => return self.enqueue(place, held),
-                None => {
-                    held.number(&self.gpu)?;
-                    self.held.push_back(held);
+            // Whether its signal takes a wait is only known with its number.
+            let signal = &held.submission.signal;
+            if signal
+                .as_ref()
+                .is_some_and(|event| event.turn_after(None).is_some())
+            {
+                held.number(&self.gpu)?;
+            }
+            let mut place = self.place(&held);
+            if matches!(place, Ok(None)) && waits::is_crowded() {
+                // Perhaps only because nobody has looked.
+                caretaker::settle();
+                place = self.place(&held);
+            }
+            match place {
+                Ok(Some(place)) => return self.enqueue(place, held),
+                Ok(None) => {}
+                Err(error) => {
+                    held.fail(&error);
+                    return Err(error);
                 }
             }
-        } else {
-            held.number(&self.gpu)?;
-            self.held.push_back(held);
-            // In free order it may pass those that wait.
+        }
+        held.number(&self.gpu)?;
+        self.held.push_back(held);
+        // In free order it may pass those that wait.
+        if self.order == QueueOrder::OutOfOrder {
             self.feed();
         }
         Ok(())
@@ -163,21 +177,25 @@ impl Lanes {
     /// Gives a command that was kept back to a stream, if one can take it now; otherwise back. What
     /// goes wrong now its caller doesn't learn at once.
     fn offer(&mut self, held: Held) -> Option<Held> {
-        let done = match self.place(&held.submission) {
+        let has_signal = held.submission.signal.is_some();
+        let done = match self.place(&held) {
             Ok(None) => return Some(held),
             Ok(Some(place)) => self.enqueue(place, held),
             Err(error) => held.skip(error, &self.worker),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a command that was kept back was refused");
-            self.worker.note(error);
+            if !has_signal {
+                self.worker.note(error);
+            }
         }
         None
     }
 
     /// The stream that can take a command now, if one can. Its waits are admitted then.
     #[inline]
-    fn place(&mut self, submission: &Submission) -> Result<Option<Place>> {
+    fn place(&mut self, held: &Held) -> Result<Option<Place>> {
+        let submission = &held.submission;
         let lane = match self.order {
             QueueOrder::InOrder => {
                 self.lanes[0].prune();
@@ -194,9 +212,13 @@ impl Lanes {
             QueueOrder::InOrder => Vec::new(),
             QueueOrder::OutOfOrder => self.waits_of_order(lane, submission),
         };
-        let has_waits = !(due.waits.is_empty() && of_order.is_empty());
-        let waits = || due.waits.iter().cloned().chain(of_order);
         let chosen = &self.lanes[lane];
+        let signal = submission.signal.as_ref().filter(|_| !submission.may_fail);
+        let turn = held
+            .ticket
+            .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
+        let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
+        let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
         if !chosen.may_hold() {
             chosen.waits().add(waits());
             return Ok(Some(Place { lane, due }));
@@ -212,7 +234,14 @@ impl Lanes {
         {
             return Ok(None);
         }
-        if (has_waits || is_call) && !chosen.waits().admit(waits()) {
+        let is_admitted = chosen.waits().begin()
+            && match (has_waits, is_call) {
+                (true, _) => chosen.waits().admit(waits()),
+                (false, true) => chosen.waits().admit_function(),
+                (false, false) => true,
+            };
+        if !is_admitted {
+            chosen.rest();
             return Ok(None);
         }
         Ok(Some(Place { lane, due }))
@@ -245,7 +274,7 @@ impl Lanes {
                 let next = (1..=count).map(|step| (self.latest + step) % count);
                 let mut running = next.filter(|index| !self.lanes[*index].is_blocked());
                 match (running.next(), running.count() + 1) {
-                    (Some(next), RUNNING..) => next,
+                    (Some(next), count) if count >= waits::most_running() => next,
                     _ => {
                         self.lanes.push(Lane::new(&self.gpu)?);
                         count

@@ -147,6 +147,17 @@ impl Inner {
         }
     }
 
+    /// Finds out which of its streams are done.
+    pub(super) fn settle(&self) {
+        if let Some(mut state) = self.try_state()
+            && let Ok(_current) = self.gpu.enter()
+            && let Err(error) = state.lanes.finish()
+        {
+            // Who looks after it will find out.
+            tracing::debug!(%error, "a queue cannot be settled");
+        }
+    }
+
     /// Gives the streams what was kept back from them and they can take now. Whether that was
     /// anything, and whether something is left.
     pub(super) fn feed(&self) -> (bool, bool) {

@@ -14,7 +14,7 @@ use crate::sharing::EventCore;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(super) enum Wait {
     Event(Arc<EventCore>, u64),
     /// That a word of this process reaches a number: that a function of the user returns.
     Word(Arc<Word>, u32),
+    #[cfg(test)]
+    Flag(Arc<AtomicBool>),
 }
 
 impl Wait {
@@ -42,6 +44,8 @@ impl Wait {
         match self {
             Self::Event(event, number) => event.is_settled(*number),
             Self::Word(word, number) => word.has_reached(*number),
+            #[cfg(test)]
+            Self::Flag(flag) => flag.load(Ordering::Relaxed),
         }
     }
 }
@@ -49,11 +53,49 @@ impl Wait {
 /// What one stream waits for, in order. What is taken out is dropped without a lock: it may be the
 /// last that keeps a peer's memory.
 #[derive(Default)]
-pub(super) struct Waits(Mutex<VecDeque<Wait>>);
+pub(super) struct Waits {
+    list: Mutex<VecDeque<Wait>>,
+    /// Whether something is under way in the stream, as far as its queue knows.
+    is_busy: AtomicBool,
+}
+
+/// Streams in which something is under way.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
 
 impl Waits {
     fn list(&self) -> MutexGuard<'_, VecDeque<Wait>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note that something will be under way, if that gets behind no stream that waits.
+    #[inline]
+    pub(super) fn begin(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed) || self.begin_first()
+    }
+
+    fn begin_first(&self) -> bool {
+        if BUSY.fetch_add(1, Ordering::SeqCst) >= connections() && state().blocked() > 0 {
+            BUSY.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
+        self.is_busy.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// The same whatever that gets behind.
+    #[inline]
+    pub(super) fn begin_anyway(&self) {
+        if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
+            BUSY.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes note that nothing is under way.
+    #[inline]
+    pub(super) fn end(&self) {
+        if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
+            BUSY.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// Whether the stream waits for something that has not happened.
@@ -75,7 +117,7 @@ impl Waits {
         let list = self.list();
         match list.iter().find(|wait| !wait.is_over())? {
             Wait::Event(event, number) => Some((Arc::clone(event), *number)),
-            Wait::Word(..) => None,
+            _ => None,
         }
     }
 
@@ -101,6 +143,16 @@ impl Waits {
     /// Takes note that the stream shall wait, if there is no reason against it now. What is
     /// refused is to be kept back, and tried again.
     pub(super) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
+        self.admit_among(most_blocked(), waits)
+    }
+
+    /// The same for a wait that follows, until a function of the user returns: nobody else can see
+    /// to that, so one at a time may even where there is only one connection.
+    pub(super) fn admit_function(&self) -> bool {
+        self.admit_among(most_blocked().max(1), [])
+    }
+
+    fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
         while let Some(wait) = self.take_over() {
             drop(wait);
         }
@@ -108,7 +160,7 @@ impl Waits {
         if process.releasing > 0 || process.is_pressed() {
             return false;
         }
-        if !self.is_blocked() && process.blocked() >= most_blocked() {
+        if !self.is_blocked() && (process.blocked() >= most || is_overcrowded()) {
             return false;
         }
         // Under the lock, so that it is known before it is decided to release anything.
@@ -141,6 +193,7 @@ impl Drop for Known {
         if process::is_forked() {
             return;
         }
+        self.0.end();
         let mut process = state();
         let streams = &mut process.streams;
         let found = streams
@@ -193,14 +246,37 @@ impl Process {
     }
 }
 
-/// How many streams may wait at a time: half of the connections are for those that run.
-fn most_blocked() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| {
-        let connections = std::env::var(VARIABLE).ok();
-        let connections = connections.and_then(|text| text.trim().parse().ok());
-        (connections.unwrap_or(CONNECTIONS).clamp(1, 32) / 2).max(1)
+/// Connections to a device.
+fn connections() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let text = std::env::var(VARIABLE).ok();
+        let count = text.and_then(|text| text.trim().parse().ok());
+        count.unwrap_or(CONNECTIONS).clamp(1, 32)
     })
+}
+
+/// How many streams may wait at a time: half of the connections are for those that run. None if
+/// there is only one.
+fn most_blocked() -> usize {
+    connections() / 2
+}
+
+/// How many streams of one queue should run at the same time.
+pub(super) fn most_running() -> usize {
+    (connections() - most_blocked())
+        .saturating_sub(1)
+        .clamp(1, 3)
+}
+
+/// Whether one more stream that begins would come behind another one.
+pub(super) fn is_crowded() -> bool {
+    BUSY.load(Ordering::SeqCst) >= connections()
+}
+
+/// Whether streams come behind others already.
+fn is_overcrowded() -> bool {
+    BUSY.load(Ordering::SeqCst) > connections()
 }
 
 /// Drops something of so many bytes when no stream waits, which may be now.
@@ -252,4 +328,59 @@ pub(super) fn make_room() {
         std::thread::sleep(Duration::from_millis(1));
     }
     state().waiting -= 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says that it was dropped.
+    struct Thing(Arc<AtomicBool>);
+
+    impl Drop for Thing {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn thing(bytes: usize) -> Arc<AtomicBool> {
+        let is_gone = Arc::new(AtomicBool::new(false));
+        release(bytes, Thing(Arc::clone(&is_gone)));
+        is_gone
+    }
+
+    /// One test, since all of it is about the whole process.
+    #[test]
+    fn so_many_wait_and_nothing_is_released_meanwhile() {
+        let most = most_blocked();
+        let gate = || Arc::new(AtomicBool::new(false));
+        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
+        let gates: Vec<_> = (0..=most).map(|_| gate()).collect();
+        let wait = |index: usize| [Wait::Flag(Arc::clone(&gates[index]))];
+        let streams: Vec<_> = (0..=most).map(|_| Known::new()).collect();
+        assert!(is_set(&thing(1)), "nobody waits");
+
+        for (index, stream) in streams.iter().enumerate() {
+            assert_eq!(stream.admit(wait(index)), index < most, "{index}");
+        }
+        assert!(streams[0].admit(wait(0)), "who waits already may wait more");
+        let [small, large] = [1, PATIENCE].map(thing);
+        assert!(release_kept() && !is_set(&small) && !is_set(&large));
+        gates[0].store(true, Ordering::Relaxed);
+        assert!(!streams[0].is_blocked() && streams[1].is_blocked());
+        assert!(!streams[most].admit(wait(most)), "much is to be released");
+
+        for gate in &gates[..most] {
+            gate.store(true, Ordering::Relaxed);
+        }
+        assert!(!release_kept() && is_set(&small) && is_set(&large));
+        assert!(streams[most].admit(wait(most)));
+        assert_eq!(streams[most].pending().len(), 1);
+
+        let kept = thing(1);
+        make_room();
+        assert!(!is_set(&kept), "it waits only a while");
+        drop(streams);
+        assert!(!release_kept() && is_set(&kept));
+    }
 }

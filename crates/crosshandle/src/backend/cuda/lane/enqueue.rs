@@ -131,13 +131,13 @@ impl Lane {
         };
         entry.signal = Some(Arc::clone(event));
         entry.ticket = Some(ticket);
-        let step = (ticket.number as u32).wrapping_sub(ticket.previous);
-        let previous = ticket.number.checked_sub(u64::from(step));
+        let previous = ticket.previous_number();
         let is_own = self.turns.note(event, ticket.number, previous);
         if !is_own
             && !event.is_turn(ticket)
             && let Some(previous) = previous
         {
+            // Known already, unless somebody else was faster.
             self.waits.add([Wait::Event(Arc::clone(event), previous)]);
             self.wait(event, previous, ticket.previous)?;
         }
