@@ -7,7 +7,7 @@ mod pool;
 pub(crate) use allocation::Allocation;
 pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 
-use crate::backend::{MemoryKind, Place};
+use crate::backend::{MemoryKind, Place, Segment};
 use crate::context::ContextCore;
 use crate::error::{Error, Result};
 use crate::handle::MemoryHandle;
@@ -143,16 +143,21 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
     pub fn bytes(&self) -> Result<SharedBytes<'_>> {
-        let (segment, offset) = match &self.source {
-            Source::Owned(owned) => owned.segment(),
-            Source::Opened(opened) => opened.segment(),
-        };
+        let (segment, offset) = self.segment();
         let bytes = segment.host_bytes().ok_or_else(|| {
             Error::Unsupported(
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
         bytes.slice(offset, self.len())
+    }
+
+    /// The mapping that it is in, and where it starts there.
+    fn segment(&self) -> (&dyn Segment, usize) {
+        match &self.source {
+            Source::Owned(owned) => owned.segment(),
+            Source::Opened(opened) => opened.segment(),
+        }
     }
 
     /// Copies bytes out, starting at `offset`, on the calling thread.
@@ -185,6 +190,14 @@ impl Memory {
     /// Whether commands that were submitted use it. They keep it until they are done, so nobody
     /// has to wait for them to drop it.
     pub fn is_in_use(&self) -> bool {
+        self.is_kept() && {
+            self.segment().0.let_go();
+            self.is_kept()
+        }
+    }
+
+    /// Whether anything else than this keeps it.
+    fn is_kept(&self) -> bool {
         match &self.source {
             Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
             Source::Opened(opened) => Arc::strong_count(opened) > 1,
@@ -264,6 +277,16 @@ impl MemoryRange {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where it starts, as for [`Memory::as_ptr`]. The address alone keeps nothing.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.pointer().as_ptr()
+    }
+
+    /// What keeps its memory, if anything does.
+    pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.keep.clone()
     }
 
     /// A part of it.

@@ -7,7 +7,7 @@ use super::queue;
 use super::range::CudaRange;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
-    QueueOrder, Segment,
+    Programs, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -178,6 +178,12 @@ pub(super) struct CudaContext {
     peers: Vec<DeviceUuid>,
 }
 
+impl CudaContext {
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+}
+
 impl BackendContext for CudaContext {
     fn granularity(&self) -> usize {
         self.gpu.info.granularity
@@ -222,5 +228,9 @@ impl BackendContext for CudaContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         queue::create(&self.gpu, order)
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
+        self.gpu.info.kernels.is_some().then_some(self as _)
     }
 }
