@@ -40,6 +40,8 @@ pub(super) struct Lane {
     stream: StreamHandle,
     /// Unless the stream is somebody else's.
     own: Option<Stream>,
+    /// Whether it goes back to the stock.
+    is_of_stock: bool,
     backlog: Backlog<Entry>,
     /// Calls of the driver that the backlog took, at most.
     calls: u32,
@@ -71,8 +73,10 @@ pub(super) struct Due {
 impl Lane {
     /// A lane on a stream of its own.
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        let stream = gpu.driver().create_stream()?;
-        Self::on(gpu, stream.handle(), Some(stream))
+        let stream = gpu.stock().take(gpu)?;
+        let mut lane = Self::on(gpu, stream.handle(), Some(stream))?;
+        lane.is_of_stock = true;
+        Ok(lane)
     }
 
     /// A lane on a stream that is kept by `own` or by whoever made it.
@@ -82,6 +86,7 @@ impl Lane {
             gpu: Arc::clone(gpu),
             stream,
             own,
+            is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
             mark: progress.read(),
@@ -340,6 +345,18 @@ impl Lane {
         };
         driver.record_event(join.handle(), self.stream)?;
         Ok(join.handle())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // What the device has not run yet, it runs after a stream is destroyed.
+        if self.is_of_stock
+            && self.backlog.is_empty()
+            && let Some(stream) = self.own.take()
+        {
+            self.gpu.stock().put(stream);
+        }
     }
 }
 

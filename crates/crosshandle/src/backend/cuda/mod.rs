@@ -19,6 +19,7 @@ mod pinned;
 mod queue;
 mod range;
 mod staging;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod times;

@@ -279,6 +279,11 @@ fn is_overcrowded() -> bool {
     BUSY.load(Ordering::SeqCst) > connections()
 }
 
+/// Whether no stream waits.
+pub(super) fn is_quiet() -> bool {
+    state().blocked() == 0
+}
+
 /// Drops something of so many bytes when no stream waits, which may be now.
 pub(super) fn release(bytes: usize, what: impl Any + Send) {
     if process::is_forked() {
