@@ -350,8 +350,10 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // What the device has not run yet, it runs after a stream is destroyed.
+        // One that nobody else knows and in which nothing is under way; a stream that is destroyed
+        // still runs what it has.
         if self.is_of_stock
+            && self.may_hold()
             && self.backlog.is_empty()
             && let Some(stream) = self.own.take()
         {
