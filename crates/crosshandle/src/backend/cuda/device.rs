@@ -5,6 +5,7 @@ use super::info;
 use super::memory::{self, CudaPhysical};
 use super::queue;
 use super::range::CudaRange;
+use super::stock::Stock;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
     Programs, QueueOrder, Segment,
@@ -73,6 +74,7 @@ pub(super) struct Gpu {
     /// The device's primary context. Retained when it is first needed, and never released: other
     /// libraries in this process use the same one, and making it takes a good part of a second.
     primary: OnceLock<ContextHandle>,
+    stock: Stock,
 }
 
 impl Gpu {
@@ -82,6 +84,7 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             primary: OnceLock::new(),
+            stock: Stock::default(),
         })
     }
 
@@ -91,6 +94,11 @@ impl Gpu {
 
     pub(super) fn handle(&self) -> DeviceHandle {
         self.handle
+    }
+
+    /// Streams for its queues.
+    pub(super) fn stock(&self) -> &Stock {
+        &self.stock
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {

@@ -2,6 +2,7 @@
 
 use super::device::Gpu;
 use super::driver::{CudaEvent, EventHandle, StreamHandle};
+use super::waits;
 use crate::error::Result;
 use crate::os::process;
 use crate::sharing::Timestamps;
@@ -31,13 +32,14 @@ fn base(gpu: &Gpu) -> Result<Arc<Base>> {
         bases.resize_with(index + 1, || None);
     }
     let now = process::monotonic_nanoseconds();
+    // Where streams may come behind others that wait, an old one is better than none.
     if let Some(base) = &bases[index]
-        && now.saturating_sub(base.host) < LIFETIME
+        && (now.saturating_sub(base.host) < LIFETIME || waits::is_crowded())
     {
         return Ok(Arc::clone(base));
     }
     let driver = gpu.driver();
-    let stream = driver.create_stream()?;
+    let stream = gpu.stock().take(gpu)?;
     let mut best: Option<(u64, Base)> = None;
     for _ in 0..TRIES {
         let event = driver.create_event(true)?;
@@ -50,6 +52,7 @@ fn base(gpu: &Gpu) -> Result<Arc<Base>> {
             best = Some((took, Base { event, host }));
         }
     }
+    gpu.stock().put(stream);
     let (_, base) = best.expect("one of several");
     let base = Arc::new(base);
     bases[index] = Some(Arc::clone(&base));
