@@ -10,6 +10,7 @@
 
 mod bench;
 mod bindings;
+mod clients;
 mod fuzz;
 mod gpu;
 mod process;
