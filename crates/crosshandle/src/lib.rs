@@ -107,9 +107,9 @@ mod rect;
 mod sharing;
 mod virtual_range;
 
-pub use backend::{Capabilities, DeviceInfo, MemoryKind, QueueOrder};
+pub use backend::{Capabilities, DeviceInfo, MemoryKind, NativeHandle, Ownership, QueueOrder};
 pub use command::Command;
-pub use context::{AllocationOptions, Context, ContextOptions, EventOptions};
+pub use context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
 pub use device::{BackendStatus, Device};
 pub use error::{Error, Result};
 pub use event::{Event, EventProfile, EventStatus};

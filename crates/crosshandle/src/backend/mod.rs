@@ -20,14 +20,22 @@
 //! in shared host memory. It completes each ticket that it took exactly once, also when the
 //! command fails.
 //!
+//! # The driver's own objects
+//! Where a program may use the driver besides, a backend shows its objects and takes the program's:
+//! see `native`. What was adopted is the program's, and so is what it does with what it was shown;
+//! it synchronises the two as the driver wants it.
+//!
 //! # Absence
 //! A driver that isn't there is no error: its backend lists no devices.
 
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+mod native;
 
 pub use info::{Capabilities, DeviceInfo};
+pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
+pub use native::{NativeHandle, Ownership};
 
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
@@ -64,6 +72,11 @@ pub(crate) trait BackendDevice: Send + Sync {
 
     /// A new context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        None
+    }
 }
 
 /// What allocates, maps and queues on one device.
@@ -102,6 +115,11 @@ pub(crate) trait BackendContext: Send + Sync {
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeContext> {
+        None
+    }
 }
 
 /// Memory at an address, with a descriptor.
@@ -156,6 +174,11 @@ pub(crate) trait BackendQueue: Send + Sync {
 
     /// Whether nothing is left to do.
     fn is_idle(&self) -> bool;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        None
+    }
 }
 
 /// A command with what it waits for and signals.
@@ -213,11 +236,17 @@ pub(crate) enum Work {
     },
     /// Calls the host.
     Call(HostFunction),
+    /// Calls a function during the submission, with the driver's queue: what that queues there is
+    /// the command. Only for queues that have one.
+    Native(NativeFunction),
 }
 
 /// A function of the host, run in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+/// A function that submits to the driver's queue. It is called once, by who submits the command.
+pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
 /// An address that a command uses, and what keeps it valid until the command is done (nothing, if
 /// the caller promised to).

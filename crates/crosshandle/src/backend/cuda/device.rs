@@ -5,9 +5,10 @@ use super::info;
 use super::memory::{self, CudaPhysical};
 use super::queue;
 use super::range::CudaRange;
+use super::times::Clock;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
-    QueueOrder, Segment,
+    NativeContext, NativeDevice, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -72,7 +73,11 @@ pub(super) struct Gpu {
     info: DeviceInfo,
     /// The device's primary context. Retained when it is first needed, and never released: other
     /// libraries in this process use the same one, and making it takes a good part of a second.
+    /// Or another context, which is the program's.
     primary: OnceLock<ContextHandle>,
+    /// The device in its primary context, if this is it in another one.
+    lasting: Option<Arc<Gpu>>,
+    clock: Clock,
 }
 
 impl Gpu {
@@ -82,7 +87,36 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             primary: OnceLock::new(),
+            lasting: None,
+            clock: Clock::default(),
         })
+    }
+
+    /// The same device, in a context that the program made and keeps as long as this.
+    pub(super) fn inside(self: &Arc<Self>, context: ContextHandle) -> Arc<Self> {
+        Arc::new(Self {
+            driver: self.driver,
+            handle: self.handle,
+            info: self.info.clone(),
+            primary: OnceLock::from(context),
+            lasting: Some(Arc::clone(self.lasting())),
+            clock: Clock::default(),
+        })
+    }
+
+    /// The same device in the context that is never destroyed: for what others use too.
+    pub(super) fn lasting(self: &Arc<Self>) -> &Arc<Self> {
+        self.lasting.as_ref().unwrap_or(self)
+    }
+
+    /// Its context, which is the primary one unless the program made another.
+    pub(super) fn context(&self) -> Result<ContextHandle> {
+        drop(self.enter()?);
+        Ok(*self.primary.get().expect("set by entering it"))
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -133,6 +167,12 @@ impl Gpu {
             .collect()
     }
 
+    /// Itself, as everybody here refers to it.
+    pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))
+    }
+
     /// Runs something with the context current, for a `drop`: not at all in a forked child, which
     /// must not call the driver.
     pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
@@ -160,14 +200,14 @@ impl BackendDevice for Gpu {
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
-        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        let gpu = self.shared()?;
         // So that a device that doesn't work is found out here.
         drop(gpu.enter()?);
-        Ok(Arc::new(CudaContext {
-            gpu: Arc::clone(gpu),
-            peers: gpu.peers(),
-        }))
+        Ok(Arc::new(CudaContext::new(gpu)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 
@@ -176,6 +216,19 @@ pub(super) struct CudaContext {
     gpu: Arc<Gpu>,
     /// Other devices whose memory this one can map.
     peers: Vec<DeviceUuid>,
+}
+
+impl CudaContext {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            peers: gpu.peers(),
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
 }
 
 impl BackendContext for CudaContext {
@@ -222,5 +275,9 @@ impl BackendContext for CudaContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         queue::create(&self.gpu, order)
+    }
+
+    fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
     }
 }

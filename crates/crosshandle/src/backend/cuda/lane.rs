@@ -26,6 +26,8 @@ pub(super) struct Lane {
     stream: StreamHandle,
     /// Unless the stream is somebody else's.
     _own: Option<Stream>,
+    /// Others submit to it too.
+    is_shared: bool,
     backlog: Backlog<Entry>,
     /// Where the device writes a mark after each part of the backlog, and the latest one.
     progress: Word,
@@ -58,12 +60,13 @@ impl Lane {
     }
 
     /// A lane on a stream that is kept by `own` or by whoever made it.
-    fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
+    pub(super) fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
         let progress = Word::new(gpu)?;
         Ok(Self {
             gpu: Arc::clone(gpu),
             stream,
             _own: own,
+            is_shared: false,
             backlog: Backlog::new(),
             mark: progress.read(),
             progress,
@@ -78,6 +81,24 @@ impl Lane {
 
     pub(super) fn stream(&self) -> StreamHandle {
         self.stream
+    }
+
+    /// The stream, to which others will submit too.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        self.stream
+    }
+
+    /// Refuses to let a stream signal each time that somebody replays what he is recording.
+    fn check_recording(&self) -> Result<()> {
+        if self.is_shared && self.gpu.driver().is_recording(self.stream)? {
+            return Err(Error::Unsupported(
+                "this stream is being captured: what events and memory of other processes mean \
+                 cannot be replayed"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Whether nothing is under way, as far as is known without asking the driver.
@@ -108,6 +129,7 @@ impl Lane {
     /// Submits a command. `Ok` also if it is skipped, because what it waits for has failed.
     pub(super) fn submit(&mut self, submission: Submission, worker: &Arc<Worker>) -> Result<()> {
         self.prune();
+        self.check_recording()?;
         if let Some(profile) = profile_of(&submission.signal) {
             profile.restart();
         }
@@ -341,7 +363,7 @@ impl Lane {
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() {
+        if self.backlog.is_empty() && !self.is_shared {
             return Ok(true);
         }
         match self.gpu.driver().is_stream_done(self.stream) {

@@ -3,6 +3,7 @@
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Allocation, DeviceAddress};
+use super::foreign::Card;
 use crate::backend::host::HostSegment;
 use crate::backend::{MemoryKind, Segment};
 use crate::error::{Error, Result};
@@ -44,6 +45,9 @@ pub(super) fn import(
 ) -> Result<Arc<dyn Segment>> {
     let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
     if kind == FileKind::Regular {
+        if let Some(card) = Card::read(file)? {
+            return card.open(gpu, len);
+        }
         let memory = HostSegment::import(file, len, access)?;
         return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
     }
@@ -107,6 +111,17 @@ impl CudaPhysical {
             descriptor: Mutex::default(),
             is_imported: true,
         })
+    }
+
+    /// Memory of the program's, of which `len` bytes are mapped.
+    pub(super) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            allocation,
+            len,
+            descriptor: Mutex::default(),
+            is_imported: false,
+        }
     }
 
     pub(super) fn allocation(&self) -> &Allocation {

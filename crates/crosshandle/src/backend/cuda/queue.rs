@@ -3,10 +3,10 @@
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
-use super::driver::EventHandle;
+use super::driver::{EventHandle, Stream, StreamHandle};
 use super::entry::Entry;
 use super::lane::Lane;
-use crate::backend::{BackendQueue, QueueOrder, Submission};
+use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::collections::VecDeque;
@@ -27,14 +27,36 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A new queue on a device.
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-    if !gpu.info().capabilities.event_sharing {
-        return Err(Error::Unsupported(format!(
-            "{} has no stream memory operations, which queues need for events",
-            gpu.info().name
-        )));
-    }
+    check(gpu)?;
     let _current = gpu.enter()?;
     Ok(Box::new(CudaQueue(Inner::new(gpu, order, Lane::new(gpu)?))))
+}
+
+/// A queue on a stream of somebody else's, which is destroyed only if it was given to us.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    given: Option<Stream>,
+) -> Result<Box<dyn BackendQueue>> {
+    check(gpu)?;
+    let _current = gpu.enter()?;
+    let mut lane = Lane::on(gpu, stream, given)?;
+    lane.share();
+    Ok(Box::new(CudaQueue(Inner::new(
+        gpu,
+        QueueOrder::InOrder,
+        lane,
+    ))))
+}
+
+fn check(gpu: &Gpu) -> Result<()> {
+    if gpu.info().capabilities.event_sharing {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{} has no stream memory operations, which queues need for events",
+        gpu.info().name
+    )))
 }
 
 struct CudaQueue(Arc<Inner>);
@@ -260,6 +282,17 @@ impl BackendQueue for CudaQueue {
         let (is_done, left) = inner.finish(&mut inner.state());
         drop(left);
         is_done
+    }
+
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        Some(self)
+    }
+}
+
+impl NativeQueue for CudaQueue {
+    fn share(&self) -> usize {
+        // The first one has the barriers.
+        self.0.state().lanes[0].share().0 as usize
     }
 }
 

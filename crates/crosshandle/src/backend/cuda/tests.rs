@@ -12,6 +12,8 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
 
+mod native;
+
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")
 }

@@ -20,18 +20,15 @@ struct Base {
     host: u64,
 }
 
-/// The latest one of each device, by its index.
-static BASES: Mutex<Vec<Option<Arc<Base>>>> = Mutex::new(Vec::new());
+/// The latest one of a device, in one context.
+#[derive(Default)]
+pub(super) struct Clock(Mutex<Option<Arc<Base>>>);
 
 /// The device's context is current.
 fn base(gpu: &Gpu) -> Result<Arc<Base>> {
-    let mut bases = BASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = gpu.info().index;
-    if bases.len() <= index {
-        bases.resize_with(index + 1, || None);
-    }
+    let mut latest = gpu.clock().0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = process::monotonic_nanoseconds();
-    if let Some(base) = &bases[index]
+    if let Some(base) = &*latest
         && now.saturating_sub(base.host) < LIFETIME
     {
         return Ok(Arc::clone(base));
@@ -52,7 +49,7 @@ fn base(gpu: &Gpu) -> Result<Arc<Base>> {
     }
     let (_, base) = best.expect("one of several");
     let base = Arc::new(base);
-    bases[index] = Some(Arc::clone(&base));
+    *latest = Some(Arc::clone(&base));
     Ok(base)
 }
 

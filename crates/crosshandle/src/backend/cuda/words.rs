@@ -19,11 +19,13 @@ impl Pinner for Arc<Gpu> {
     }
 
     unsafe fn pin(&self, start: NonNull<u8>, len: usize) -> Result<Pin> {
-        let _current = self.enter()?;
+        // One registration serves all contexts, whichever of them go.
+        let gpu = self.lasting();
+        let _current = gpu.enter()?;
         // SAFETY: the caller promises that the pages stay until the result is dropped.
         let address = unsafe { self.driver().register_host(start, len, Access::ReadWrite)? };
         let registered = Registered {
-            gpu: Arc::clone(self),
+            gpu: Arc::clone(gpu),
             start: Address::new(start),
         };
         if address != start.addr().get() as DeviceAddress {
@@ -70,7 +72,7 @@ impl Word {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if free.is_empty() {
-            let page = memory::create(gpu, MemoryKind::Host, PAGE)?;
+            let page = memory::create(gpu.lasting(), MemoryKind::Host, PAGE)?;
             let start = page.start();
             // For as long as the process lives.
             std::mem::forget(page);

@@ -42,6 +42,7 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Nothing | Work::Call(_) => Ok(()),
+            Work::Native(function) => function(stream.0 as usize),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
             }
