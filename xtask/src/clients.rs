@@ -18,13 +18,14 @@ const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
 const HEADERS: [&str; 3] = ["peer.h", "rows.h", "ur.h"];
 /// For the stock loader, in C.
-const FOR_LOADER: [&str; 9] = [
+const FOR_LOADER: [&str; 10] = [
     "events",
     "free",
     "hostile_handles",
     "leaks",
     "memory",
     "memory_handles",
+    "native",
     "null_arguments",
     "pending",
     "physical_memory",

@@ -66,6 +66,12 @@ impl Device {
         self.inner.free_memory()
     }
 
+    /// Whether contexts on it can open memory of another device, and its queues use memory that was
+    /// allocated on that in this process.
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
+    }
+
     /// The driver's own device, for programs that use the driver too; `None` where there is no such
     /// thing.
     pub fn native_handle(&self) -> Option<NativeHandle> {

@@ -69,8 +69,8 @@ clients() {
         python3 -m tarfile -e "$here/runtime.tar.xz" "$out/runtime" || return
     # Short, as sockets need it, and nobody else's.
     sockets=$(mktemp -d) || return
-    for client in events free hostile_handles leaks memory memory_handles null_arguments pending \
-        physical_memory sycl_commands sycl_sharing; do
+    for client in events free hostile_handles leaks memory memory_handles native null_arguments \
+        pending physical_memory sycl_commands sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
     for client in events memory physical_memory sycl_sharing; do

@@ -70,6 +70,9 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Bytes of its memory that are free at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
+    /// Whether contexts on it can map memory of a device: its own, or one near enough.
+    fn reaches(&self, device: DeviceUuid) -> bool;
+
     /// A new context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
 

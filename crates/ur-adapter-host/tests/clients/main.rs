@@ -63,6 +63,7 @@ under_each_setting! {
     events: |setting| run("events", setting);
     physical_memory: |setting| run("physical_memory", setting);
     memory_handles: |setting| run("memory_handles", setting);
+    native: |setting| run("native", setting);
     hostile_handles: |setting| run("hostile_handles", setting);
     sycl_commands: |setting| run("sycl_commands", setting);
     sycl_sharing: |setting| run("sycl_sharing", setting);

@@ -93,7 +93,12 @@ pub(super) unsafe extern "C" fn native_command(
         // so there is nothing to prepare.
         unsafe { list(buffers, buffer_count as usize) }?;
         let queue = submission.queue().inner();
-        let before = submission.after_waits(Command::nothing().before_later())?;
+        let mut before = Command::nothing().before_later();
+        if queue.native_handle().is_some() {
+            // What the function finds in the driver's queue is the place of barriers.
+            before = before.after_earlier();
+        }
+        let before = submission.after_waits(before)?;
         queue.submit(before)?;
         // SAFETY: the caller vouches for the function.
         unsafe { function(handle, data) };

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::object::{Object, Ref, Shared, from_handles, release, retain};
 use crate::queue::Queue;
+use std::sync::Mutex;
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
     ur_event_handle_t_, ur_result_t,
@@ -24,6 +25,8 @@ pub(crate) struct Event {
     inner: crosshandle::Event,
     origin: Origin,
     registration: reusable::Registration,
+    /// Events of the driver that stand for its signals, to be destroyed with it.
+    natives: Mutex<Vec<crosshandle::NativeEvent>>,
 }
 
 /// Where an event comes from.
@@ -38,8 +41,8 @@ pub(crate) enum Origin {
     Reusable(Kind),
     /// A handle of another process's event, or of one of this process.
     Opened,
-    /// The native handle 0: nothing, and therefore complete.
-    Nothing,
+    /// A native handle: an event of the driver; or 0, which is nothing and therefore complete.
+    Native,
 }
 
 /// What a reusable event was made for.
@@ -69,6 +72,7 @@ impl Event {
             inner,
             origin,
             registration: reusable::Registration::default(),
+            natives: Mutex::default(),
         });
         if matches!(event.origin, Origin::Reusable(_) | Origin::Opened) {
             reusable::register(&event);

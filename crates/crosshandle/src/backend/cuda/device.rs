@@ -78,6 +78,7 @@ pub(super) struct Gpu {
     /// The device in its primary context, if this is it in another one.
     lasting: Option<Arc<Gpu>>,
     clock: Clock,
+    visitors: OnceLock<Vec<DeviceHandle>>,
 }
 
 impl Gpu {
@@ -89,6 +90,7 @@ impl Gpu {
             primary: OnceLock::new(),
             lasting: None,
             clock: Clock::default(),
+            visitors: OnceLock::new(),
         })
     }
 
@@ -101,6 +103,7 @@ impl Gpu {
             primary: OnceLock::from(context),
             lasting: Some(Arc::clone(self.lasting())),
             clock: Clock::default(),
+            visitors: OnceLock::new(),
         })
     }
 
@@ -155,16 +158,28 @@ impl Gpu {
         self.driver.enter(*self.primary.get_or_init(|| primary))
     }
 
-    /// Other devices whose memory this one can map. What the driver can't say it can't reach.
+    /// Whether this device can map another one's memory. What the driver can't say it can't reach.
+    fn reaches_peer(&self, peer: &Self) -> bool {
+        let can = self.driver.can_access_peer(self.handle, peer.handle);
+        peer.handle != self.handle && can.unwrap_or(false)
+    }
+
+    /// Other devices whose memory this one can map.
     fn peers(&self) -> Vec<DeviceUuid> {
-        let reaches = |peer: &Gpu| {
-            let can = self.driver.can_access_peer(self.handle, peer.handle);
-            peer.handle != self.handle && can.unwrap_or(false)
-        };
         let all = gpus().unwrap_or_default().iter();
-        all.filter(|peer| reaches(peer))
+        all.filter(|peer| self.reaches_peer(peer))
             .map(|peer| peer.info.uuid)
             .collect()
+    }
+
+    /// Other devices that can map this one's memory.
+    pub(super) fn visitors(&self) -> &[DeviceHandle] {
+        self.visitors.get_or_init(|| {
+            let all = gpus().unwrap_or_default().iter();
+            all.filter(|peer| peer.reaches_peer(self))
+                .map(|peer| peer.handle)
+                .collect()
+        })
     }
 
     /// Itself, as everybody here refers to it.
@@ -197,6 +212,10 @@ impl BackendDevice for Gpu {
     fn free_memory(&self) -> Option<u64> {
         let _current = self.enter().ok()?;
         self.driver.free_memory().ok()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.info.uuid || self.peers().contains(&device)
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {

@@ -23,7 +23,11 @@ pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc
     match kind {
         MemoryKind::Device => {
             let memory = CudaPhysical::create(gpu, len)?;
-            Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
+            let segment = CudaSegment::map(memory, Access::ReadWrite)?;
+            segment
+                .reservation
+                .open_to_visitors(0, len, Access::ReadWrite);
+            Ok(Arc::new(segment))
         }
         MemoryKind::Host | MemoryKind::Shared => {
             let memory = HostSegment::create(len)?;
@@ -225,6 +229,27 @@ impl Reservation {
                 tracing::warn!(%error, "could not unmap what cannot be accessed");
             }
             set
+        }
+    }
+}
+
+impl Reservation {
+    /// Lets other devices of this process access what is mapped, as far as they can.
+    pub(super) fn open_to_visitors(&self, offset: usize, len: usize, access: Access) {
+        let gpu = &self.gpu;
+        if gpu.visitors().is_empty() {
+            return;
+        }
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        for visitor in gpu.visitors() {
+            let start = self.address(offset);
+            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            let set = unsafe { gpu.driver().set_access(start, len, *visitor, access) };
+            if let Err(error) = set {
+                tracing::debug!(%error, "another device can't access this memory");
+            }
         }
     }
 }
