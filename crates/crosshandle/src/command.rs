@@ -219,6 +219,18 @@ impl Command {
         Self::nothing().after_earlier().before_later()
     }
 
+    /// Whether it copies from or to memory that this crate knows nothing of: where that is the
+    /// host's and the device has its own, a driver may hold up whoever submits it until it is the
+    /// command's turn.
+    pub fn may_hold_up(&self) -> bool {
+        match &self.work {
+            Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
+                to.is_foreign() || from.is_foreign()
+            }
+            _ => false,
+        }
+    }
+
     /// Lets it start after everything submitted before, also where order is free.
     pub fn after_earlier(mut self) -> Self {
         self.after_earlier = true;

@@ -255,7 +255,14 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
-    pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Place {
+    /// Whether it is memory that only the caller knows.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.keep.is_none()
+    }
 }
 
 /// In which order a queue runs its commands.

@@ -1,6 +1,7 @@
 //! Commands.
 
 mod allocation;
+mod aside;
 mod buffer;
 mod host;
 mod order;
@@ -8,6 +9,7 @@ mod submission;
 mod usm;
 mod usm_2d;
 
+pub(crate) use aside::Asides;
 pub(crate) use host::is_inside_a_queue;
 pub(crate) use submission::Submission;
 
