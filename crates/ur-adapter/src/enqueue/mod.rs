@@ -10,7 +10,7 @@ mod usm;
 mod usm_2d;
 
 pub(crate) use aside::Asides;
-pub(crate) use host::is_inside_a_queue;
+pub(crate) use host::wait_while;
 pub(crate) use submission::Submission;
 
 use crate::buffer::NoImages;

@@ -301,7 +301,10 @@ impl Drop for CudaQueue {
         if process::is_forked() {
             // Its locks may be held by threads that are not in the child.
             std::mem::forget(Arc::clone(&self.0));
+            return;
         }
-        // Otherwise the caretaker keeps it until it has nothing to do.
+        // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
+        // many, and lets go of a context of the program's too late. Otherwise it keeps it.
+        self.0.tend();
     }
 }

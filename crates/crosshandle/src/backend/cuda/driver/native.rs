@@ -16,6 +16,7 @@ use std::ptr;
 
 /// For an address that is nothing to the driver.
 const INVALID_VALUE: Code = 1;
+const NOT_FOUND: Code = 500;
 
 /// Bytes that name an allocation to other processes, in the driver's older way of sharing. They
 /// don't keep it.
@@ -95,7 +96,7 @@ impl Driver {
         let (mut start, mut len) = (0, 0);
         // SAFETY: the results are live; the address is only looked up.
         let code = unsafe { (self.library.mem_get_address_range)(&mut start, &mut len, address) };
-        if code == INVALID_VALUE {
+        if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }
         self.check("cuMemGetAddressRange", code)?;

@@ -405,10 +405,11 @@ fn memory_of_the_program_is_shared() {
             .to_string()
             .contains("one allocation")
     );
-    assert!(matches!(
-        adopt(NonNull::from(&context).cast(), 1),
-        Err(Error::InvalidArgument(_))
-    ));
+    let refused = adopt(NonNull::from(&context).cast(), 1);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
     assert!(adopt(place, 0).is_err());
     drop(legacy);
     // SAFETY: nobody uses it any more.
