@@ -12,6 +12,7 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
 
+mod foreign;
 mod native;
 
 fn gpu() -> Arc<Gpu> {

@@ -1,20 +1,19 @@
-//! The program's own contexts, streams, events and memory beside ours.
+//! The program's own contexts, streams and events beside ours.
 
 use super::super::driver::sys;
 use crate::backend::{NativeHandle, Ownership};
-use crate::handle::{BackendKind, MemoryHandle};
+use crate::handle::BackendKind;
 use crate::{
     Command, Context, ContextOptions, Device, Error, Event, EventOptions, Memory, MemoryRange,
     Queue,
 };
-use std::process::Stdio;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(10);
-const BYTES: usize = 1 << 20;
+pub(super) const SOON: Duration = Duration::from_secs(10);
+pub(super) const BYTES: usize = 1 << 20;
 
-fn context() -> Context {
+pub(super) fn context() -> Context {
     Context::new(&Device::find("cuda").unwrap()).unwrap()
 }
 
@@ -23,7 +22,7 @@ fn native(value: usize) -> NativeHandle {
 }
 
 /// Makes a context the thread's current one, as programs do.
-fn make_current(context: NativeHandle) {
+pub(super) fn make_current(context: NativeHandle) {
     // SAFETY: a live context.
     let code = unsafe { sys::cuCtxSetCurrent(context.value() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
@@ -68,7 +67,7 @@ impl Theirs {
 }
 
 /// The first and the last byte, through a queue.
-fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
+pub(super) fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
     let mut found = [0; 2];
     let places = [0, memory.len() - 1];
     for (byte, place) in found.iter_mut().zip(places) {
@@ -335,106 +334,4 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     let queue = ordinary.create_queue().unwrap();
     queue.signal(&event).unwrap();
     event.wait_timeout(SOON).unwrap();
-}
-
-/// Memory of the driver's, as programs allocate it.
-fn allocate() -> NonNull<u8> {
-    let mut start = 0;
-    // SAFETY: the result is live.
-    let code = unsafe { sys::cuMemAlloc_v2(&mut start, 4 * BYTES) };
-    assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
-    NonNull::new(ptr::with_exposed_provenance_mut(start as usize)).unwrap()
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn memory_of_the_program_is_shared() {
-    let context = context();
-    make_current(context.native_handle().unwrap());
-    let queue = context.create_queue().unwrap();
-    let start = allocate();
-    // SAFETY: it lives until the end.
-    let place = unsafe { start.add(4096) };
-    // SAFETY: as above.
-    let legacy = unsafe { context.adopt_memory(place, BYTES).unwrap() };
-    // What we allocate is made with descriptors, for who doesn't know it.
-    let other = context.allocate(8 * BYTES).unwrap();
-    let inside = NonNull::new(other.as_ptr()).unwrap();
-    // SAFETY: as above.
-    let retained = unsafe { context.adopt_memory(inside, 4 * BYTES).unwrap() };
-    for (byte, memory) in [(0x11, &legacy), (0x22, &retained)] {
-        let handle = memory.handle_at(1000).unwrap();
-        queue
-            .submit(Command::fill(memory.all(), &[byte]).unwrap())
-            .unwrap();
-        queue.finish_timeout(SOON).unwrap();
-        // In this process; then in another, which adds one.
-        let opened = context.open_memory(&handle).unwrap();
-        assert_eq!(opened.len(), memory.len() - 1000);
-        assert_eq!(ends(&queue, &opened), [byte; 2]);
-        drop(opened);
-        let peer = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "backend::cuda::tests::native::peer",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env("CROSSHANDLE_TEST_HANDLE", handle.to_string())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&peer.stdout);
-        assert!(
-            peer.status.success(),
-            "{said}{}",
-            String::from_utf8_lossy(&peer.stderr)
-        );
-        assert!(said.contains("opened"), "{said}");
-        assert_eq!(
-            ends(&queue, memory),
-            [byte, byte + 1],
-            "the rest is the peer's"
-        );
-    }
-    // SAFETY: refused.
-    let adopt = |start, len| unsafe { context.adopt_memory(start, len) };
-    assert!(
-        adopt(place, 4 * BYTES)
-            .unwrap_err()
-            .to_string()
-            .contains("one allocation")
-    );
-    let refused = adopt(NonNull::from(&context).cast(), 1);
-    assert!(
-        matches!(refused, Err(Error::InvalidArgument(_))),
-        "{refused:?}"
-    );
-    assert!(adopt(place, 0).is_err());
-    drop(legacy);
-    // SAFETY: nobody uses it any more.
-    unsafe { sys::cuMemFree_v2(start.addr().get() as sys::CUdeviceptr) };
-}
-
-/// The other process of `memory_of_the_program_is_shared`; nothing when it is run alone.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn peer() {
-    let Ok(handle) = std::env::var("CROSSHANDLE_TEST_HANDLE") else {
-        return;
-    };
-    let handle: MemoryHandle = handle.parse().unwrap();
-    let context = context();
-    let queue = context.create_queue().unwrap();
-    let memory = context.open_memory(&handle).unwrap();
-    let again = context.open_memory(&handle).unwrap();
-    let [byte, same] = ends(&queue, &memory);
-    assert_eq!(byte, same);
-    drop(memory);
-    queue
-        .submit(Command::fill(again.all(), &[byte + 1]).unwrap())
-        .unwrap();
-    queue.finish_timeout(SOON).unwrap();
-    drop(again);
-    println!("opened");
 }
