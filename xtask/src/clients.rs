@@ -18,10 +18,11 @@ const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
 const HEADERS: [&str; 3] = ["peer.h", "rows.h", "ur.h"];
 /// For the stock loader, in C.
-const FOR_LOADER: [&str; 10] = [
+const FOR_LOADER: [&str; 11] = [
     "events",
     "free",
     "hostile_handles",
+    "kernels",
     "leaks",
     "memory",
     "memory_handles",

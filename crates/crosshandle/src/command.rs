@@ -3,6 +3,7 @@
 use crate::backend::Work;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::kernel::{Kernel, KernelArguments, LaunchShape};
 use crate::memory::MemoryRange;
 use crate::rect::{Pitches, Region};
 use crate::sharing::EventCore;
@@ -180,10 +181,11 @@ impl Command {
         Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
     }
 
-    /// Calls a function with the driver's own queue while the command is submitted, on the calling
-    /// thread: what the function submits there is the command. It must not use the [`Queue`] that
-    /// it is submitted to. Its error or panic refuses the command; so does a queue that has no
-    /// [native handle](crate::Queue::native_handle).
+    /// Calls a function with the driver's own queue when the command is handed to the driver: what
+    /// the function submits there is the command. As a rule that is while the command is submitted,
+    /// on the calling thread; later only if commands before it are kept back. It must not use the
+    /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
+    /// has no [native handle](crate::Queue::native_handle).
     ///
     /// [`Queue`]: crate::Queue
     ///
@@ -207,6 +209,39 @@ impl Command {
         })))
     }
 
+    /// Runs a kernel, in a queue of its context's device. The arguments' memory and the kernel's
+    /// program are kept until it is done.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
+    /// arguments that the kernel doesn't take, as far as the driver says what it takes;
+    /// [`Error::Unsupported`] for a shape of a kind that the device doesn't know.
+    ///
+    /// # Safety
+    /// From the submission of the command until it is done, whatever the kernel does with these
+    /// arguments on threads of this shape must be sound:
+    /// - It reads and writes only memory that stays valid for the device so long, and writes none
+    ///   that was opened read-only or that code on the host refers to as unshared. An address that
+    ///   is not in an argument added as [memory](KernelArguments::memory), but in a value or in
+    ///   memory, keeps nothing.
+    /// - Where the driver doesn't say what parameters it has
+    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), the arguments
+    ///   must be at least as many, and each at least as large, as the parameters.
+    /// - It ends. One that faults breaks the device for this process: all that is under way
+    ///   fails.
+    #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
+    pub unsafe fn launch(
+        kernel: &Kernel,
+        shape: LaunchShape,
+        arguments: KernelArguments,
+    ) -> Result<Self> {
+        let launch = kernel.launch(shape, arguments)?;
+        Ok(Self::new(match launch {
+            Some(launch) => Work::Launch(Box::new(launch)),
+            None => Work::Nothing,
+        }))
+    }
+
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
     /// submitted before: for waiting and signalling.
     pub fn nothing() -> Self {
@@ -217,18 +252,6 @@ impl Command {
     /// waiting and signalling in the order of a queue.
     pub fn barrier() -> Self {
         Self::nothing().after_earlier().before_later()
-    }
-
-    /// Whether it copies from or to memory that this crate knows nothing of: where that is the
-    /// host's and the device has its own, a driver may hold up whoever submits it until it is the
-    /// command's turn.
-    pub fn may_hold_up(&self) -> bool {
-        match &self.work {
-            Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
-                to.is_foreign() || from.is_foreign()
-            }
-            _ => false,
-        }
     }
 
     /// Lets it start after everything submitted before, also where order is free.

@@ -3,7 +3,6 @@
 use crate::adapter::Adapter;
 use crate::boundary::{enter, not_null, put};
 use crate::device::Device;
-use crate::enqueue::Asides;
 use crate::failure::{Failure, Result};
 use crate::ipc::HandleBuffers;
 use crate::native::{NativeHandles, of_driver};
@@ -38,8 +37,6 @@ pub(crate) struct ContextState {
     pub(crate) ranges: virtual_memory::Ranges,
     /// The bytes of handles that were got and not put yet.
     pub(crate) handles: HandleBuffers,
-    /// Queues for copies that must not hold up their callers.
-    pub(crate) asides: Asides,
 }
 
 /// A function to be called when the context goes.
@@ -75,7 +72,6 @@ impl Context {
             usm: usm::Allocations::default(),
             ranges: virtual_memory::Ranges::default(),
             handles: HandleBuffers::default(),
-            asides: Asides::default(),
         }))
     }
 

@@ -69,7 +69,7 @@ clients() {
         python3 -m tarfile -e "$here/runtime.tar.xz" "$out/runtime" || return
     # Short, as sockets need it, and nobody else's.
     sockets=$(mktemp -d) || return
-    for client in events free hostile_handles leaks memory memory_handles native null_arguments \
+    for client in events free hostile_handles kernels leaks memory memory_handles native null_arguments \
         pending physical_memory sycl_commands sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
@@ -123,11 +123,11 @@ if [ -z "$filter" ]; then
     [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
     share_and_read
 fi
-# The driver's own checker, over the same cases.
+# The driver's own checker, over the same cases. Processes start slowly under it.
 if command -v compute-sanitizer > /dev/null; then
     run "compute-sanitizer" compute-sanitizer --tool memcheck --target-processes all \
         --error-exitcode 9 "$here/conformance" --device cuda:0 --peer-device cuda:0 \
-        --jobs "$jobs" $filter
+        --jobs 2 $filter
 fi
 if [ -z "$filter" ] && "$here/bench" --help | grep -q '^ *cuda'; then
     run "bench cuda" "$here/bench" cuda --quick

@@ -33,18 +33,21 @@ pub(crate) mod host;
 mod info;
 mod native;
 
-pub use info::{Capabilities, DeviceInfo};
+pub use info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
 
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
+use crate::kernel::{KernelArguments, KernelProperties, LaunchShape};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::SharedBytes;
+use crate::program::{ProgramImage, ProgramOptions};
 use crate::rect::{Pitches, Region};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -123,6 +126,61 @@ pub(crate) trait BackendContext: Send + Sync {
     fn native(&self) -> Option<&dyn NativeContext> {
         None
     }
+
+    /// What loads programs, if the device runs any. It does if its information has limits for
+    /// kernels.
+    fn programs(&self) -> Option<&dyn Programs> {
+        None
+    }
+}
+
+/// What loads programs for one device.
+pub(crate) trait Programs {
+    /// Loads a program made of one image, or of several that are linked first. There is at least
+    /// one.
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn LoadedProgram>>;
+
+    /// A program that somebody else has loaded, by the driver's handle; what `is_owned` is unloaded
+    /// with the result.
+    ///
+    /// # Safety
+    /// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what
+    /// is owned.
+    unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram>;
+}
+
+/// A program on a device. Its kernels keep it loaded.
+pub(crate) trait LoadedProgram: Send + Sync {
+    /// A kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if there is none of that name.
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
+
+    /// Where a variable of it lies and how many bytes it has; errors as for kernels.
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
+
+    /// What the driver had to say about it.
+    fn log(&self) -> &str;
+
+    /// The driver's handle.
+    fn native(&self) -> usize;
+}
+
+/// A kernel of a loaded program.
+pub(crate) trait LoadedKernel: Any + Send + Sync {
+    fn properties(&self) -> &KernelProperties;
+
+    /// Threads in a block with which most of them run at a time, for this much dynamic shared
+    /// memory, and at most `limit`.
+    fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
+
+    /// Blocks that a compute unit runs at a time.
+    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32>;
+
+    /// The driver's handle.
+    fn native(&self) -> usize;
 }
 
 /// Memory at an address, with a descriptor.
@@ -135,6 +193,10 @@ pub(crate) trait Segment: Shared {
 
     /// Asks for the best pages for a part of it now; losing nothing but speed where it can't.
     fn populate(&self, offset: usize, len: usize);
+
+    /// Lets go now of what commands keep that are done, as far as that can be found out without
+    /// waiting: a backend may otherwise learn of it late.
+    fn let_go(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
@@ -242,6 +304,16 @@ pub(crate) enum Work {
     /// Calls a function during the submission, with the driver's queue: what that queues there is
     /// the command. Only for queues that have one.
     Native(NativeFunction),
+    /// Runs a kernel. There is at least one block, with at least one thread.
+    Launch(Box<Launch>),
+}
+
+/// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
+/// arguments suit it.
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<dyn LoadedKernel>,
+    pub(crate) shape: LaunchShape,
+    pub(crate) arguments: KernelArguments,
 }
 
 /// A function of the host, run in the order of a queue.
@@ -255,14 +327,7 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
-    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-impl Place {
-    /// Whether it is memory that only the caller knows.
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.keep.is_none()
-    }
+    pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// In which order a queue runs its commands.

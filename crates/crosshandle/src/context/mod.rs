@@ -19,6 +19,7 @@ use crate::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::physical::PhysicalMemory;
+use crate::program::{Program, ProgramImage, ProgramOptions};
 use crate::queue::Queue;
 use crate::sharing::EventCore;
 use crate::virtual_range::VirtualRange;
@@ -253,6 +254,47 @@ impl Context {
         let backend = self.device().info().backend;
         let queue = self.core().backend().create_queue(order)?;
         Ok(Queue::new(queue, order, backend))
+    }
+
+    /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
+    ///
+    /// Drivers may let this wait until the device has done all that it was given: load programs
+    /// before you submit what waits for this thread.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
+    /// ([`DeviceInfo::kernels`](crate::DeviceInfo::kernels));
+    /// [`Error::Program`](crate::Error::Program), with its compiler's log, if the driver refuses it.
+    pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {
+        Program::load(self.core(), &[image], &ProgramOptions::new())
+    }
+
+    /// Loads a program with options, linked from several images if there are more than one.
+    ///
+    /// # Errors
+    /// As [`load_program`](Self::load_program);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no image.
+    pub fn load_program_with(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Program> {
+        Program::load(self.core(), images, options)
+    }
+
+    /// A program that was loaded without this crate, by the driver's own handle. With `is_owned` it
+    /// is unloaded when neither the result nor a kernel of it is left.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs.
+    ///
+    /// # Safety
+    /// The handle must be one of a program on this context's device, which stays loaded as long as
+    /// the result or a kernel of it lives. Nobody else may unload it if it is owned.
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub unsafe fn adopt_program(&self, native: usize, is_owned: bool) -> Result<Program> {
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt(self.core(), native, is_owned) }
     }
 
     /// Gives freed memory back to the system that is kept for reuse.

@@ -3,7 +3,7 @@
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 
 /// Completion words of a slot: with `issued` they fill one cache line.
-pub(super) const RING: u64 = 7;
+pub(crate) const RING: u64 = 7;
 /// Changes of owner that can be remembered while signals before them are unfinished.
 pub(super) const RUNS: usize = 16;
 /// Bits of `issued` and of a run that hold the owner.

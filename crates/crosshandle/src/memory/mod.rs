@@ -165,17 +165,22 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
     pub fn bytes(&self) -> Result<SharedBytes<'_>> {
-        let (segment, offset) = match &self.source {
-            Source::Owned(owned) => owned.segment(),
-            Source::Opened(opened) => opened.segment(),
-            Source::Adopted(adopted) => adopted.segment(),
-        };
+        let (segment, offset) = self.segment();
         let bytes = segment.host_bytes().ok_or_else(|| {
             Error::Unsupported(
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
         bytes.slice(offset, self.len())
+    }
+
+    /// The mapping that it is in, and where it starts there.
+    fn segment(&self) -> (&dyn Segment, usize) {
+        match &self.source {
+            Source::Owned(owned) => owned.segment(),
+            Source::Opened(opened) => opened.segment(),
+            Source::Adopted(adopted) => adopted.segment(),
+        }
     }
 
     /// Copies bytes out, starting at `offset`, on the calling thread.
@@ -208,6 +213,14 @@ impl Memory {
     /// Whether commands that were submitted use it. They keep it until they are done, so nobody
     /// has to wait for them to drop it.
     pub fn is_in_use(&self) -> bool {
+        self.is_kept() && {
+            self.segment().0.let_go();
+            self.is_kept()
+        }
+    }
+
+    /// Whether anything else than this keeps it.
+    fn is_kept(&self) -> bool {
         match &self.source {
             Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
             Source::Opened(opened) => Arc::strong_count(opened) > 1,
@@ -291,6 +304,16 @@ impl MemoryRange {
         self.len == 0
     }
 
+    /// Where it starts, as for [`Memory::as_ptr`]. The address alone keeps nothing.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.pointer().as_ptr()
+    }
+
+    /// What keeps its memory, if anything does.
+    pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.keep.clone()
+    }
+
     /// A part of it.
     ///
     /// # Errors
@@ -340,7 +363,7 @@ impl MemoryRange {
     pub(crate) fn into_place(self) -> Place {
         Place {
             address: self.address,
-            keep: self.keep,
+            _keep: self.keep,
         }
     }
 }

@@ -76,6 +76,26 @@ impl Buffer {
         self.storage.range(offset, len)
     }
 
+    /// All of it, for a kernel on a device.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
+    pub(crate) fn on(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<MemoryRange> {
+        let (own, _) = self.context.first();
+        let is_near = std::ptr::eq(&**own, device) || !self.storage.is_on_device();
+        if !Arc::ptr_eq(self.context.state(), context.state()) || !is_near {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "a kernel takes buffers of its queue's context, which lie on its first device",
+            ));
+        }
+        self.range(0, self.len)
+    }
+
     /// Where in the storage a range of the buffer starts.
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {

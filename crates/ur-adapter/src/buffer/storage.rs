@@ -135,6 +135,15 @@ impl Storage {
         self.len
     }
 
+    /// Whether only the context's own device can use it in place.
+    pub(super) fn is_on_device(&self) -> bool {
+        match &self.place {
+            Place::Allocated { is_direct, .. } | Place::Adopted { is_direct, .. } => !is_direct,
+            Place::Mirror { .. } => true,
+            Place::User(_) => false,
+        }
+    }
+
     pub(super) fn context(&self) -> &Context {
         &self.context
     }

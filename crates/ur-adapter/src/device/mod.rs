@@ -4,14 +4,14 @@
 mod info;
 
 use crate::adapter::Adapter;
-use crate::boundary::{enter, not_null, put, put_optional};
+use crate::boundary::{enter, list, not_null, put, put_optional};
 use crate::description;
 use crate::failure::{Failure, Result};
 use crate::object::{Object, Ref, Shared};
 use crate::platform::{Platform, platform};
 use crate::query::Query;
 use crate::queue::QueueState;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use unified_runtime_sys::{
     ur_adapter_handle_t, ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t,
@@ -174,10 +174,36 @@ unsafe extern "C" fn select_binary(
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        Err(Failure::new(
+        // SAFETY: the caller passes this many descriptions, each with a text for its target.
+        let chosen = unsafe { choose(list(binaries, count as usize)?) };
+        // SAFETY: the caller passes a valid pointer.
+        unsafe { put(selected, chosen?) }
+    })
+}
+
+/// The first image for the adapter's devices.
+///
+/// # Errors
+/// `INVALID_BINARY` if there is none.
+///
+/// # Safety
+/// Each target is null or ends with a zero.
+unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
+    let target = description::get().program_target;
+    let suits = |binary: &ur_device_binary_t| {
+        let name = binary.pDeviceTargetSpec;
+        // SAFETY: not null, so it ends with a zero, by the caller's promise.
+        !name.is_null() && target.is_some_and(|target| target == unsafe { CStr::from_ptr(name) })
+    };
+    let chosen = binaries.iter().position(suits);
+    chosen.map(|index| index as u32).ok_or_else(|| {
+        Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-            "this adapter runs no kernels yet, so no image with kernels suits its devices",
-        ))
+            match target {
+                Some(_) => "no image is for the target of these devices",
+                None => "this adapter runs no kernels, so no image with kernels suits its devices",
+            },
+        )
     })
 }
 

@@ -1,6 +1,5 @@
 //! How every command gets into its queue.
 
-use super::aside;
 use crate::boundary::list;
 use crate::event::{Event, Origin};
 use crate::failure::{Failure, Result};
@@ -112,16 +111,6 @@ impl<'a> Submission<'a> {
         command: Command,
         is_blocking: bool,
     ) -> Result<()> {
-        let command = if command.may_hold_up() && self.is_held_up() {
-            if is_blocking {
-                self.wait_for_turn()?;
-                command
-            } else {
-                aside::command(self.queue, command)?
-            }
-        } else {
-            command
-        };
         let command = self.after_waits(command)?;
         if !self.wants_event() && !is_blocking {
             return Ok(self.queue.inner().submit(command)?);
@@ -141,24 +130,6 @@ impl<'a> Submission<'a> {
             unsafe { self.event.write(event) };
         }
         Ok(())
-    }
-
-    /// Whether a command that the driver does on the caller's thread would not be done at once.
-    fn is_held_up(&self) -> bool {
-        let device = self.queue.device().inner();
-        !device.info().capabilities.unified_memory
-            && (!self.queue.inner().is_idle()
-                || self
-                    .waits()
-                    .any(|event| !matches!(event.inner().try_wait(), Ok(true))))
-    }
-
-    /// Waits until a command would be done at once.
-    fn wait_for_turn(&self) -> Result<()> {
-        let turn = self.create_event()?;
-        let command = self.after_waits(Command::nothing())?;
-        self.queue.inner().submit(command.signal(&turn))?;
-        Ok(turn.wait()?)
     }
 
     /// Submits commands, one after the other whatever order the queue keeps, as if they were one.

@@ -33,12 +33,21 @@ impl<T> Backlog<T> {
         self.entries.is_empty()
     }
 
-    /// Adds an entry; with a greater weight it is let go of sooner. Whether it is time for a mark.
-    pub(super) fn push(&mut self, entry: T, weight: u32) -> bool {
+    /// Whether there are entries after the latest part.
+    pub(super) fn is_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Whether it is time for a mark after one more entry; with a greater weight that is sooner.
+    pub(super) fn is_mark_due(&self, weight: u32) -> bool {
+        self.weight + weight >= PART
+    }
+
+    /// Adds an entry.
+    pub(super) fn push(&mut self, entry: T, weight: u32) {
         self.entries.push_back(entry);
         self.open += 1;
         self.weight += weight;
-        self.weight >= PART
     }
 
     /// Ends a part: the device will write `mark` now.
@@ -84,7 +93,8 @@ mod tests {
     fn a_part_goes_when_its_mark_is_written() {
         let mut backlog = Backlog::new();
         for entry in 0..3 {
-            assert!(!backlog.push(entry, 1));
+            assert!(!backlog.is_mark_due(1));
+            backlog.push(entry, 1);
         }
         assert!(done(&mut backlog, 100).is_empty(), "no part has ended");
         // Around the end of all numbers.
@@ -105,9 +115,14 @@ mod tests {
     fn heavy_commands_end_a_part_sooner() {
         let mut backlog = Backlog::new();
         let mut until_mark = |weight| {
-            let count = (1..).find(|entry| backlog.push(*entry, weight));
+            let mut count = 1;
+            while !backlog.is_mark_due(weight) {
+                backlog.push(count, weight);
+                count += 1;
+            }
+            backlog.push(count, weight);
             backlog.end_part(1);
-            count.unwrap()
+            count
         };
         assert_eq!(until_mark(1), PART);
         assert_eq!(until_mark(PART / 4), 4);

@@ -8,7 +8,7 @@ use super::range::CudaRange;
 use super::times::Clock;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
-    NativeContext, NativeDevice, QueueOrder, Segment,
+    NativeContext, NativeDevice, Programs, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -298,5 +298,9 @@ impl BackendContext for CudaContext {
 
     fn native(&self) -> Option<&dyn NativeContext> {
         Some(self)
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
+        self.gpu.info.kernels.is_some().then_some(self as _)
     }
 }

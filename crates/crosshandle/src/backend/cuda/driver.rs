@@ -5,10 +5,13 @@
 //! a panic in the middle of something, and a driver newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
+mod function;
 mod library;
 mod memory;
 mod native;
+mod program;
 mod stream;
+mod words;
 
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -19,9 +22,12 @@ use std::ptr;
 use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys;
+pub(super) use function::{FunctionHandle, Grid};
 pub(super) use memory::{Allocation, DeviceAddress};
 pub(super) use native::{Found, LegacyHandle};
+pub(super) use program::{Image, ImageKind, ModuleHandle};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
+pub(super) use words::WordOp;
 
 /// What a call returns.
 type Code = c_uint;

@@ -1,9 +1,11 @@
-//! Device memory and its descriptors, and host memory that GPUs access.
+//! Device memory and its descriptors.
 
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Allocation, DeviceAddress};
 use super::foreign::Card;
+use super::pinned::PinnedSegment;
+use super::waits;
 use crate::backend::host::HostSegment;
 use crate::backend::{MemoryKind, Segment};
 use crate::error::{Error, Result};
@@ -84,6 +86,7 @@ impl CudaPhysical {
             Err(Error::OutOfMemory { .. }) => {
                 // Commands may be done whose memory nobody has let go of yet.
                 caretaker::look();
+                waits::make_room();
                 gpu.driver().create_memory(gpu.handle(), len)?
             }
             made => made?,
@@ -320,69 +323,8 @@ impl Segment for CudaSegment {
     fn populate(&self, _offset: usize, _len: usize) {
         // All of it is there, in the pages that the device likes best.
     }
-}
 
-/// Host memory that all GPUs access at the address at which the host does. It is pinned.
-pub(super) struct PinnedSegment {
-    gpu: Arc<Gpu>,
-    memory: HostSegment,
-}
-
-impl PinnedSegment {
-    fn register(gpu: &Arc<Gpu>, memory: HostSegment, access: Access) -> Result<Self> {
-        let start = memory.start();
-        let len = memory.len();
-        // All pages come into being now, and pinned ones can't be gathered later.
-        if access == Access::ReadWrite {
-            memory.populate(0, len);
-        }
-        let _current = gpu.enter()?;
-        // SAFETY: whole pages of our own mapping, which `drop` unregisters before they go.
-        let address = unsafe { gpu.driver().register_host(start, len, access)? };
-        let pinned = Self {
-            gpu: Arc::clone(gpu),
-            memory,
-        };
-        if address != start.addr().get() as DeviceAddress {
-            return Err(Error::Unsupported(format!(
-                "{} sees host memory at other addresses than the host does",
-                gpu.info().name
-            )));
-        }
-        Ok(pinned)
-    }
-}
-
-impl Drop for PinnedSegment {
-    fn drop(&mut self) {
-        self.gpu.release("pinned memory", |driver| {
-            // SAFETY: registered when this was made. Commands keep the segments they use.
-            unsafe { driver.unregister_host(self.memory.start()) };
-            Ok(())
-        });
-    }
-}
-
-impl Shared for PinnedSegment {
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-
-    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
-        self.memory.descriptor(access)
-    }
-}
-
-impl Segment for PinnedSegment {
-    fn start(&self) -> NonNull<u8> {
-        self.memory.start()
-    }
-
-    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
-        self.memory.host_bytes()
-    }
-
-    fn populate(&self, _offset: usize, _len: usize) {
-        // Done before the pages were pinned.
+    fn let_go(&self) {
+        caretaker::look();
     }
 }

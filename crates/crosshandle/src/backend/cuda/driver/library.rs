@@ -3,8 +3,9 @@
 use super::Code;
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUipcMemHandle, CUmemAccessDesc,
-    CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUuuid,
+    CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle,
+    CUlaunchConfig, CUlinkState, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamBatchMemOpParams, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -14,6 +15,8 @@ macro_rules! library {
         /// CUDA 12 and later.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+            /// Those for programs, if they all are there.
+            pub(super) programs: Option<ProgramLibrary>,
         }
 
         impl Library {
@@ -46,7 +49,47 @@ macro_rules! library {
                             stringify!($symbol)
                         )
                     })?,)*
+                    programs: ProgramLibrary::find(),
                 })
+            }
+        }
+    };
+}
+
+/// A function of the library, if there is one of this name, which ends with a zero.
+///
+/// # Safety
+/// The library was found, and `T` is a pointer to a function of the type that it has in cuda.h,
+/// with the result as a number.
+unsafe fn find<T: Copy>(symbol: &str) -> Option<T> {
+    // SAFETY: promised by the caller. The library is never unloaded.
+    unsafe {
+        sys::culib()
+            .get::<T>(symbol.as_bytes())
+            .ok()
+            .map(|found| *found)
+    }
+}
+
+macro_rules! program_library {
+    (required { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
+     optional { $($newer:ident = $newer_symbol:ident($($newer_argument:ty),* $(,)?);)* }) => {
+        /// The functions for programs and kernels. A driver without them has devices that run none.
+        pub(super) struct ProgramLibrary {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
+            $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> Code>,)*
+        }
+
+        impl ProgramLibrary {
+            /// `None` if one is missing that is not newer than CUDA 12. The library was found.
+            fn find() -> Option<Self> {
+                // SAFETY: the types are those in cuda.h.
+                unsafe {
+                    Some(Self {
+                        $($name: find(concat!(stringify!($symbol), "\0"))?,)*
+                        $($newer: find(concat!(stringify!($newer_symbol), "\0")),)*
+                    })
+                }
             }
         }
     };
@@ -109,6 +152,7 @@ library! {
     mem_host_get_device_pointer =
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
 
+
     stream_create = cuStreamCreate(*mut CUstream, c_uint);
     stream_destroy = cuStreamDestroy_v2(CUstream);
     stream_query = cuStreamQuery(CUstream);
@@ -118,6 +162,8 @@ library! {
     stream_wait_event = cuStreamWaitEvent(CUstream, CUevent, c_uint);
     stream_wait_value_32 = cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     stream_write_value_32 = cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    stream_batch_mem_op =
+        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
     launch_host_func =
         cuLaunchHostFunc(CUstream, unsafe extern "C" fn(*mut c_void), *mut c_void);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
@@ -131,4 +177,45 @@ library! {
     event_query = cuEventQuery(CUevent);
     event_synchronize = cuEventSynchronize(CUevent);
     event_elapsed_time = cuEventElapsedTime(*mut f32, CUevent, CUevent);
+}
+
+program_library! {
+    required {
+        module_load =
+            cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+        module_unload = cuModuleUnload(CUmodule);
+        module_get_function = cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        module_get_global =
+            cuModuleGetGlobal_v2(*mut CUdeviceptr, *mut usize, CUmodule, *const c_char);
+        link_create = cuLinkCreate_v2(c_uint, *mut c_uint, *mut *mut c_void, *mut CUlinkState);
+        link_add_data = cuLinkAddData_v2(
+            CUlinkState,
+            c_uint,
+            *mut c_void,
+            usize,
+            *const c_char,
+            c_uint,
+            *mut c_uint,
+            *mut *mut c_void,
+        );
+        link_complete = cuLinkComplete(CUlinkState, *mut *mut c_void, *mut usize);
+        link_destroy = cuLinkDestroy(CUlinkState);
+        func_get_attribute = cuFuncGetAttribute(*mut c_int, c_uint, CUfunction);
+        func_set_attribute = cuFuncSetAttribute(CUfunction, c_uint, c_int);
+        launch = cuLaunchKernelEx(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void);
+        occupancy_blocks =
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, CUfunction, c_int, usize);
+        occupancy_block_size = cuOccupancyMaxPotentialBlockSize(
+            *mut c_int,
+            *mut c_int,
+            CUfunction,
+            Option<unsafe extern "C" fn(c_int) -> usize>,
+            usize,
+            c_int,
+        );
+    }
+    optional {
+        func_get_param_info = cuFuncGetParamInfo(CUfunction, usize, *mut usize, *mut usize);
+        func_load = cuFuncLoad(CUfunction);
+    }
 }

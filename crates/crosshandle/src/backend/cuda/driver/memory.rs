@@ -235,6 +235,19 @@ impl Driver {
         self.note("cuMemHostUnregister", code);
     }
 
+    /// Whether the driver knows what memory an address is in: its own, or the host's that was
+    /// registered.
+    pub(in super::super) fn knows(&self, address: DeviceAddress) -> bool {
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        let mut kind: c_uint = 0;
+        // SAFETY: the result is as large as this attribute is; any address may be asked about.
+        let code = unsafe {
+            let place = (&raw mut kind).cast();
+            (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
+        };
+        code == SUCCESS
+    }
+
     /// Logs the failure of something that cannot be undone any more.
     pub(super) fn note(&self, operation: &'static str, code: Code) {
         if code != SUCCESS {
