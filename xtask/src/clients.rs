@@ -14,7 +14,7 @@ use crate::step::Step;
 use crate::workspace::Workspace;
 
 /// Where the sources are.
-const SOURCES: &str = "crates/ur-adapter/clients";
+pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
 const HEADERS: [&str; 3] = ["peer.h", "rows.h", "ur.h"];
 /// For the stock loader, in C.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::python::Environment;
+use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 use crate::{Result, clients};
@@ -36,6 +36,8 @@ const RUNTIME: [&str; 6] = [
     "libirng.so",
     "libsvml.so",
 ];
+/// Versions of Python that such a machine may have: dpctl is packed for each.
+const PYTHONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -106,7 +108,18 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         .args(["-c", ARCHIVE])
         .arg(directory.join("runtime.tar.xz"))
         .args(RUNTIME.map(|library| environment.library_dir().join(library)));
-    Step::new(workspace, "the stock runtime, compressed", archive).run()
+    Step::new(workspace, "the stock runtime, compressed", archive).run()?;
+    for python in PYTHONS {
+        let mut download = environment.pip();
+        download
+            .args(["download", "--no-deps", "--only-binary", ":all:"])
+            .args(["--python-version", python, "--dest"])
+            .arg(directory)
+            .arg(requirement("dpctl")?);
+        Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
+    }
+    let script = workspace.root.join(clients::SOURCES).join("arrays.py");
+    copy(&script, &programs.join("arrays.py"))
 }
 
 /// The library's unit tests, some of which only a GPU can run.

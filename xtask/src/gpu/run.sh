@@ -82,6 +82,15 @@ clients() {
     on_adapter "ur example" sh -c 'cd "$1" && mkfifo to from && {
         "$0" producer > to < from & "$0" consumer < to > from && wait $!; }' \
         "$here/clients/ipc" "$sockets"
+    # dpctl, if there is one for this Python, which also needs numpy.
+    wheel=$(echo "$here"/dpctl-*-"$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"-*.whl)
+    if [ -f "$wheel" ] && python3 -c 'import numpy'; then
+        python3 -m zipfile -e "$wheel" "$out/dpctl"
+        for mode in "" listed; do
+            on_adapter "ur dpctl${mode:+, $mode}" "PYTHONPATH=$out/dpctl" \
+                python3 "$here/clients/arrays.py" $mode
+        done
+    fi
     rm -rf "$sockets"
 }
 
