@@ -1,11 +1,13 @@
 //! Events: of commands, reusable ones, and those opened from handles.
 //!
-//! `create` makes them, `info` answers what they are and how they stand, `callback` calls back
-//! when they have come so far, and `reusable` knows which of them commands may signal again.
+//! `create` makes reusable ones, `native` those of native handles; `info` answers what they are and
+//! how they stand, `callback` calls back when they have come so far, and `reusable` knows which of
+//! them commands may signal again.
 
 mod callback;
 mod create;
 mod info;
+mod native;
 pub(crate) mod reusable;
 
 use crate::boundary::{enter, not_null};
@@ -13,7 +15,6 @@ use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::object::{Object, Ref, Shared, from_handles, release, retain};
 use crate::queue::Queue;
-use std::sync::Mutex;
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
     ur_event_handle_t_, ur_result_t,
@@ -25,8 +26,7 @@ pub(crate) struct Event {
     inner: crosshandle::Event,
     origin: Origin,
     registration: reusable::Registration,
-    /// Events of the driver that stand for its signals, to be destroyed with it.
-    natives: Mutex<Vec<crosshandle::NativeEvent>>,
+    natives: native::Natives,
 }
 
 /// Where an event comes from.
@@ -72,7 +72,7 @@ impl Event {
             inner,
             origin,
             registration: reusable::Registration::default(),
-            natives: Mutex::default(),
+            natives: native::Natives::default(),
         });
         if matches!(event.origin, Origin::Reusable(_) | Origin::Opened) {
             reusable::register(&event);
@@ -141,8 +141,8 @@ pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnWait: Some(wait),
     pfnRetain: Some(retain::<Event>),
     pfnRelease: Some(release::<Event>),
-    pfnGetNativeHandle: Some(create::get_native_handle),
-    pfnCreateWithNativeHandle: Some(create::create_with_native_handle),
+    pfnGetNativeHandle: Some(native::get_native_handle),
+    pfnCreateWithNativeHandle: Some(native::create_with_native_handle),
     pfnSetCallback: Some(callback::set),
 };
 
