@@ -5,12 +5,13 @@
 //! | `test` | every check; the test runner comes last |
 //! | `bench` | the benchmarks, each beside the raw technique, in one run |
 //! | `fuzz` | one fuzz target, on the stable toolchain |
-//! | `bindings` | the declarations of Unified Runtime, from the stock runtime's headers |
+//! | `bindings` | the declarations of C interfaces, from the stock headers |
 //! | `gpu-pack` | all that a machine with GPUs needs, into `target/gpu` |
 
 mod bench;
 mod bindings;
 mod clients;
+mod debian;
 mod fuzz;
 mod gpu;
 mod process;
@@ -44,7 +45,7 @@ struct Cli {
 enum Task {
     /// Run every check: format, lints, docs, licences, examples, doc tests, fuzzing, tests.
     Test,
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`.
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`, `bench ur`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -66,7 +67,7 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
-    /// Generate the declarations in `crates/unified-runtime-sys` anew.
+    /// Generate the declarations in `crates/*-sys` anew.
     Bindings {
         /// Change nothing: say whether the committed files are what would be generated.
         #[arg(long)]

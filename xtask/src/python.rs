@@ -15,7 +15,7 @@ use crate::Result;
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// What is installed, to the last package.
+/// What is installed, to the last package and byte.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
 /// A package with its version, as it is required.
@@ -150,7 +150,8 @@ impl Environment {
                 "--only-binary",
                 ":all:",
             ])
-            .args(["--disable-pip-version-check", "--requirement"])
+            .args(["--disable-pip-version-check", "--require-hashes"])
+            .arg("--requirement")
             .arg(requirements);
         Step::new(workspace, "python packages", install).run()
     }
@@ -236,8 +237,10 @@ mod tests {
 
     #[test]
     fn every_requirement_is_pinned() {
-        let packages = REQUIREMENTS.lines().filter(|line| !line.starts_with('#'));
-        let loose: Vec<_> = packages.filter(|line| !line.contains("==")).collect();
-        assert!(loose.is_empty(), "without a version: {loose:?}");
+        let joined = REQUIREMENTS.replace("\\\n", "");
+        let packages = joined.lines().filter(|line| !line.starts_with('#'));
+        let is_loose = |line: &&str| !line.contains("==") || !line.contains("--hash=sha256:");
+        let loose: Vec<_> = packages.filter(is_loose).collect();
+        assert!(loose.is_empty(), "without a version or a hash: {loose:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, fuzz, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, supply_chain, tools};
 
 /// How long each fuzz target is run.
 const FUZZ_SECONDS: u64 = 20;
@@ -28,6 +28,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         skipped.push("clients of the Unified Runtime adapter: they need x86-64".to_owned());
         None
     };
+    let level_zero = level_zero(workspace, &mut skipped);
     let lints = [
         "clippy",
         "--locked",
@@ -61,7 +62,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         );
     }
 
-    let variables = match &runtime {
+    let mut variables = match &runtime {
         Some(runtime) => variables(workspace, runtime)?.to_vec(),
         None => Vec::new(),
     };
@@ -82,6 +83,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.prepare(&mut tests);
     // The ignored ones need what is named in `variables`.
     let which = if runtime.is_some() { "all" } else { "default" };
+    variables.extend(level_zero);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // Without spaces, so that it can be repeated as it is printed.
@@ -116,6 +118,33 @@ fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static 
         ("UR_RUNTIME_LIB_DIR", runtime.library_dir()),
         ("UR_PYTHON", runtime.python()),
     ])
+}
+
+/// Where tests find Level Zero's stock loaders and its headers. What cannot be had is skipped: the
+/// tests say so themselves where a variable is missing.
+fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
+    let mut variables = Vec::new();
+    let mut loaders = Vec::new();
+    for package in [&debian::OLD_LOADER, &debian::LOADER] {
+        let directory = package.ensure(workspace).and_then(|package| {
+            let directory = debian::library_dir(&package);
+            debian::loads(&directory.join("libze_loader.so.1")).map(|()| directory)
+        });
+        match directory {
+            Ok(directory) => loaders.push(directory),
+            Err(reason) => skipped.push(format!(
+                "the simulated Level Zero driver under {package}: {reason}"
+            )),
+        }
+    }
+    // Where there are none, or no path could be in such a list, it is empty.
+    let joined = std::env::join_paths(loaders).unwrap_or_default();
+    variables.push(("ZE_LOADER_LIB_DIRS", joined.into()));
+    match debian::HEADERS.ensure(workspace) {
+        Ok(package) => variables.push(("ZE_INCLUDE_DIR", debian::include(&package))),
+        Err(reason) => skipped.push(format!("the layout of Level Zero's structures: {reason}")),
+    }
+    variables
 }
 
 fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {

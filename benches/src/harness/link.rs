@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::{Errno, retry_on_intr};
@@ -34,6 +35,9 @@ impl std::error::Error for HungUp {}
 /// One end of a sequenced-packet socket: each `send` arrives as one `receive`.
 pub(crate) struct Link {
     socket: OwnedFd,
+    /// For the next message. Kept, so that receiving takes no memory that a scenario could be
+    /// charged with.
+    buffer: Mutex<Vec<u8>>,
 }
 
 /// What one `send` carried.
@@ -91,13 +95,13 @@ impl Link {
     /// Waits for the next message. There is no deadline here: whoever started this process kills
     /// it when it is late.
     pub(crate) fn receive(&self) -> Result<Message> {
-        let mut bytes = vec![0; MESSAGE_MAX];
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = match retry_on_intr(|| {
             recvmsg(
                 &self.socket,
-                &mut [IoSliceMut::new(&mut bytes)],
+                &mut [IoSliceMut::new(&mut buffer)],
                 &mut control,
                 RecvFlags::CMSG_CLOEXEC,
             )
@@ -115,7 +119,7 @@ impl Link {
         if received.bytes == 0 {
             return Err(HungUp.into());
         }
-        bytes.truncate(received.bytes);
+        let bytes = buffer[..received.bytes].to_vec();
         let descriptors = control
             .drain()
             .filter_map(|message| match message {
@@ -148,7 +152,10 @@ impl Link {
 
 impl From<OwnedFd> for Link {
     fn from(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self {
+            socket,
+            buffer: Mutex::new(vec![0; MESSAGE_MAX]),
+        }
     }
 }
 

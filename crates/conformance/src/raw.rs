@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// The bytes that every message starts with.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 pub(crate) const ATTACH: u16 = 1;
 pub(crate) const FETCH: u16 = 2;
 /// Bytes in a request.
@@ -34,12 +34,12 @@ pub(crate) fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32
     bytes
 }
 
-/// A reply: magic, version, status, owner, two bytes of nothing, serial number, length.
-pub(crate) fn reply(version: u16, status: u16, owner: u16, serial: u32, len: u64) -> Vec<u8> {
+/// A reply: magic, version, status, number (the owner's or the segment's), serial number, length.
+pub(crate) fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    for part in [version, status, owner, 0] {
-        bytes.extend(part.to_le_bytes());
-    }
+    bytes.extend(version.to_le_bytes());
+    bytes.extend(status.to_le_bytes());
+    bytes.extend(number.to_le_bytes());
     bytes.extend(serial.to_le_bytes());
     bytes.extend(len.to_le_bytes());
     bytes

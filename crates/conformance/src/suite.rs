@@ -183,6 +183,7 @@ macro_rules! for_each_case {
                 wrong_records_are_stale
                 wrong_extents_are_refused
                 rights_cannot_be_forged
+                segments_cannot_be_confused
                 damaged_handles_are_refused
             }
             limits {

@@ -3,6 +3,7 @@
 use crate::backend::BackendContext;
 use crate::context::{ContextCore, record_of};
 use crate::error::{Error, Result};
+use crate::exchange::Fetched;
 use crate::handle::{Fields, PhysicalMemoryHandle};
 use crate::os::mapping::Access;
 use crate::pool;
@@ -45,7 +46,7 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let record = record_of(&fields);
         let attachment = core.attachment(&fields)?;
-        let (file, len) = attachment.fetch(record, access)?;
+        let Fetched { file, len, .. } = attachment.fetch(&fields, access)?;
         if len != fields.segment_length {
             return Err(Error::Extent {
                 claimed: fields.segment_length,
@@ -123,7 +124,8 @@ impl PhysicalMemory {
         self.inner.check_exportable()?;
         let place = RecordCell::default();
         let exporter = self.inner.core.exporter();
-        let record = exporter.export_at(&place, &self.inner.memory, Access::ReadWrite)?;
+        let Physical { memory, number, .. } = &*self.inner;
+        let record = exporter.export_at(&place, memory, *number, Access::ReadWrite)?;
         Ok(PhysicalMemoryExport {
             memory: self.clone(),
             record,
@@ -191,7 +193,7 @@ impl Physical {
             None => {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
-                exporter.export_at(place, &self.memory, access)?
+                exporter.export_at(place, &self.memory, self.number, access)?
             }
         };
         Ok(self.handle_with(record, access))

@@ -561,7 +561,7 @@ pub struct ur_api_version_t(pub u32);
 pub struct ur_platform_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1134,7 +1134,7 @@ pub type ur_device_exec_capability_flag_t = u32;
 pub struct ur_device_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 pub type ur_memory_order_capability_flags_t = u32;
 pub const UR_MEMORY_ORDER_CAPABILITY_FLAG_RELAXED: ur_memory_order_capability_flag_t = 1;
@@ -1209,7 +1209,7 @@ pub struct ur_context_info_t(pub u32);
 pub struct ur_context_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 pub type ur_context_extended_deleter_t = ::core::option::Option<
     unsafe extern "C" fn(pUserData: *mut core::ffi::c_void),
@@ -1433,7 +1433,7 @@ pub struct ur_buffer_create_type_t(pub u32);
 pub struct ur_mem_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 impl ur_sampler_filter_mode_t {
     pub const UR_SAMPLER_FILTER_MODE_NEAREST: ur_sampler_filter_mode_t = ur_sampler_filter_mode_t(
@@ -1492,7 +1492,7 @@ pub struct ur_sampler_info_t(pub u32);
 pub struct ur_sampler_desc_t {
     pub stype: ur_structure_type_t,
     pub pNext: *const core::ffi::c_void,
-    pub normalizedCoords: bool,
+    pub normalizedCoords: ur_bool_t,
     pub addressingMode: ur_sampler_addressing_mode_t,
     pub filterMode: ur_sampler_filter_mode_t,
 }
@@ -1501,7 +1501,7 @@ pub struct ur_sampler_desc_t {
 pub struct ur_sampler_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 pub type ur_usm_host_mem_flags_t = u32;
 pub const UR_USM_HOST_MEM_FLAG_INITIAL_PLACEMENT: ur_usm_host_mem_flag_t = 1;
@@ -1840,7 +1840,7 @@ pub struct ur_specialization_constant_info_t {
 pub struct ur_program_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 impl ur_queue_info_t {
     pub const UR_QUEUE_INFO_CONTEXT: ur_queue_info_t = ur_queue_info_t(0);
@@ -1896,7 +1896,7 @@ pub struct ur_queue_native_desc_t {
 pub struct ur_queue_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 impl ur_command_t {
     pub const UR_COMMAND_KERNEL_LAUNCH: ur_command_t = ur_command_t(0);
@@ -1996,7 +1996,7 @@ pub struct ur_profiling_info_t(pub u32);
 pub struct ur_event_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 impl ur_execution_info_t {
     pub const UR_EXECUTION_INFO_COMPLETE: ur_execution_info_t = ur_execution_info_t(0);
@@ -2245,7 +2245,7 @@ pub struct ur_kernel_arg_mem_obj_properties_t {
 pub struct ur_kernel_native_properties_t {
     pub stype: ur_structure_type_t,
     pub pNext: *mut core::ffi::c_void,
-    pub isNativeHandleOwned: bool,
+    pub isNativeHandleOwned: ur_bool_t,
 }
 pub type ur_exp_device_2d_block_array_capability_flags_t = u32;
 pub const UR_EXP_DEVICE_2D_BLOCK_ARRAY_CAPABILITY_FLAG_LOAD: ur_exp_device_2d_block_array_capability_flag_t = 1;

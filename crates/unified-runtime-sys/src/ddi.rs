@@ -662,7 +662,7 @@ pub type ur_pfnQueueEndGraphCaptureExp_t = ::core::option::Option<
     ) -> ur_result_t,
 >;
 pub type ur_pfnQueueIsGraphCaptureEnabledExp_t = ::core::option::Option<
-    unsafe extern "C" fn(arg1: ur_queue_handle_t, arg2: *mut bool) -> ur_result_t,
+    unsafe extern "C" fn(arg1: ur_queue_handle_t, arg2: *mut ur_bool_t) -> ur_result_t,
 >;
 pub type ur_pfnQueueGetGraphExp_t = ::core::option::Option<
     unsafe extern "C" fn(
@@ -892,7 +892,7 @@ pub type ur_pfnEnqueueMemBufferRead_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: usize,
         arg5: usize,
         arg6: *mut core::ffi::c_void,
@@ -905,7 +905,7 @@ pub type ur_pfnEnqueueMemBufferWrite_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: usize,
         arg5: usize,
         arg6: *const core::ffi::c_void,
@@ -918,7 +918,7 @@ pub type ur_pfnEnqueueMemBufferReadRect_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: ur_rect_offset_t,
         arg5: ur_rect_offset_t,
         arg6: ur_rect_region_t,
@@ -936,7 +936,7 @@ pub type ur_pfnEnqueueMemBufferWriteRect_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: ur_rect_offset_t,
         arg5: ur_rect_offset_t,
         arg6: ur_rect_region_t,
@@ -997,7 +997,7 @@ pub type ur_pfnEnqueueMemImageRead_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: ur_rect_offset_t,
         arg5: ur_rect_region_t,
         arg6: usize,
@@ -1012,7 +1012,7 @@ pub type ur_pfnEnqueueMemImageWrite_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: ur_rect_offset_t,
         arg5: ur_rect_region_t,
         arg6: usize,
@@ -1040,7 +1040,7 @@ pub type ur_pfnEnqueueMemBufferMap_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_mem_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: ur_map_flags_t,
         arg5: usize,
         arg6: usize,
@@ -1075,7 +1075,7 @@ pub type ur_pfnEnqueueUSMFill_t = ::core::option::Option<
 pub type ur_pfnEnqueueUSMMemcpy_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
-        arg2: bool,
+        arg2: ur_bool_t,
         arg3: *mut core::ffi::c_void,
         arg4: *const core::ffi::c_void,
         arg5: usize,
@@ -1121,7 +1121,7 @@ pub type ur_pfnEnqueueUSMFill2D_t = ::core::option::Option<
 pub type ur_pfnEnqueueUSMMemcpy2D_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
-        arg2: bool,
+        arg2: ur_bool_t,
         arg3: *mut core::ffi::c_void,
         arg4: usize,
         arg5: *const core::ffi::c_void,
@@ -1138,7 +1138,7 @@ pub type ur_pfnEnqueueDeviceGlobalVariableWrite_t = ::core::option::Option<
         arg1: ur_queue_handle_t,
         arg2: ur_program_handle_t,
         arg3: *const core::ffi::c_char,
-        arg4: bool,
+        arg4: ur_bool_t,
         arg5: usize,
         arg6: usize,
         arg7: *const core::ffi::c_void,
@@ -1152,7 +1152,7 @@ pub type ur_pfnEnqueueDeviceGlobalVariableRead_t = ::core::option::Option<
         arg1: ur_queue_handle_t,
         arg2: ur_program_handle_t,
         arg3: *const core::ffi::c_char,
-        arg4: bool,
+        arg4: ur_bool_t,
         arg5: usize,
         arg6: usize,
         arg7: *mut core::ffi::c_void,
@@ -1166,7 +1166,7 @@ pub type ur_pfnEnqueueReadHostPipe_t = ::core::option::Option<
         arg1: ur_queue_handle_t,
         arg2: ur_program_handle_t,
         arg3: *const core::ffi::c_char,
-        arg4: bool,
+        arg4: ur_bool_t,
         arg5: *mut core::ffi::c_void,
         arg6: usize,
         arg7: u32,
@@ -1179,7 +1179,7 @@ pub type ur_pfnEnqueueWriteHostPipe_t = ::core::option::Option<
         arg1: ur_queue_handle_t,
         arg2: ur_program_handle_t,
         arg3: *const core::ffi::c_char,
-        arg4: bool,
+        arg4: ur_bool_t,
         arg5: *mut core::ffi::c_void,
         arg6: usize,
         arg7: u32,
@@ -1296,7 +1296,7 @@ pub type ur_pfnEnqueueUSMFreeExp_t = ::core::option::Option<
 pub type ur_pfnEnqueueTimestampRecordingExp_t = ::core::option::Option<
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
-        arg2: bool,
+        arg2: ur_bool_t,
         arg3: u32,
         arg4: *const ur_event_handle_t,
         arg5: *mut ur_event_handle_t,
@@ -1776,7 +1776,7 @@ pub type ur_pfnBindlessImagesWaitExternalSemaphoreExp_t = ::core::option::Option
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_exp_external_semaphore_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: u64,
         arg5: u32,
         arg6: *const ur_event_handle_t,
@@ -1787,7 +1787,7 @@ pub type ur_pfnBindlessImagesSignalExternalSemaphoreExp_t = ::core::option::Opti
     unsafe extern "C" fn(
         arg1: ur_queue_handle_t,
         arg2: ur_exp_external_semaphore_handle_t,
-        arg3: bool,
+        arg3: ur_bool_t,
         arg4: u64,
         arg5: u32,
         arg6: *const ur_event_handle_t,
@@ -2172,7 +2172,10 @@ pub type ur_pfnGraphExecutableGraphDestroyExp_t = ::core::option::Option<
     unsafe extern "C" fn(arg1: ur_exp_executable_graph_handle_t) -> ur_result_t,
 >;
 pub type ur_pfnGraphIsEmptyExp_t = ::core::option::Option<
-    unsafe extern "C" fn(arg1: ur_exp_graph_handle_t, arg2: *mut bool) -> ur_result_t,
+    unsafe extern "C" fn(
+        arg1: ur_exp_graph_handle_t,
+        arg2: *mut ur_bool_t,
+    ) -> ur_result_t,
 >;
 pub type ur_pfnGraphGetIdExp_t = ::core::option::Option<
     unsafe extern "C" fn(arg1: ur_exp_graph_handle_t, arg2: *mut u64) -> ur_result_t,

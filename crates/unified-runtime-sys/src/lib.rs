@@ -26,7 +26,7 @@
 //! - A function pointer is an `Option` of an `unsafe extern "C" fn`; `None` is null. Its type
 //!   is named after the function: `ur_pfnContextCreate_t`.
 //! - [`ur_dditable_t`] holds all tables; [`for_each_table!`] lists them.
-//! - `ur_bool_t` is one byte, any value but 0 is true.
+//! - `ur_bool_t` is one byte, any value but 0 is true; what C calls `bool` is one too.
 //! - Structures and unions are `Copy`, and zeroed bytes are a valid value of each:
 //!   [`core::mem::MaybeUninit::zeroed`] makes one. `stype` and `pNext` begin those that can be
 //!   chained.

@@ -1044,7 +1044,7 @@ pub struct ur_queue_end_graph_capture_exp_params_t {
 #[derive(Debug, Copy, Clone)]
 pub struct ur_queue_is_graph_capture_enabled_exp_params_t {
     pub phQueue: *mut ur_queue_handle_t,
-    pub ppResult: *mut *mut bool,
+    pub ppResult: *mut *mut ur_bool_t,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1222,7 +1222,7 @@ pub struct ur_enqueue_events_wait_with_barrier_params_t {
 pub struct ur_enqueue_mem_buffer_read_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phBuffer: *mut ur_mem_handle_t,
-    pub pblockingRead: *mut bool,
+    pub pblockingRead: *mut ur_bool_t,
     pub poffset: *mut usize,
     pub psize: *mut usize,
     pub ppDst: *mut *mut core::ffi::c_void,
@@ -1235,7 +1235,7 @@ pub struct ur_enqueue_mem_buffer_read_params_t {
 pub struct ur_enqueue_mem_buffer_write_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phBuffer: *mut ur_mem_handle_t,
-    pub pblockingWrite: *mut bool,
+    pub pblockingWrite: *mut ur_bool_t,
     pub poffset: *mut usize,
     pub psize: *mut usize,
     pub ppSrc: *mut *const core::ffi::c_void,
@@ -1248,7 +1248,7 @@ pub struct ur_enqueue_mem_buffer_write_params_t {
 pub struct ur_enqueue_mem_buffer_read_rect_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phBuffer: *mut ur_mem_handle_t,
-    pub pblockingRead: *mut bool,
+    pub pblockingRead: *mut ur_bool_t,
     pub pbufferOrigin: *mut ur_rect_offset_t,
     pub phostOrigin: *mut ur_rect_offset_t,
     pub pregion: *mut ur_rect_region_t,
@@ -1266,7 +1266,7 @@ pub struct ur_enqueue_mem_buffer_read_rect_params_t {
 pub struct ur_enqueue_mem_buffer_write_rect_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phBuffer: *mut ur_mem_handle_t,
-    pub pblockingWrite: *mut bool,
+    pub pblockingWrite: *mut ur_bool_t,
     pub pbufferOrigin: *mut ur_rect_offset_t,
     pub phostOrigin: *mut ur_rect_offset_t,
     pub pregion: *mut ur_rect_region_t,
@@ -1327,7 +1327,7 @@ pub struct ur_enqueue_mem_buffer_fill_params_t {
 pub struct ur_enqueue_mem_image_read_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phImage: *mut ur_mem_handle_t,
-    pub pblockingRead: *mut bool,
+    pub pblockingRead: *mut ur_bool_t,
     pub porigin: *mut ur_rect_offset_t,
     pub pregion: *mut ur_rect_region_t,
     pub prowPitch: *mut usize,
@@ -1342,7 +1342,7 @@ pub struct ur_enqueue_mem_image_read_params_t {
 pub struct ur_enqueue_mem_image_write_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phImage: *mut ur_mem_handle_t,
-    pub pblockingWrite: *mut bool,
+    pub pblockingWrite: *mut ur_bool_t,
     pub porigin: *mut ur_rect_offset_t,
     pub pregion: *mut ur_rect_region_t,
     pub prowPitch: *mut usize,
@@ -1370,7 +1370,7 @@ pub struct ur_enqueue_mem_image_copy_params_t {
 pub struct ur_enqueue_mem_buffer_map_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phBuffer: *mut ur_mem_handle_t,
-    pub pblockingMap: *mut bool,
+    pub pblockingMap: *mut ur_bool_t,
     pub pmapFlags: *mut ur_map_flags_t,
     pub poffset: *mut usize,
     pub psize: *mut usize,
@@ -1405,7 +1405,7 @@ pub struct ur_enqueue_usm_fill_params_t {
 #[derive(Debug, Copy, Clone)]
 pub struct ur_enqueue_usm_memcpy_params_t {
     pub phQueue: *mut ur_queue_handle_t,
-    pub pblocking: *mut bool,
+    pub pblocking: *mut ur_bool_t,
     pub ppDst: *mut *mut core::ffi::c_void,
     pub ppSrc: *mut *const core::ffi::c_void,
     pub psize: *mut usize,
@@ -1451,7 +1451,7 @@ pub struct ur_enqueue_usm_fill_2d_params_t {
 #[derive(Debug, Copy, Clone)]
 pub struct ur_enqueue_usm_memcpy_2d_params_t {
     pub phQueue: *mut ur_queue_handle_t,
-    pub pblocking: *mut bool,
+    pub pblocking: *mut ur_bool_t,
     pub ppDst: *mut *mut core::ffi::c_void,
     pub pdstPitch: *mut usize,
     pub ppSrc: *mut *const core::ffi::c_void,
@@ -1468,7 +1468,7 @@ pub struct ur_enqueue_device_global_variable_write_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phProgram: *mut ur_program_handle_t,
     pub pname: *mut *const core::ffi::c_char,
-    pub pblockingWrite: *mut bool,
+    pub pblockingWrite: *mut ur_bool_t,
     pub pcount: *mut usize,
     pub poffset: *mut usize,
     pub ppSrc: *mut *const core::ffi::c_void,
@@ -1482,7 +1482,7 @@ pub struct ur_enqueue_device_global_variable_read_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phProgram: *mut ur_program_handle_t,
     pub pname: *mut *const core::ffi::c_char,
-    pub pblockingRead: *mut bool,
+    pub pblockingRead: *mut ur_bool_t,
     pub pcount: *mut usize,
     pub poffset: *mut usize,
     pub ppDst: *mut *mut core::ffi::c_void,
@@ -1496,7 +1496,7 @@ pub struct ur_enqueue_read_host_pipe_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phProgram: *mut ur_program_handle_t,
     pub ppipe_symbol: *mut *const core::ffi::c_char,
-    pub pblocking: *mut bool,
+    pub pblocking: *mut ur_bool_t,
     pub ppDst: *mut *mut core::ffi::c_void,
     pub psize: *mut usize,
     pub pnumEventsInWaitList: *mut u32,
@@ -1509,7 +1509,7 @@ pub struct ur_enqueue_write_host_pipe_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phProgram: *mut ur_program_handle_t,
     pub ppipe_symbol: *mut *const core::ffi::c_char,
-    pub pblocking: *mut bool,
+    pub pblocking: *mut ur_bool_t,
     pub ppSrc: *mut *mut core::ffi::c_void,
     pub psize: *mut usize,
     pub pnumEventsInWaitList: *mut u32,
@@ -1591,7 +1591,7 @@ pub struct ur_enqueue_usm_free_exp_params_t {
 #[derive(Debug, Copy, Clone)]
 pub struct ur_enqueue_timestamp_recording_exp_params_t {
     pub phQueue: *mut ur_queue_handle_t,
-    pub pblocking: *mut bool,
+    pub pblocking: *mut ur_bool_t,
     pub pnumEventsInWaitList: *mut u32,
     pub pphEventWaitList: *mut *const ur_event_handle_t,
     pub pphEvent: *mut *mut ur_event_handle_t,
@@ -2012,7 +2012,7 @@ pub struct ur_bindless_images_release_external_semaphore_exp_params_t {
 pub struct ur_bindless_images_wait_external_semaphore_exp_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phSemaphore: *mut ur_exp_external_semaphore_handle_t,
-    pub phasWaitValue: *mut bool,
+    pub phasWaitValue: *mut ur_bool_t,
     pub pwaitValue: *mut u64,
     pub pnumEventsInWaitList: *mut u32,
     pub pphEventWaitList: *mut *const ur_event_handle_t,
@@ -2023,7 +2023,7 @@ pub struct ur_bindless_images_wait_external_semaphore_exp_params_t {
 pub struct ur_bindless_images_signal_external_semaphore_exp_params_t {
     pub phQueue: *mut ur_queue_handle_t,
     pub phSemaphore: *mut ur_exp_external_semaphore_handle_t,
-    pub phasSignalValue: *mut bool,
+    pub phasSignalValue: *mut ur_bool_t,
     pub psignalValue: *mut u64,
     pub pnumEventsInWaitList: *mut u32,
     pub pphEventWaitList: *mut *const ur_event_handle_t,
@@ -2354,7 +2354,7 @@ pub struct ur_graph_executable_graph_destroy_exp_params_t {
 #[derive(Debug, Copy, Clone)]
 pub struct ur_graph_is_empty_exp_params_t {
     pub phGraph: *mut ur_exp_graph_handle_t,
-    pub ppResult: *mut *mut bool,
+    pub ppResult: *mut *mut ur_bool_t,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -14,6 +14,7 @@
 //! - `boundary`: each entry point's way in and out. Nothing unwinds across it.
 //! - `chain`: structures that callers append to others.
 //! - `failure`: an error as a UR result, and the text of the latest one.
+//! - `lock`: a lock for a few instructions.
 //! - `object`: handles, which begin with the table's address, and their reference counts.
 //! - `query`: answers to the `Get…Info` calls.
 //! - `table`: all tables together, and how the loader gets them.
@@ -37,6 +38,7 @@ mod event;
 mod failure;
 mod ipc;
 mod kernel;
+mod lock;
 mod log;
 mod native;
 mod object;

@@ -18,7 +18,7 @@ use unified_runtime_sys::{
     UR_QUEUE_FLAG_ON_DEVICE_DEFAULT, UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE,
     UR_QUEUE_FLAG_PRIORITY_HIGH, UR_QUEUE_FLAG_PRIORITY_LOW, UR_QUEUE_FLAG_PROFILING_ENABLE,
     UR_QUEUE_FLAG_SUBMISSION_BATCHED, UR_QUEUE_FLAG_SUBMISSION_IMMEDIATE, UR_QUEUE_FLAGS_MASK,
-    ur_context_handle_t, ur_device_handle_t, ur_native_handle_t, ur_queue_dditable_t,
+    ur_bool_t, ur_context_handle_t, ur_device_handle_t, ur_native_handle_t, ur_queue_dditable_t,
     ur_queue_exp_dditable_t, ur_queue_flags_t, ur_queue_handle_t, ur_queue_handle_t_,
     ur_queue_index_properties_t, ur_queue_info_t, ur_queue_native_desc_t,
     ur_queue_native_properties_t, ur_queue_properties_t, ur_result_t, ur_structure_type_t,
@@ -268,7 +268,7 @@ unsafe extern "C" fn create_with_native_handle(
                 };
                 (device, properties.as_ref())
             };
-            let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned);
+            let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
             let inner = context.on(device)?;
             // SAFETY: the caller passes a queue of the driver, and keeps it unless he gives it
             // away.
@@ -310,13 +310,13 @@ unsafe extern "C" fn flush(handle: ur_queue_handle_t) -> ur_result_t {
 
 unsafe extern "C" fn is_graph_capture_enabled(
     handle: ur_queue_handle_t,
-    result: *mut bool,
+    result: *mut ur_bool_t,
 ) -> ur_result_t {
     enter(|| {
         // SAFETY: the caller passes a queue's handle and a valid pointer.
         unsafe {
             Shared::<Queue>::from_handle(handle)?;
-            put(result, false)
+            put(result, 0)
         }
     })
 }

@@ -176,13 +176,45 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     let refused = context.open_memory(&MemoryHandle::from_bytes(&mixed)?);
     // At best it names something of the context whose secret it has: read-only, here.
     match refused {
-        Err(Error::Stale | Error::ReadOnly | Error::Extent { .. }) => {}
+        Err(Error::Stale | Error::ReadOnly | Error::Extent { .. } | Error::Handle(_)) => {}
         other => return Err(Failure::new(format!("{other:?}"))),
     }
-    // A segment's number changed: it is the record that counts.
-    let forged = with(granted.as_bytes(), at::SEGMENT, &[0xFF, 0xFF, 0xFF, 0xFF]);
-    let opened = context.open_memory_read_only(&MemoryHandle::from_bytes(&forged)?)?;
-    crate::Transfer::new(&context)?.check(&opened, 0, 1, 100)?;
+    PASSED
+}
+
+/// A handle with one object's segment and another one's record is refused, and the true handle of
+/// either opens what it is to.
+pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    let transfer = crate::Transfer::new(&context)?;
+    let mut handles = Vec::new();
+    for (name, seed) in [("a", 1), ("b", 2)] {
+        peer.ask(format!("allocate {name} 5000000"))?;
+        peer.ask(format!("write {name} 0 {seed} 100"))?;
+        let handle = peer.ask(format!("memory-handle {name}"))?.remove(0);
+        handles.push(handle.parse::<MemoryHandle>()?);
+    }
+    let [a, b] = [&handles[0], &handles[1]].map(MemoryHandle::as_bytes);
+    let numbers = [a, b].map(|bytes| number::<4>(bytes, at::SEGMENT));
+    assert_ne!(
+        numbers[0], numbers[1],
+        "large memory has a segment to itself"
+    );
+    // Kept open, if it opens, since such a segment is only known as long as that.
+    let forged = with(b, at::SEGMENT, &numbers[0]);
+    let forged = context.open_memory(&MemoryHandle::from_bytes(&forged)?);
+    for (handle, seed) in handles.iter().zip([1, 2]) {
+        transfer.check(&context.open_memory(handle)?, 0, seed, 100)?;
+    }
+    expect(forged.map(drop), "Handle")?;
+    let unit = context.device().info().granularity;
+    peer.ask(format!("physical p {unit}"))?;
+    let handle: PhysicalMemoryHandle = peer.ask("physical-handle p")?.remove(0).parse()?;
+    let forged = with(handle.as_bytes(), at::SEGMENT, &numbers[0]);
+    let forged = PhysicalMemoryHandle::from_bytes(&forged)?;
+    expect(context.open_physical_memory(&forged).map(drop), "Handle")?;
+    context.open_physical_memory(&handle)?;
     PASSED
 }
 

@@ -160,8 +160,9 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     let importer = harness.peer()?;
     importer.ask("context hasty timeout=2000")?;
     let impostor = Impostor::new(harness, &handle, 0xBAD)?;
-    let bytes = handle.as_bytes()[at::SEGMENT_LENGTH..at::SEGMENT_LENGTH + 8].try_into()?;
-    let len = u64::from_le_bytes(bytes);
+    let bytes = handle.as_bytes();
+    let len = u64::from_le_bytes(bytes[at::SEGMENT_LENGTH..at::SEGMENT_LENGTH + 8].try_into()?);
+    let segment = u32::from_le_bytes(bytes[at::SEGMENT..at::SEGMENT + 4].try_into()?);
     // The first question is passed on, and its answer passed back.
     let pending = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
     let nobody = || Failure::new("nobody connects");
@@ -177,7 +178,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         std::fs::File::open(path).map(OwnedFd::from)
     };
     let null = std::fs::File::open("/dev/null")?;
-    let fetched = |len| move |serial| reply(VERSION, 0, 0, serial, len);
+    let fetched = |len| move |serial| reply(VERSION, 0, segment, serial, len);
     let answers: Vec<Answer> = vec![
         (Box::new(fetched(len)), None, "Protocol"),
         (Box::new(fetched(len)), Some(raw::pipe()?), no_file),
@@ -208,6 +209,11 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
             "Extent",
         ),
         (Box::new(fetched(len)), Some(read_only()?), "Os"),
+        (
+            Box::new(move |n| reply(VERSION, 0, segment ^ 1, n, len)),
+            Some(raw::memfd(len, true)?),
+            "Handle",
+        ),
         (
             Box::new(|n| reply(VERSION, 0, 2, n, 0)),
             Some(raw::memfd(len, true)?),
@@ -262,7 +268,7 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     let impostor = Impostor::new(harness, &handle, 0xBAD)?;
     for _ in 0..3 {
         let (pending, connection, question) = impostor.lure(&importer)?;
-        let attached = reply(VERSION, 0, owner, raw::serial(&question), 0);
+        let attached = reply(VERSION, 0, owner.into(), raw::serial(&question), 0);
         connection.send(&attached, &borrowed(&arena))?;
         expect(pending, "Protocol")?;
     }

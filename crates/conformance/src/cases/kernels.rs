@@ -108,12 +108,15 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     let memory = context.allocate(4 * COUNT)?;
     let peer = consumer(harness, &memory)?;
     let (before, failed) = (context.create_event()?, context.create_event()?);
+    let gate = context.create_event()?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
     peer.ask(format!("open-event before {}", before.handle()?))?;
     peer.ask(format!("open-event failed {}", failed.handle()?))?;
     peer.ask("submit q fill-words kernels memory 5 signal=before")?;
     before.wait_value_timeout(1, DEADLINE)?;
-    // Its answer doesn't matter: a driver may say it at once, or end the process.
-    drop(peer.begin("submit q fault kernels signal=failed"));
+    // Submitted before it can fault, which may end the process.
+    peer.ask("submit q fault kernels after-value=gate:1 signal=failed")?;
+    gate.signal()?;
     let result = failed.wait_value_timeout(1, DEADLINE);
     assert!(
         matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied)),

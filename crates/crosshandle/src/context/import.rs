@@ -1,8 +1,9 @@
 //! What a context has mapped of other processes' memory.
 
-use super::core::{ContextCore, record_of};
+use super::core::ContextCore;
 use crate::backend::Segment;
 use crate::error::{Error, Result};
+use crate::exchange::Fetched;
 use crate::handle::{Fields, Secret};
 use crate::os::mapping::Access;
 use crate::pool::DEDICATED;
@@ -168,7 +169,7 @@ impl ContextCore {
     #[cold]
     fn import(self: &Arc<Self>, key: Key, fields: &Fields) -> Result<Arc<Imported>> {
         let attachment = self.attachment(fields)?;
-        let (file, len) = attachment.fetch(record_of(fields), key.access)?;
+        let Fetched { file, len, .. } = attachment.fetch(fields, key.access)?;
         let memory = self
             .backend()
             .import_segment(file, len as usize, key.access)?;

@@ -25,19 +25,23 @@ pub(crate) trait Exports: Send + Sync {
     /// Lets an importer in: the number it signals as, and the arena.
     fn attach(&self, client: Arc<Client>, ledger: OwnedFd) -> Result<(u16, Arc<OwnedFd>), Refusal>;
 
-    /// The memory behind an export record, and its size.
-    fn fetch(
-        &self,
-        record: u32,
-        generation: u32,
-        access: Access,
-    ) -> Result<(Arc<OwnedFd>, u64), Refusal>;
+    /// The memory behind an export record.
+    fn fetch(&self, record: u32, generation: u32, access: Access) -> Result<Fetched, Refusal>;
 
     /// The importer is gone.
     fn detach(&self, owner: u16);
 
     /// For an importer in the same process.
     fn as_any(self: Arc<Self>) -> Arc<dyn std::any::Any + Send + Sync>;
+}
+
+/// The memory behind an export record.
+pub(crate) struct Fetched {
+    pub(crate) file: Arc<OwnedFd>,
+    /// The number that handles to this memory give its segment.
+    pub(crate) segment: u32,
+    /// Bytes in the segment.
+    pub(crate) len: u64,
 }
 
 /// All contexts of this process that have exported something.
@@ -297,8 +301,8 @@ impl Client {
                 None,
             ) => {
                 let exports = exports.upgrade().ok_or(Refusal::UnknownContext)?;
-                let (segment, len) = exports.fetch(record, generation, access)?;
-                Ok((Reply::Fetched { len }, segment))
+                let Fetched { file, segment, len } = exports.fetch(record, generation, access)?;
+                Ok((Reply::Fetched { segment, len }, file))
             }
             _ => Err(Refusal::BadRequest),
         }

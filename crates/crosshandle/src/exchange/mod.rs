@@ -13,6 +13,6 @@ pub(crate) mod protocol;
 mod reactor;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub(crate) use broker::{Broker, Client, Exports, local_exports, publish, withdraw};
+pub(crate) use broker::{Broker, Client, Exports, Fetched, local_exports, publish, withdraw};
 pub(crate) use connection::Connection;
 pub(crate) use reactor::{Next, Source, Watch, watch};

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// Changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
@@ -34,8 +34,8 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// The number that the importer signals as; the arena's descriptor comes along.
     Attached { owner: u16 },
-    /// The size of the segment; its descriptor comes along.
-    Fetched { len: u64 },
+    /// The number and the size of the segment; its descriptor comes along.
+    Fetched { segment: u32, len: u64 },
     /// No.
     Refused(Refusal),
 }
@@ -88,8 +88,8 @@ struct RawReply {
     magic: [u8; 4],
     version: U16,
     status: U16,
-    owner: U16,
-    reserved: U16,
+    /// The owner, or the segment's.
+    number: U32,
     serial: U32,
     len: U64,
 }
@@ -153,17 +153,16 @@ impl Request {
 
 impl Reply {
     pub(crate) fn encode(self, serial: Serial) -> [u8; REPLY_SIZE] {
-        let (status, owner, len) = match self {
-            Self::Attached { owner } => (0, owner, 0),
-            Self::Fetched { len } => (0, 0, len),
+        let (status, number, len) = match self {
+            Self::Attached { owner } => (0, u32::from(owner), 0),
+            Self::Fetched { segment, len } => (0, segment, len),
             Self::Refused(refusal) => (refusal as u16, 0, 0),
         };
         let raw = RawReply {
             magic: MAGIC,
             version: VERSION.into(),
             status: status.into(),
-            owner: owner.into(),
-            reserved: 0.into(),
+            number: number.into(),
             serial: serial.into(),
             len: len.into(),
         };
@@ -174,12 +173,11 @@ impl Reply {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
-        if raw.reserved != 0 {
-            return Err(BadMessage::Malformed("reserved bits"));
-        }
-        let reply = match (raw.status.get(), raw.owner.get(), raw.len.get()) {
-            (0, owner, 0) if owner != 0 => Self::Attached { owner },
-            (0, 0, len) if len != 0 => Self::Fetched { len },
+        let reply = match (raw.status.get(), raw.number.get(), raw.len.get()) {
+            (0, owner @ 1.., 0) => Self::Attached {
+                owner: u16::try_from(owner).map_err(|_| BadMessage::Malformed("owner"))?,
+            },
+            (0, segment, len @ 1..) => Self::Fetched { segment, len },
             (status, 0, 0) => Refusal::from_status(status)
                 .map(Self::Refused)
                 .ok_or(BadMessage::Malformed("status"))?,

@@ -68,7 +68,8 @@ impl LaunchShape {
 
     /// Refuses what the kernel or the device can't do.
     pub(super) fn check(&self, kernel: &KernelProperties, limits: &KernelLimits) -> Result<()> {
-        let threads: u64 = self.block.iter().map(|count| u64::from(*count)).product();
+        let counts = self.block.iter().map(|count| u64::from(*count));
+        let threads = counts.fold(1, u64::saturating_mul);
         let exceeds = |sizes: [u32; 3], limits: [u32; 3]| {
             sizes.iter().zip(limits).any(|(size, limit)| *size > limit)
         };

@@ -66,7 +66,9 @@ impl Adopted {
             None => {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
-                self.core.exporter().export_at(place, &memory, access)?
+                self.core
+                    .exporter()
+                    .export_at(place, &memory, self.number, access)?
             }
         };
         Ok(MemoryHandle::new(&Fields {

@@ -124,9 +124,11 @@ impl Allocation {
         if let Some(record) = place.get() {
             return Ok(record);
         }
-        let memory: Arc<dyn Shared> = Arc::clone(&self.block().segment.memory) as _;
+        let segment = &self.block().segment;
+        let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
-        self.core.exporter().export_at(place, &memory, access)
+        let exporter = self.core.exporter();
+        exporter.export_at(place, &memory, segment.number, access)
     }
 }
 

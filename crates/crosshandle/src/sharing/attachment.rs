@@ -4,12 +4,11 @@ use super::arena::{self, Arena, MAX_RECORDS};
 use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
-use super::record::Record;
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::{Reply, Request};
-use crate::exchange::{self, Connection, Next, PeerPolicy, Source, Watch, watch};
-use crate::handle::{Fields, Secret};
+use crate::exchange::{self, Connection, Fetched, Next, PeerPolicy, Source, Watch, watch};
+use crate::handle::{Fields, HandleError, Secret};
 use crate::os::mapping::Access;
 use crate::os::{nudge, process};
 use std::collections::HashMap;
@@ -210,8 +209,20 @@ impl Attachment {
         }
     }
 
-    /// Fetches the memory behind a record, and its size.
-    pub(crate) fn fetch(&self, record: Record, access: Access) -> Result<(Arc<OwnedFd>, u64)> {
+    /// Fetches the memory that a handle is to. Which segment that is in, the exporter says: other
+    /// handles that name this segment will find it under its number.
+    pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
+        let fetched = self.fetch_record(fields.record, fields.generation, access)?;
+        if fetched.segment != fields.segment {
+            return Err(Error::Handle(HandleError::Malformed {
+                field: "segment",
+                why: "its exporter has the object in another one",
+            }));
+        }
+        Ok(fetched)
+    }
+
+    fn fetch_record(&self, record: u32, generation: u32, access: Access) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
                 use crate::exchange::{Exports, protocol::Refusal};
@@ -221,7 +232,7 @@ impl Attachment {
                 exporter
                     .upgrade()
                     .ok_or(gone)?
-                    .fetch(record.index, record.generation, access)
+                    .fetch(record, generation, access)
                     .map_err(|refusal| match refusal {
                         Refusal::ReadOnly => Error::ReadOnly,
                         Refusal::NoRoom => Error::os("opening memory")(rustix::io::Errno::MFILE),
@@ -230,12 +241,16 @@ impl Attachment {
             }
             Link::Remote { connection, .. } => {
                 let request = Request::Fetch {
-                    record: record.index,
-                    generation: record.generation,
+                    record,
+                    generation,
                     access,
                 };
                 match connection.ask(request, None)? {
-                    (Reply::Fetched { len }, file) => Ok((Arc::new(file), len)),
+                    (Reply::Fetched { segment, len }, file) => Ok(Fetched {
+                        file: Arc::new(file),
+                        segment,
+                        len,
+                    }),
                     _ => Err(Error::Protocol("it answers another question")),
                 }
             }

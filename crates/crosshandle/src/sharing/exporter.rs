@@ -7,7 +7,7 @@ use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Refusal;
-use crate::exchange::{self, Broker, Client, Exports, PeerPolicy, address};
+use crate::exchange::{self, Broker, Client, Exports, Fetched, PeerPolicy, address};
 use crate::handle::Secret;
 use crate::os::mapping::Access;
 use crate::os::process;
@@ -91,24 +91,29 @@ impl Exporter {
         Ok(Record { index, generation })
     }
 
-    /// A record that lets importers fetch `memory`.
-    fn export(&self, memory: Arc<dyn Shared>, access: Access) -> Result<Record> {
+    /// A record that lets importers fetch memory.
+    fn export(&self, export: Export) -> Result<Record> {
         let mut records = self.records_with_room();
         let index = records.take_index()?;
-        records.set_export(index, Export { memory, access });
+        records.set_export(index, export);
         let generation = self.arena.begin(index, false);
         Ok(Record { index, generation })
     }
 
-    /// The record in `place`; made now if there is none.
+    /// The record in `place`; made now if there is none. `segment` is the memory's number.
     pub(crate) fn export_at(
         &self,
         place: &RecordCell,
         memory: &Arc<dyn Shared>,
+        segment: u32,
         access: Access,
     ) -> Result<Record> {
         self.go_public()?;
-        let record = self.export(Arc::clone(memory), access)?;
+        let record = self.export(Export {
+            memory: Arc::clone(memory),
+            segment,
+            access,
+        })?;
         let kept = place.keep(record);
         if kept != record {
             // Another thread was faster.
@@ -261,13 +266,8 @@ impl Exports for Exporter {
         Ok((owner, Arc::clone(self.arena.file())))
     }
 
-    fn fetch(
-        &self,
-        record: u32,
-        generation: u32,
-        access: Access,
-    ) -> Result<(Arc<OwnedFd>, u64), Refusal> {
-        let memory = {
+    fn fetch(&self, record: u32, generation: u32, access: Access) -> Result<Fetched, Refusal> {
+        let (memory, segment) = {
             let records = self.records();
             let export = records.exports.get(record as usize);
             let export = export.and_then(Option::as_ref).ok_or(Refusal::Stale)?;
@@ -279,10 +279,13 @@ impl Exports for Exporter {
             if access == Access::ReadWrite && export.access == Access::ReadOnly {
                 return Err(Refusal::ReadOnly);
             }
-            Arc::clone(&export.memory)
+            (Arc::clone(&export.memory), export.segment)
         };
-        let descriptor = memory.descriptor(access).map_err(|_| Refusal::NoRoom)?;
-        Ok((descriptor, memory.len() as u64))
+        Ok(Fetched {
+            file: memory.descriptor(access).map_err(|_| Refusal::NoRoom)?,
+            segment,
+            len: memory.len() as u64,
+        })
     }
 
     fn detach(&self, owner: u16) {

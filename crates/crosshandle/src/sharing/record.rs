@@ -62,6 +62,8 @@ impl RecordCell {
 /// What an export record lets importers fetch.
 pub(super) struct Export {
     pub(super) memory: Arc<dyn Shared>,
+    /// Its number.
+    pub(super) segment: u32,
     pub(super) access: Access,
 }
 

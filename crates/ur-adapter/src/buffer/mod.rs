@@ -300,7 +300,7 @@ unsafe extern "C" fn create_with_native_handle(
             )
         };
         not_null(created)?;
-        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned);
+        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (storage, offset) = native::find(context, native, is_owned)?;
         let buffer = Buffer {
             offset,

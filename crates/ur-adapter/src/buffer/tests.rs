@@ -7,14 +7,16 @@ use crate::device::Device;
 use crate::enqueue;
 use crate::object::Shared;
 use crate::queue::{self, Queue};
-use crosshandle::{Command, EventOptions};
+use crate::usm::{Request, allocate};
+use crosshandle::{Command, EventOptions, MemoryKind};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull, null, null_mut};
 use unified_runtime_sys::{
     UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION,
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER,
     UR_MEM_FLAG_USE_HOST_POINTER, ur_context_handle_t, ur_map_flags_t, ur_mem_flags_t,
-    ur_mem_handle_t, ur_queue_handle_t, ur_result_t,
+    ur_mem_handle_t, ur_mem_native_properties_t, ur_queue_handle_t, ur_result_t,
+    ur_structure_type_t,
 };
 
 const LEN: usize = 100;
@@ -73,7 +75,7 @@ impl Scene {
             write(
                 queue,
                 buffer,
-                is_blocking,
+                is_blocking.into(),
                 0,
                 LEN,
                 from,
@@ -89,7 +91,7 @@ impl Scene {
         let mut bytes = [0; LEN];
         let to = bytes.as_mut_ptr().cast();
         // SAFETY: the handles are alive, and the call blocks.
-        check(unsafe { read(self.queue, buffer, true, 0, LEN, to, 0, null(), null_mut()) });
+        check(unsafe { read(self.queue, buffer, 1, 0, LEN, to, 0, null(), null_mut()) });
         bytes
     }
 
@@ -103,7 +105,7 @@ impl Scene {
             map(
                 queue,
                 buffer,
-                true,
+                1,
                 flags,
                 10,
                 20,
@@ -244,4 +246,29 @@ fn memory_of_the_user_follows_its_buffer() {
     scene.finish();
     // SAFETY: alive, and the last command is done.
     assert_eq!(unsafe { *user }, [10; LEN]);
+}
+
+#[test]
+fn any_byte_but_0_is_true() {
+    let scene = Scene::new();
+    // SAFETY: the handle is alive.
+    let context = unsafe { Shared::<Context>::from_handle(scene.context) }.expect("a context");
+    let request = Request {
+        kind: MemoryKind::Device,
+        len: LEN,
+        align: 0,
+    };
+    let memory = allocate(context, context.first().0, None, &request).expect("memory");
+    let properties = ur_mem_native_properties_t {
+        stype: ur_structure_type_t::UR_STRUCTURE_TYPE_MEM_NATIVE_PROPERTIES,
+        pNext: null_mut(),
+        isNativeHandleOwned: 2,
+    };
+    let mut buffer = null_mut();
+    let create = TABLE.pfnBufferCreateWithNativeHandle.expect("filled");
+    // SAFETY: the handle is alive, the pointers valid.
+    check(unsafe { create(memory.addr(), scene.context, &properties, &mut buffer) });
+    let freed = context.state().usm.free(memory);
+    assert!(freed.is_err(), "the buffer owns it");
+    release(buffer);
 }

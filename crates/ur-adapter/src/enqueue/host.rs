@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::thread;
 use std::time::{Duration, Instant};
 use unified_runtime_sys::{
-    UR_EXP_ENQUEUE_NATIVE_COMMAND_FLAGS_MASK, UR_EXP_HOST_TASK_FLAGS_MASK, ur_command_t,
+    UR_EXP_ENQUEUE_NATIVE_COMMAND_FLAGS_MASK, UR_EXP_HOST_TASK_FLAGS_MASK, ur_bool_t, ur_command_t,
     ur_event_handle_t, ur_exp_enqueue_native_command_function_t,
     ur_exp_enqueue_native_command_properties_t, ur_exp_host_task_function_t,
     ur_exp_host_task_properties_t, ur_mem_handle_t, ur_queue_handle_t, ur_result_t,
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn native_command(
 
 pub(super) unsafe extern "C" fn timestamp(
     queue: ur_queue_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     count: u32,
     waits: *const ur_event_handle_t,
     event: *mut ur_event_handle_t,
@@ -139,6 +139,6 @@ pub(super) unsafe extern "C" fn timestamp(
         let kind = ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         submission
             .with_timestamps()
-            .submit(kind, Command::nothing(), is_blocking)
+            .submit(kind, Command::nothing(), is_blocking != 0)
     })
 }

@@ -6,8 +6,9 @@ use crate::failure::{Failure, Result};
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    UR_USM_ADVICE_FLAGS_MASK, UR_USM_MIGRATION_FLAGS_MASK, ur_command_t, ur_event_handle_t,
-    ur_queue_handle_t, ur_result_t, ur_usm_advice_flags_t, ur_usm_migration_flags_t,
+    UR_USM_ADVICE_FLAGS_MASK, UR_USM_MIGRATION_FLAGS_MASK, ur_bool_t, ur_command_t,
+    ur_event_handle_t, ur_queue_handle_t, ur_result_t, ur_usm_advice_flags_t,
+    ur_usm_migration_flags_t,
 };
 
 /// Memory of an allocation, or anywhere else that the device can access.
@@ -30,7 +31,7 @@ pub(super) unsafe fn range(
 
 pub(super) unsafe extern "C" fn memcpy(
     queue: ur_queue_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     to: *mut c_void,
     from: *const c_void,
     size: usize,
@@ -52,7 +53,7 @@ pub(super) unsafe extern "C" fn memcpy(
             return Err(Failure::SIZE);
         }
         let kind = ur_command_t::UR_COMMAND_USM_MEMCPY;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking)
+        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
     })
 }
 

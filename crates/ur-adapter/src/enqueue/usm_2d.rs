@@ -6,7 +6,9 @@ use crate::boundary::{enter, list, not_null};
 use crate::failure::{Failure, Result};
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
-use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_queue_handle_t, ur_result_t};
+use unified_runtime_sys::{
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_queue_handle_t, ur_result_t,
+};
 
 /// The bytes from the start of the first row to the end of the last, `height` being positive.
 ///
@@ -24,7 +26,7 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
 
 pub(super) unsafe extern "C" fn memcpy(
     queue: ur_queue_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     to: *mut c_void,
     to_pitch: usize,
     from: *const c_void,
@@ -56,7 +58,7 @@ pub(super) unsafe extern "C" fn memcpy(
         };
         let command = Command::copy_2d(to, to_pitch, from, from_pitch, width, height)?;
         let kind = ur_command_t::UR_COMMAND_USM_MEMCPY_2D;
-        submission.submit(kind, command, is_blocking)
+        submission.submit(kind, command, is_blocking != 0)
     })
 }
 

@@ -9,7 +9,7 @@ use crate::program::{Program, enter_with_kernels};
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::{c_char, c_void};
 use unified_runtime_sys::{
-    ur_command_t, ur_event_handle_t, ur_program_handle_t, ur_queue_handle_t, ur_result_t,
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_program_handle_t, ur_queue_handle_t, ur_result_t,
 };
 
 /// A part of a variable.
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn write(
     queue: ur_queue_handle_t,
     program: ur_program_handle_t,
     name: *const c_char,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     len: usize,
     offset: usize,
     from: *const c_void,
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn write(
         // SAFETY: the caller vouches for the memory until the command is done.
         let from = unsafe { super::usm::range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking)
+        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
     })
 }
 
@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn read(
     queue: ur_queue_handle_t,
     program: ur_program_handle_t,
     name: *const c_char,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     len: usize,
     offset: usize,
     to: *mut c_void,
@@ -86,6 +86,6 @@ pub(super) unsafe extern "C" fn read(
         // SAFETY: the caller vouches for the memory until the command is done.
         let to = unsafe { super::usm::range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking)
+        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
     })
 }

@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn create_with_native_handle(
             )
         };
         not_null(created)?;
-        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned);
+        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         // SAFETY: the caller passes a native handle.
         let (inner, origin) = unsafe { adopt(context, native, is_owned)? };
         let event = Event::hand_out(context.to_ref(), inner, origin);

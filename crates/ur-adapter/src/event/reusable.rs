@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use unified_runtime_sys::ur_event_handle_t;
 
 /// The addresses of the living ones, each at the place that it says itself, to be found with one
-/// load.
+/// load: every signal looks here, in every thread. (`docs/unified-runtime.md` has what a set behind
+/// a lock costs.)
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 const PLACE_BITS: u32 = 12;
 

@@ -222,7 +222,7 @@ unsafe extern "C" fn create_with_native_handle(
         if native == 0 {
             return Err(Failure::argument("this is no program's native handle"));
         }
-        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned);
+        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
         // SAFETY: the caller vouches for the native handle, as long as the program lives.
         let loaded = unsafe { inner.adopt_program(native, is_owned) }?;

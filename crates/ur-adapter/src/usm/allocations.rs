@@ -5,18 +5,19 @@ use super::pool::DevicePools;
 use super::spans::{Span, Spans};
 use crate::device::Device;
 use crate::failure::{Failure, Result};
+use crate::lock::ShortLock;
 use crate::object::{Ref, Shared};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Access, Memory, MemoryRange};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{OnceLock, Weak};
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 
 /// The memory that a context's users have pointers to.
 #[derive(Default)]
 pub(crate) struct Allocations {
-    known: RwLock<Spans<Allocation>>,
+    known: ShortLock<Spans<Allocation>>,
     pub(super) device_pools: DevicePools,
     /// For copies that no queue was named for.
     pub(super) copies: OnceLock<crosshandle::Queue>,
@@ -116,13 +117,13 @@ impl Allocations {
             pool: pool.map(|pool| Ref::downgrade(&pool.to_ref())),
             memory: Some(memory),
         };
-        self.write().add(start.addr(), len, allocation);
+        self.known.lock().add(start.addr(), len, allocation);
         start.cast()
     }
 
     /// Makes the user's own memory known, unless some of it is known already.
     pub(super) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
-        let mut known = self.write();
+        let mut known = self.known.lock();
         let is_new = !known.overlaps(start.addr(), len);
         if is_new {
             known.add(start.addr(), len, Allocation::of_user(kind));
@@ -149,14 +150,15 @@ impl Allocations {
         }
     }
 
-    /// Forgets the memory that was made known last with this start, if it is of the right kind.
+    /// Forgets memory that was made known with this start, if it is of the right kind.
     #[inline]
     pub(super) fn remove(
         &self,
         start: *const c_void,
         is_right: impl Fn(Kind) -> bool,
     ) -> Option<Allocation> {
-        self.write()
+        self.known
+            .lock()
             .remove(start.addr(), |found| is_right(found.kind))
     }
 
@@ -168,7 +170,7 @@ impl Allocations {
         pointer: *const c_void,
         look: impl FnOnce(usize, &Known) -> R,
     ) -> Option<R> {
-        let known = self.read();
+        let known = self.known.lock();
         let found = known.at(pointer.addr())?;
         Some(look(pointer.addr() - found.start, found))
     }
@@ -264,14 +266,6 @@ impl Allocations {
             let memory = found.thing.memory.as_ref()?;
             memory.range(offset, found.len - offset).ok()
         })?
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Spans<Allocation>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Spans<Allocation>> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,14 +7,14 @@ use crate::failure::Failure;
 use crate::object::Shared;
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    UR_MAP_FLAGS_MASK, ur_command_t, ur_event_handle_t, ur_map_flags_t, ur_mem_handle_t,
+    UR_MAP_FLAGS_MASK, ur_bool_t, ur_command_t, ur_event_handle_t, ur_map_flags_t, ur_mem_handle_t,
     ur_queue_handle_t, ur_result_t,
 };
 
 pub(in crate::enqueue) unsafe extern "C" fn map(
     queue: ur_queue_handle_t,
     buffer: ur_mem_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     flags: ur_map_flags_t,
     offset: usize,
     size: usize,
@@ -39,7 +39,7 @@ pub(in crate::enqueue) unsafe extern "C" fn map(
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_MAP,
             command,
-            is_blocking,
+            is_blocking != 0,
         )?;
         buffer.note(mapping);
         // SAFETY: the caller passes a valid pointer.

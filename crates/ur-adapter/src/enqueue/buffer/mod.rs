@@ -15,7 +15,7 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::{
-    ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t, ur_result_t,
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t, ur_result_t,
 };
 
 /// Memory of the user's.
@@ -34,7 +34,7 @@ unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange>
 pub(super) unsafe extern "C" fn read(
     queue: ur_queue_handle_t,
     buffer: ur_mem_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     offset: usize,
     size: usize,
     to: *mut c_void,
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn read(
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_READ,
             command,
-            is_blocking,
+            is_blocking != 0,
         )
     })
 }
@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn read(
 pub(super) unsafe extern "C" fn write(
     queue: ur_queue_handle_t,
     buffer: ur_mem_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     offset: usize,
     size: usize,
     from: *const c_void,
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn write(
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE,
             command,
-            is_blocking,
+            is_blocking != 0,
         )
     })
 }

@@ -9,8 +9,8 @@ use crate::object::Shared;
 use crosshandle::{Command, MemoryRange, Pitches, Region};
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t, ur_rect_offset_t,
-    ur_rect_region_t, ur_result_t,
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t,
+    ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
 /// How a rectangle lies in a buffer or in memory of the user's.
@@ -94,7 +94,7 @@ fn sides(
 pub(in crate::enqueue) unsafe extern "C" fn read_rect(
     queue: ur_queue_handle_t,
     buffer: ur_mem_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     buffer_origin: ur_rect_offset_t,
     host_origin: ur_rect_offset_t,
     region: ur_rect_region_t,
@@ -127,7 +127,7 @@ pub(in crate::enqueue) unsafe extern "C" fn read_rect(
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT,
             command,
-            is_blocking,
+            is_blocking != 0,
         )
     })
 }
@@ -135,7 +135,7 @@ pub(in crate::enqueue) unsafe extern "C" fn read_rect(
 pub(in crate::enqueue) unsafe extern "C" fn write_rect(
     queue: ur_queue_handle_t,
     buffer: ur_mem_handle_t,
-    is_blocking: bool,
+    is_blocking: ur_bool_t,
     buffer_origin: ur_rect_offset_t,
     host_origin: ur_rect_offset_t,
     region: ur_rect_region_t,
@@ -168,7 +168,7 @@ pub(in crate::enqueue) unsafe extern "C" fn write_rect(
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT,
             command,
-            is_blocking,
+            is_blocking != 0,
         )
     })
 }

@@ -2,13 +2,12 @@
 //! a kind, a name, one or two figures.
 
 use std::fmt::Write;
-use std::path::Path;
 use std::process::Command;
 
-use crate::declarations::Declarations;
+use crate::{Declarations, Interface};
 
-/// The facts that the headers in `include` have.
-pub(crate) fn run_c(declarations: &Declarations, include: &Path, scratch: &Path) -> Vec<String> {
+/// The facts that the headers have.
+pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
         writeln!(facts, "TYPE({name})").unwrap();
@@ -28,7 +27,14 @@ pub(crate) fn run_c(declarations: &Declarations, include: &Path, scratch: &Path)
     for name in &declarations.texts {
         writeln!(facts, "TEXT({name})").unwrap();
     }
-    let source = include_str!("probe.c").replace("FACTS\n", &facts);
+    let mut includes = String::new();
+    for header in interface.headers {
+        writeln!(includes, "#include \"{header}\"").unwrap();
+    }
+    let source = include_str!("probe.c")
+        .replace("HEADERS\n", &includes)
+        .replace("FACTS\n", &facts);
+    let scratch = interface.scratch;
     let path = scratch.join("probe.c");
     std::fs::write(&path, source).unwrap();
 
@@ -37,13 +43,17 @@ pub(crate) fn run_c(declarations: &Declarations, include: &Path, scratch: &Path)
     let mut command = Command::new(compiler);
     // The headers use `bool` without its header.
     command.args(["-std=c11", "-include", "stdbool.h", "-I"]);
-    command.arg(include).arg(&path).arg("-o").arg(&program);
+    command
+        .arg(interface.include)
+        .arg(&path)
+        .arg("-o")
+        .arg(&program);
     succeed(&mut command);
     lines(&mut Command::new(program))
 }
 
-/// The facts that this crate has.
-pub(crate) fn run_rust(declarations: &Declarations, scratch: &Path) -> Vec<String> {
+/// The facts that the declarations have.
+pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
         writeln!(facts, "layout!(\"type\", {name}),").unwrap();
@@ -68,28 +78,29 @@ pub(crate) fn run_rust(declarations: &Declarations, scratch: &Path) -> Vec<Strin
     for name in &declarations.texts {
         writeln!(facts, "text!({name}),").unwrap();
     }
-    let source = include_str!("probe.rs.in").replace("FACTS\n", &facts);
-    let path = scratch.join("probe.rs");
+    // The files alone, without what else the crate may have.
+    let mut modules = String::new();
+    for path in interface.sources {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        writeln!(modules, "#[path = {path:?}]\nmod {name};").unwrap();
+        writeln!(modules, "pub use {name}::*;").unwrap();
+    }
+    let source = include_str!("probe.rs.in")
+        .replace("MODULES\n", &modules)
+        .replace("FACTS\n", &facts);
+    let path = interface.scratch.join("probe.rs");
     std::fs::write(&path, source).unwrap();
 
-    let library = scratch.join("libunified_runtime_sys.rlib");
-    let mut command = rustc(&["--crate-type=rlib", "--crate-name=unified_runtime_sys"]);
-    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
-    succeed(command.arg("-o").arg(&library));
-    let program = scratch.join("probe-rust");
-    let mut command = rustc(&["--crate-type=bin", "--extern"]);
-    command.arg(format!("unified_runtime_sys={}", library.display()));
-    succeed(command.arg(&path).arg("-o").arg(&program));
+    let program = interface.scratch.join("probe-rust");
+    succeed(rustc().arg(&path).arg("-o").arg(&program));
     lines(&mut Command::new(program))
 }
 
 /// The compiler itself: Cargo has no way to build what a test has just written.
-fn rustc(args: &[&str]) -> Command {
+fn rustc() -> Command {
     let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(program);
-    command
-        .args(["--edition=2024", "--cap-lints=allow"])
-        .args(args);
+    command.args(["--edition=2024", "--cap-lints=allow"]);
     command
 }
 

@@ -1,7 +1,10 @@
-//! The declarations of `crates/unified-runtime-sys`, generated from the stock runtime's headers.
+//! The committed declarations of C interfaces, generated from the stock headers.
 //!
 //! The same files come out on every machine: bindgen, libclang and the headers have fixed
 //! versions, and nothing of the machine's own headers is read.
+
+mod level_zero;
+mod unified_runtime;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +17,11 @@ use crate::step::{Step, say};
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// All that the headers take from the C library, from the compiler's own definitions.
+/// All that the headers take from the C library, from the compiler's own definitions. Only that
+/// truth values are what UR calls so, a byte: C programs can pass any, and in a `bool` of Rust's
+/// those other than 0 and 1 are undefined behaviour.
 const C_HEADERS: [(&str, &str); 3] = [
-    ("stdbool.h", "#define bool _Bool\n"),
+    ("stdbool.h", "#define bool ur_bool_t\n"),
     ("stddef.h", "typedef __SIZE_TYPE__ size_t;\n"),
     (
         "stdint.h",
@@ -34,8 +39,8 @@ const C_HEADERS: [(&str, &str); 3] = [
 ];
 
 /// What bindgen is told for every file. The conventions that follow from it are described in
-/// the crate's documentation.
-const OPTIONS: [&str; 18] = [
+/// the documentation of each crate.
+const OPTIONS: [&str; 17] = [
     // Declarations alone: no functions to link, no text of the headers.
     "--generate=types,vars",
     "--no-doc-comments",
@@ -43,7 +48,6 @@ const OPTIONS: [&str; 18] = [
     "--disable-header-comment",
     // A value outside of an enumeration is no undefined behaviour; flags are integers.
     "--default-enum-style=newtype",
-    "--constified-enum=ur_.*_flag_t",
     "--no-prepend-enum-name",
     "--translate-enum-integer-types",
     "--generate-cstr",
@@ -60,8 +64,18 @@ const OPTIONS: [&str; 18] = [
     "--no-recursive-allowlist",
 ];
 
-/// The structures with the arguments of each function, and the numbers of the functions.
-const PARAMS: &str = "ur_.*_params_t|ur_function_t";
+/// A crate of declarations.
+struct Interface {
+    /// The directory in `crates`.
+    name: &'static str,
+    /// Where its headers are looked for.
+    include: PathBuf,
+    /// The header that includes all others, in there.
+    header: &'static str,
+    /// The enumerations that are flags.
+    flags: &'static str,
+    parts: Vec<Part>,
+}
 
 /// A generated file.
 struct Part {
@@ -78,34 +92,27 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
     let environment = Environment::ensure(workspace)?;
     let bindgen = tools::BINDGEN.get(workspace)?;
     let scratch = workspace.target.join("xtask").join("bindings");
-    let include = scratch.join("include");
-    fs::create_dir_all(&include).map_err(|error| cannot("create", &include, error))?;
+    let c_headers = scratch.join("include");
+    fs::create_dir_all(&c_headers).map_err(|error| cannot("create", &c_headers, error))?;
     for (name, text) in C_HEADERS {
-        write(
-            &include.join(name),
-            format!("#pragma once\n{text}").as_bytes(),
-        )?;
+        let text = format!("#pragma once\n{text}");
+        write(&c_headers.join(name), text.as_bytes())?;
     }
 
-    let crate_dir = Path::new("crates").join("unified-runtime-sys").join("src");
+    let generator = Generator {
+        workspace,
+        bindgen,
+        libclang: environment.libclang_dir()?,
+        c_headers,
+        check,
+    };
     let mut differing = Vec::new();
-    for part in parts() {
-        let file = format!("{}.rs", part.name);
-        let generated = scratch.join(&file);
-        let mut command = Command::new(&bindgen);
-        part.configure(&mut command, &environment, &include, &generated)?;
-        Step::new(workspace, format!("generate {file}"), command)
-            .limit(Duration::from_secs(5 * 60))
-            .run()?;
-        let committed = crate_dir.join(&file);
-        let new = read(&generated)?;
-        let path = workspace.root.join(&committed);
-        if path.is_file() && read(&path)? == new {
-            continue;
-        }
-        differing.push(committed.display().to_string());
-        if !check {
-            write(&path, &new)?;
+    for interface in [unified_runtime::interface, level_zero::interface] {
+        let interface = interface(workspace, &environment)?;
+        let scratch = scratch.join(interface.name);
+        fs::create_dir_all(&scratch).map_err(|error| cannot("create", &scratch, error))?;
+        for part in &interface.parts {
+            differing.extend(generator.generate(&interface, part, &scratch)?);
         }
     }
     match (differing.as_slice(), check) {
@@ -123,50 +130,59 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
     Ok(())
 }
 
-fn parts() -> [Part; 3] {
-    let only_file = |header: &str| format!(r"--allowlist-file=.*/unified-runtime/{header}\.h");
-    [
-        Part {
-            name: "api",
-            about: "The types and constants of `ur_api.h`.",
-            items: vec![only_file("ur_api"), format!("--blocklist-type={PARAMS}")],
-            uses_api: false,
-        },
-        Part {
-            name: "ddi",
-            about: "The function pointers and tables of `ur_ddi.h`.",
-            items: vec![only_file("ur_ddi")],
-            uses_api: true,
-        },
-        Part {
-            name: "params",
-            about: "The arguments of each function as tracing layers see them, of `ur_api.h`.",
-            items: vec![format!("--allowlist-type={PARAMS}")],
-            uses_api: true,
-        },
-    ]
+/// What is the same for all files.
+struct Generator<'a> {
+    workspace: &'a Workspace,
+    bindgen: PathBuf,
+    libclang: PathBuf,
+    c_headers: PathBuf,
+    /// Nothing that is committed is changed.
+    check: bool,
 }
 
-impl Part {
-    fn configure(
+impl Generator<'_> {
+    /// Generates a file: its name, where it is not what is committed.
+    fn generate(
         &self,
-        command: &mut Command,
-        environment: &Environment,
-        c_headers: &Path,
-        output: &Path,
-    ) -> Result<()> {
-        let headers = environment.include();
+        interface: &Interface,
+        part: &Part,
+        scratch: &Path,
+    ) -> Result<Option<String>> {
+        let file = format!("{}.rs", part.name);
+        let generated = scratch.join(&file);
+        let mut command = Command::new(&self.bindgen);
+        command.env("LIBCLANG_PATH", &self.libclang);
+        interface.configure(part, &mut command, &self.c_headers, &generated);
+        let name = format!("generate {}/{file}", interface.name);
+        Step::new(self.workspace, name, command)
+            .limit(Duration::from_secs(5 * 60))
+            .run()?;
+        let new = read(&generated)?;
+        let committed = PathBuf::from_iter(["crates", interface.name, "src", &file]);
+        let path = self.workspace.root.join(&committed);
+        if path.is_file() && read(&path)? == new {
+            return Ok(None);
+        }
+        if !self.check {
+            write(&path, &new)?;
+        }
+        Ok(Some(committed.display().to_string()))
+    }
+}
+
+impl Interface {
+    fn configure(&self, part: &Part, command: &mut Command, c_headers: &Path, output: &Path) {
         command
-            .env("LIBCLANG_PATH", environment.libclang_dir()?)
             .env_remove("BINDGEN_EXTRA_CLANG_ARGS")
             .env_remove("CLANG_PATH");
-        command.arg(format!("--raw-line=//! {}", self.about));
-        command.args(OPTIONS).args(&self.items);
-        if self.uses_api {
+        command.arg(format!("--raw-line=//! {}", part.about));
+        command.args(OPTIONS).args(&part.items);
+        command.arg(format!("--constified-enum={}", self.flags));
+        if part.uses_api {
             command.args(["--raw-line=use crate::api::*;", "--raw-line="]);
         }
         command
-            .arg(headers.join("unified-runtime").join("ur_ddi.h"))
+            .arg(self.include.join(self.header))
             .arg("--output")
             .arg(output)
             // Everything after this goes to clang. The sizes are the same on every 64-bit
@@ -175,8 +191,7 @@ impl Part {
             .args(["-include", "stdbool.h", "-I"])
             .arg(c_headers)
             .arg("-I")
-            .arg(headers);
-        Ok(())
+            .arg(&self.include);
     }
 }
 
@@ -184,7 +199,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|error| cannot("read", path, error))
 }
 
-fn write(path: &PathBuf, bytes: &[u8]) -> Result<()> {
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).map_err(|error| cannot("write", path, error))
 }
 

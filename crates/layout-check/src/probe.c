@@ -1,9 +1,10 @@
-/* Prints a line for every fact that stands in the place of the word FACTS. */
+/* Prints a line for every fact that stands in the place of the word FACTS, of the
+   headers in the place of the word HEADERS. */
 
 #include <stddef.h>
 #include <stdio.h>
 
-#include "unified-runtime/ur_ddi.h"
+HEADERS
 
 struct fact {
   const char *kind;

@@ -1,37 +1,23 @@
 //! What the C headers name.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-/// Decorations and macros with arguments: nothing of the binary interface.
-const NOT_ABI: [&str; 11] = [
-    "UR_API_H_INCLUDED",
-    "UR_DDI_H_INCLUDED",
-    "UR_APICALL",
-    "UR_APIEXPORT",
-    "UR_DLLEXPORT",
-    "UR_BIT",
-    "UR_MAKE_VERSION",
-    "UR_MAJOR_VERSION",
-    "UR_MINOR_VERSION",
-    "ur_api",
-    "ur_ddi",
-];
+use crate::Interface;
 
 /// Every type and constant that the headers name. Functions are not among them.
-pub(crate) fn names(include: &Path) -> BTreeSet<String> {
+pub(crate) fn names(interface: &Interface<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for header in ["ur_api.h", "ur_ddi.h"] {
-        let path = include.join("unified-runtime").join(header);
+    let ours = |word: &&str| {
+        let begins = |prefix: &&str| word.starts_with(prefix);
+        interface.prefixes.iter().any(begins) && !(interface.not_abi)(word)
+    };
+    for header in interface.headers {
+        let path = interface.include.join(header);
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
         let code = without_comments(&text);
         let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let ours = words.filter(|word| word.starts_with("ur_") || word.starts_with("UR_"));
-        names.extend(
-            ours.filter(|word| !NOT_ABI.contains(word))
-                .map(str::to_owned),
-        );
+        names.extend(words.filter(ours).map(str::to_owned));
     }
     names
 }

@@ -1,0 +1,163 @@
+//! What all entry points have in common.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, CString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use level_zero_sys::ze_result_t;
+
+use crate::checks::{Check, misuse};
+use crate::ledger;
+
+pub(crate) type Result<T> = std::result::Result<T, ze_result_t>;
+
+pub(crate) const NOT_READY: ze_result_t = ze_result_t::ZE_RESULT_NOT_READY;
+pub(crate) const DEVICE_LOST: ze_result_t = ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST;
+pub(crate) const OUT_OF_DEVICE_MEMORY: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
+pub(crate) const UNSUPPORTED_FEATURE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
+pub(crate) const UNSUPPORTED_SIZE: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_SIZE;
+pub(crate) const UNSUPPORTED_ALIGNMENT: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT;
+pub(crate) const UNSUPPORTED_ENUMERATION: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION;
+pub(crate) const UNSUPPORTED_VERSION: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_VERSION;
+pub(crate) const INVALID_ARGUMENT: ze_result_t = ze_result_t::ZE_RESULT_ERROR_INVALID_ARGUMENT;
+pub(crate) const INVALID_NULL_HANDLE: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
+pub(crate) const INVALID_NULL_POINTER: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_NULL_POINTER;
+pub(crate) const INVALID_SIZE: ze_result_t = ze_result_t::ZE_RESULT_ERROR_INVALID_SIZE;
+pub(crate) const INVALID_ENUMERATION: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_ENUMERATION;
+pub(crate) const INVALID_SYNCHRONIZATION_OBJECT: ze_result_t =
+    ze_result_t::ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT;
+pub(crate) const UNINITIALIZED: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNINITIALIZED;
+pub(crate) const UNKNOWN: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNKNOWN;
+
+thread_local! {
+    static CURRENT: Cell<&'static str> = const { Cell::new("outside of a call") };
+    static DESCRIPTION: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// The function of the driver that this thread is in.
+pub(crate) fn current() -> &'static str {
+    CURRENT.get()
+}
+
+/// Hands out the description of the last error of this thread, which stays until the next one.
+pub(crate) fn with_description<T>(f: impl FnOnce(&CStr) -> T) -> T {
+    DESCRIPTION.with_borrow(|text| f(text))
+}
+
+/// Keeps a sentence for `zeDriverGetLastErrorDescription`.
+pub(crate) fn describe(text: &str) {
+    let text = CString::new(text).unwrap_or_default();
+    DESCRIPTION.set(text);
+}
+
+/// Runs an entry point: counts it, and turns what it answers into a code.
+pub(crate) fn call(
+    name: &'static str,
+    calls: &'static AtomicU64,
+    body: impl FnOnce() -> Result<()>,
+) -> ze_result_t {
+    if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+        ledger::note_function(name, calls);
+    }
+    CURRENT.set(name);
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => ze_result_t::ZE_RESULT_SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => {
+            misuse(Check::Panic, "the simulated driver itself has failed");
+            UNKNOWN
+        }
+    }
+}
+
+/// Defines entry points: functions with the C interface, whose bodies answer a [`Result`].
+///
+/// What their callers must do is Level Zero's own contract: pointers that are not null lead to
+/// what their types say, as long as the call or, for memory of commands, until these are done.
+macro_rules! entry {
+    ($(
+        $(#[$meta:meta])*
+        fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block
+    )*) => {$(
+        $(#[$meta])*
+        pub(crate) unsafe extern "C" fn $name(
+            $($argument: $type),*
+        ) -> level_zero_sys::ze_result_t {
+            static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+            $crate::call::call(stringify!($name), &CALLS, || $body)
+        }
+    )*};
+}
+pub(crate) use entry;
+
+/// What an argument of an entry point leads to.
+pub(crate) fn read<T: Copy>(from: *const T) -> Result<T> {
+    if from.is_null() {
+        return Err(INVALID_NULL_POINTER);
+    }
+    // SAFETY: the contract of entry points.
+    Ok(unsafe { from.read() })
+}
+
+/// Whether a result can be stored, asked before there is one that would be lost.
+pub(crate) fn present<T>(to: *mut T) -> Result<()> {
+    match to.is_null() {
+        true => Err(INVALID_NULL_POINTER),
+        false => Ok(()),
+    }
+}
+
+/// Stores a result where an argument of an entry point says.
+pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
+    if to.is_null() {
+        return Err(INVALID_NULL_POINTER);
+    }
+    // SAFETY: the contract of entry points.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// The elements of an array that is an argument of an entry point.
+pub(crate) fn read_all<T: Copy>(from: *const T, count: u32) -> Result<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if from.is_null() {
+        return Err(INVALID_NULL_POINTER);
+    }
+    // SAFETY: the contract of entry points.
+    Ok(unsafe { std::slice::from_raw_parts(from, count as usize) }.to_vec())
+}
+
+/// Answers a question for a list in the usual two steps: how many there are, then these many.
+pub(crate) fn enumerate<T: Copy>(items: &[T], count: *mut u32, to: *mut T) -> Result<()> {
+    let all = items.len() as u32;
+    let wanted = read(count)?;
+    if wanted == 0 || to.is_null() {
+        return write(count, all);
+    }
+    let given = wanted.min(all);
+    for (i, item) in items.iter().take(given as usize).enumerate() {
+        // SAFETY: the contract of entry points: there is room for `wanted`.
+        unsafe { to.add(i).write(*item) };
+    }
+    write(count, given)
+}
+
+/// `text` as an array in a structure, with a zero at its end.
+pub(crate) fn name<const N: usize>(text: &str) -> [core::ffi::c_char; N] {
+    let mut name = [0; N];
+    for (to, from) in name.iter_mut().zip(text.bytes().take(N - 1)) {
+        *to = from as core::ffi::c_char;
+    }
+    name
+}

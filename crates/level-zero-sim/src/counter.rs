@@ -1,0 +1,109 @@
+//! The state of a counter-based event: counters in a page that processes share.
+//!
+//! Signal number *n* stores *n* in one of a ring of words when it is done. A wait takes the number
+//! of the latest signal when it begins, so it is for that signal alone. Number 0 was never
+//! submitted and is done: a fresh event is complete.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::call::{INVALID_ARGUMENT, Result};
+use crate::os::{Mapping, PAGE, Segment};
+use crate::wait::{Deadline, Waited, wait, wake};
+
+/// How many signals may be under way before one has to wait for another.
+const RING: usize = 64;
+
+#[repr(C)]
+struct Words {
+    /// Changes whenever a signal is done: for sleepers.
+    changes: AtomicU32,
+    _padding: u32,
+    /// The number of the latest signal.
+    issued: AtomicU64,
+    /// When the latest that is done began and ended, in nanoseconds.
+    start: AtomicU64,
+    end: AtomicU64,
+    done: [AtomicU64; RING],
+}
+
+const _: () = assert!(size_of::<Words>() <= PAGE);
+
+pub(crate) struct Counter {
+    /// What handles of it lead to, if there may be any.
+    segment: Option<Segment>,
+    mapping: Mapping,
+}
+
+impl Counter {
+    pub(crate) fn new(shared: bool) -> Result<Self> {
+        let segment = Segment::new(PAGE)?;
+        let mapping = segment.map()?;
+        let segment = shared.then_some(segment);
+        Ok(Self { segment, mapping })
+    }
+
+    /// The event of a segment that another process may have.
+    pub(crate) fn open(segment: &Segment) -> Result<Self> {
+        if segment.size() < PAGE {
+            return Err(INVALID_ARGUMENT);
+        }
+        Ok(Self {
+            segment: None,
+            mapping: segment.map()?,
+        })
+    }
+
+    pub(crate) fn segment(&self) -> Result<&Segment> {
+        self.segment.as_ref().ok_or(INVALID_ARGUMENT)
+    }
+
+    fn words(&self) -> &Words {
+        // SAFETY: the mapping has room for them, is aligned to pages and lives as long as this;
+        // they are atomic, and any bytes are valid.
+        unsafe { self.mapping.base().cast().as_ref() }
+    }
+
+    /// Takes the number of a new signal.
+    pub(crate) fn issue(&self) -> u64 {
+        self.words().issued.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The number of the latest signal.
+    pub(crate) fn latest(&self) -> u64 {
+        self.words().issued.load(Ordering::Acquire)
+    }
+
+    fn slot(&self, number: u64) -> &AtomicU64 {
+        &self.words().done[(number % RING as u64) as usize]
+    }
+
+    pub(crate) fn is_done(&self, number: u64) -> bool {
+        number == 0 || self.slot(number).load(Ordering::Acquire) >= number
+    }
+
+    pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
+        // The word may belong to a signal that is not done yet.
+        let before = number.saturating_sub(RING as u64);
+        if self.wait(before, Deadline::NEVER, gone) != Waited::Done {
+            return;
+        }
+        let words = self.words();
+        words.start.store(times.0, Ordering::Relaxed);
+        words.end.store(times.1, Ordering::Relaxed);
+        self.slot(number).store(number, Ordering::Release);
+        wake(&words.changes);
+    }
+
+    pub(crate) fn wait(&self, number: u64, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
+        let words = self.words();
+        wait(&words.changes, deadline, gone, || self.is_done(number))
+    }
+
+    pub(crate) fn times(&self) -> (u64, u64) {
+        let words = self.words();
+        (
+            words.start.load(Ordering::Relaxed),
+            words.end.load(Ordering::Relaxed),
+        )
+    }
+}

@@ -1,0 +1,159 @@
+//! Devices: which there are, and whether they still work.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use level_zero_sys::*;
+
+use crate::call::{DEVICE_LOST, Result, entry, enumerate, read, write};
+use crate::context::Context;
+use crate::handles::{self, Object};
+use crate::ledger::Resource;
+use crate::switches::switches;
+
+pub(crate) struct Device {
+    pub(crate) index: u32,
+    lost: AtomicBool,
+    executed: AtomicU64,
+}
+
+impl Object for Device {
+    const NAME: &'static str = "device";
+
+    fn resource(&self) -> Resource {
+        Resource::Device
+    }
+
+    fn context(&self) -> Option<&Arc<Context>> {
+        None
+    }
+}
+
+impl Device {
+    /// An error once it is lost.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_lost() {
+            true => Err(DEVICE_LOST),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Counts a command that is about to be executed. Answers whether the device still does that.
+    pub(crate) fn works_on(&self) -> bool {
+        let before = self.executed.fetch_add(1, Ordering::Relaxed);
+        if switches().lost_after.is_some_and(|limit| before >= limit) {
+            self.lost.store(true, Ordering::Release);
+        }
+        !self.is_lost()
+    }
+
+    /// The same in every process of a (simulated) machine.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        id[..6].copy_from_slice(b"ze_sim");
+        id[8..12].copy_from_slice(&switches().machine.to_le_bytes());
+        id[12..].copy_from_slice(&self.index.to_le_bytes());
+        id
+    }
+}
+
+/// Their handles, as addresses.
+static DEVICES: LazyLock<Result<Vec<usize>>> = LazyLock::new(|| {
+    (0..switches().devices)
+        .map(|index| {
+            let device = Arc::new(Device {
+                index,
+                lost: AtomicBool::new(false),
+                executed: AtomicU64::new(0),
+            });
+            let handle: *mut c_void = handles::create(device)?;
+            Ok(handle.expose_provenance())
+        })
+        .collect()
+});
+
+/// The handles of all devices.
+pub(crate) fn devices() -> Result<Vec<ze_device_handle_t>> {
+    let devices = DEVICES.as_ref().map_err(|&code| code)?;
+    let handle = |&address| std::ptr::with_exposed_provenance_mut(address);
+    Ok(devices.iter().map(handle).collect())
+}
+
+/// The handle of one device.
+pub(crate) fn handle_of(device: &Device) -> Result<ze_device_handle_t> {
+    Ok(devices()?[device.index as usize])
+}
+
+/// Whether something that was waited for may never come.
+pub(crate) fn any_lost() -> bool {
+    let lost = |handle| handles::get::<Device, _>(handle).is_ok_and(|device| device.is_lost());
+    switches().lost_after.is_some() && devices().is_ok_and(|all| all.into_iter().any(lost))
+}
+
+/// Nanoseconds of the clock that host and devices share here.
+pub(crate) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+entry! {
+    fn zeDeviceGetSubDevices(
+        device: ze_device_handle_t,
+        count: *mut u32,
+        list: *mut ze_device_handle_t,
+    ) {
+        handles::get::<Device, _>(device)?;
+        enumerate(&[], count, list)
+    }
+
+    fn zeDeviceGetRootDevice(device: ze_device_handle_t, root: *mut ze_device_handle_t) {
+        handles::get::<Device, _>(device)?;
+        write(root, std::ptr::null_mut())
+    }
+
+    fn zeDeviceGetStatus(device: ze_device_handle_t) {
+        handles::get::<Device, _>(device)?.check()
+    }
+
+    fn zeDeviceGetGlobalTimestamps(
+        device: ze_device_handle_t,
+        host: *mut u64,
+        here: *mut u64,
+    ) {
+        handles::get::<Device, _>(device)?.check()?;
+        write(host, now())?;
+        write(here, now())
+    }
+
+    fn zeDeviceCanAccessPeer(
+        device: ze_device_handle_t,
+        peer: ze_device_handle_t,
+        answer: *mut ze_bool_t,
+    ) {
+        write(answer, u8::from(reaches(device, peer)?))
+    }
+
+    fn zeDeviceGetP2PProperties(
+        device: ze_device_handle_t,
+        peer: ze_device_handle_t,
+        properties: *mut ze_device_p2p_properties_t,
+    ) {
+        let mut value = read(properties)?;
+        value.flags = match reaches(device, peer)? {
+            true => ZE_DEVICE_P2P_PROPERTY_FLAG_ACCESS,
+            false => 0,
+        };
+        write(properties, value)
+    }
+}
+
+fn reaches(device: ze_device_handle_t, peer: ze_device_handle_t) -> Result<bool> {
+    let device = handles::get::<Device, _>(device)?;
+    let peer = handles::get::<Device, _>(peer)?;
+    Ok(device.index == peer.index || !switches().missing("peer_access"))
+}

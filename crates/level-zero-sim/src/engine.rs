@@ -1,0 +1,154 @@
+//! A thread that executes commands, one after the other.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::call::{OUT_OF_DEVICE_MEMORY, Result};
+use crate::device::{Device, now};
+use crate::event::{Signal, Wait};
+use crate::space::{Region, Use};
+use crate::switches::switches;
+use crate::wait::{Deadline, Waited, wait, wake};
+use crate::work::Work;
+
+/// A command on its way.
+pub(crate) struct Submitted {
+    pub(crate) waits: Vec<Wait>,
+    pub(crate) work: Work,
+    pub(crate) signal: Option<Signal>,
+    /// What it uses, until it is done.
+    pub(crate) uses: Vec<Use>,
+    /// The memory that it uses, which stays even if it is freed too early.
+    pub(crate) regions: Vec<Arc<Region>>,
+}
+
+struct Shared {
+    device: Arc<Device>,
+    queue: Mutex<VecDeque<Submitted>>,
+    more: Condvar,
+    submitted: AtomicU64,
+    /// These use nothing any more, though their signals may still be on their way.
+    executed: AtomicU64,
+    done: AtomicU64,
+    /// Changes whenever `done` does.
+    changes: AtomicU32,
+    /// Nothing more is executed.
+    stopped: AtomicBool,
+}
+
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub(crate) fn new(device: Arc<Device>) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            device,
+            queue: Mutex::default(),
+            more: Condvar::new(),
+            submitted: AtomicU64::new(0),
+            executed: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            changes: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+        });
+        let worker = shared.clone();
+        let thread = thread::Builder::new()
+            .name("ze_sim engine".into())
+            .spawn(move || worker.run())
+            .map_err(|_| OUT_OF_DEVICE_MEMORY)?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn submit(&self, command: Submitted) {
+        self.shared.submitted.fetch_add(1, Ordering::AcqRel);
+        let mut queue = self
+            .shared
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(command);
+        self.shared.more.notify_one();
+    }
+
+    /// Waits for all that was submitted until now.
+    pub(crate) fn wait(&self, deadline: Deadline) -> Waited {
+        let shared = &self.shared;
+        let last = shared.submitted.load(Ordering::Acquire);
+        let gone = || shared.device.is_lost();
+        wait(&shared.changes, deadline, gone, || {
+            shared.done.load(Ordering::Acquire) >= last
+        })
+    }
+
+    /// Whether no command is waited for, or ever executed any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        let shared = &self.shared;
+        let submitted = shared.submitted.load(Ordering::Acquire);
+        shared.executed.load(Ordering::Acquire) >= submitted || shared.device.is_lost()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        // Under the lock, so that the thread is either before its look or asleep.
+        drop(self.shared.queue.lock());
+        self.shared.more.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while let Some(command) = self.next() {
+            self.execute(command);
+            self.done.fetch_add(1, Ordering::AcqRel);
+            wake(&self.changes);
+        }
+    }
+
+    fn next(&self) -> Option<Submitted> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if self.stopped.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(command) = queue.pop_front() {
+                return Some(command);
+            }
+            queue = self
+                .more
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn execute(&self, command: Submitted) {
+        let gone = || self.stopped.load(Ordering::Acquire) || self.device.is_lost();
+        let arrived = |wait: &Wait| wait.block(Deadline::NEVER, gone) == Waited::Done;
+        let times = (command.waits.iter().all(arrived) && self.device.works_on()).then(|| {
+            let start = now();
+            if !switches().command_delay.is_zero() {
+                thread::sleep(switches().command_delay);
+            }
+            command.work.execute();
+            (start, now())
+        });
+        // Before the signal: whoever waits for it may end what was used.
+        drop(command.uses);
+        drop(command.regions);
+        self.executed.fetch_add(1, Ordering::AcqRel);
+        if let (Some(signal), Some(times)) = (command.signal, times) {
+            signal.complete(times, gone);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Events of either kind, and what can be done with both.
+
+use std::sync::{Arc, Mutex};
+
+use level_zero_sys::*;
+
+use crate::call::{
+    DEVICE_LOST, INVALID_ARGUMENT, NOT_READY, Result, UNSUPPORTED_FEATURE, entry, present, read,
+    write,
+};
+use crate::checks::{Check, misuse};
+use crate::context::Context;
+use crate::counter::Counter;
+use crate::device::{any_lost, now};
+use crate::event_pool::Pool;
+use crate::handles::{self, Object};
+use crate::ipc::Exported;
+use crate::ledger::Resource;
+use crate::slot::Slot;
+use crate::space::UseCount;
+use crate::wait::{Deadline, Waited};
+
+/// Where the state is.
+pub(crate) enum State {
+    Counter(Counter),
+    Slot(Slot),
+}
+
+/// What an event comes from, and so how it ends.
+pub(crate) enum Source {
+    /// Created by itself: ends by being destroyed.
+    Created {
+        /// The descriptor that handles of it lead to, once there is one.
+        exported: Mutex<Option<Exported>>,
+    },
+    /// Opened from a handle: ends by being closed.
+    Opened,
+    /// Of a pool, which outlives it: ends by being destroyed.
+    Pooled { _pool: Arc<Pool> },
+}
+
+pub(crate) struct Event {
+    pub(crate) context: Arc<Context>,
+    pub(crate) state: Arc<State>,
+    pub(crate) source: Source,
+    /// Of a counter-based event: `ze_event_counter_based_flags_t`.
+    pub(crate) flags: u32,
+    pub(crate) has_times: bool,
+    pub(crate) use_count: UseCount,
+}
+
+impl Object for Event {
+    const NAME: &'static str = "event";
+
+    fn resource(&self) -> Resource {
+        match self.source {
+            Source::Created { .. } => Resource::CounterEvent,
+            Source::Opened => Resource::OpenedEvent,
+            Source::Pooled { .. } => Resource::PooledEvent,
+        }
+    }
+
+    fn context(&self) -> Option<&Arc<Context>> {
+        Some(&self.context)
+    }
+}
+
+impl Event {
+    pub(crate) fn is_counter_based(&self) -> bool {
+        matches!(*self.state, State::Counter(_))
+    }
+
+    /// A wait for the signal that is the latest now.
+    pub(crate) fn wait(&self) -> Wait {
+        let number = match &*self.state {
+            State::Counter(counter) => counter.latest(),
+            State::Slot(_) => 0,
+        };
+        Wait {
+            state: self.state.clone(),
+            number,
+        }
+    }
+
+    /// A new signal. From now on waits are for this one.
+    pub(crate) fn signal(&self) -> Signal {
+        let number = match &*self.state {
+            State::Counter(counter) => counter.issue(),
+            State::Slot(_) => 0,
+        };
+        Signal {
+            state: self.state.clone(),
+            number,
+        }
+    }
+}
+
+/// Ends with one signal.
+pub(crate) struct Wait {
+    state: Arc<State>,
+    number: u64,
+}
+
+impl Wait {
+    pub(crate) fn block(&self, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
+        match &*self.state {
+            State::Counter(counter) => counter.wait(self.number, deadline, gone),
+            State::Slot(slot) => slot.wait(deadline, gone),
+        }
+    }
+}
+
+/// To be completed once.
+pub(crate) struct Signal {
+    state: Arc<State>,
+    number: u64,
+}
+
+impl Signal {
+    /// The one signal of a state that has no numbers.
+    pub(crate) fn of(state: Arc<State>) -> Self {
+        Self { state, number: 0 }
+    }
+
+    /// `times` are when the work began and ended, in nanoseconds.
+    pub(crate) fn complete(self, times: (u64, u64), gone: impl Fn() -> bool) {
+        match &*self.state {
+            State::Counter(counter) => counter.complete(self.number, times, gone),
+            State::Slot(slot) => slot.complete(times),
+        }
+    }
+}
+
+/// A code for how a wait of the host ended.
+pub(crate) fn code(waited: Waited) -> Result<()> {
+    match waited {
+        Waited::Done => Ok(()),
+        Waited::TimedOut => Err(NOT_READY),
+        Waited::Gone => Err(DEVICE_LOST),
+    }
+}
+
+/// The flag of an event from a pool: the host can set it, unlike a counter.
+fn slot(event: &Event) -> Result<&Slot> {
+    match &*event.state {
+        State::Slot(slot) => Ok(slot),
+        State::Counter(_) => Err(UNSUPPORTED_FEATURE),
+    }
+}
+
+entry! {
+    fn zeEventCreate(
+        pool: ze_event_pool_handle_t,
+        desc: *const ze_event_desc_t,
+        event: *mut ze_event_handle_t,
+    ) {
+        let pool = handles::get::<Pool, _>(pool)?;
+        let desc = read(desc)?;
+        present(event)?;
+        if desc.index as usize >= pool.slots.count() {
+            return Err(INVALID_ARGUMENT);
+        }
+        write(event, handles::create(Arc::new(Event {
+            context: pool.context.clone(),
+            state: Arc::new(State::Slot(Slot {
+                slots: pool.slots.clone(),
+                index: desc.index,
+            })),
+            flags: 0,
+            has_times: pool.has_times,
+            source: Source::Pooled { _pool: pool },
+            use_count: UseCount::default(),
+        }))?)
+    }
+
+    fn zeEventDestroy(event: ze_event_handle_t) {
+        let event = handles::take::<Event, _>(event, |event| match event.source {
+            Source::Opened => {
+                let what = "the event was opened from a handle, and is to be closed";
+                misuse(Check::WrongClose, what);
+                Err(INVALID_ARGUMENT)
+            }
+            _ => Ok(()),
+        })?;
+        event.use_count.check("the event");
+        Ok(())
+    }
+
+    fn zeEventHostSignal(event: ze_event_handle_t) {
+        let event = handles::get::<Event, _>(event)?;
+        slot(&event)?.complete((now(), now()));
+        Ok(())
+    }
+
+    fn zeEventHostReset(event: ze_event_handle_t) {
+        let event = handles::get::<Event, _>(event)?;
+        slot(&event)?.reset();
+        Ok(())
+    }
+
+    fn zeEventHostSynchronize(event: ze_event_handle_t, timeout: u64) {
+        let event = handles::get::<Event, _>(event)?;
+        code(event.wait().block(Deadline::after(timeout), any_lost))
+    }
+
+    fn zeEventQueryStatus(event: ze_event_handle_t) {
+        let event = handles::get::<Event, _>(event)?;
+        code(event.wait().block(Deadline::after(0), any_lost))
+    }
+
+    fn zeEventQueryKernelTimestamp(
+        event: ze_event_handle_t,
+        result: *mut ze_kernel_timestamp_result_t,
+    ) {
+        let event = handles::get::<Event, _>(event)?;
+        if !event.has_times {
+            return Err(INVALID_ARGUMENT);
+        }
+        code(event.wait().block(Deadline::after(0), any_lost))?;
+        let (kernelStart, kernelEnd) = match &*event.state {
+            State::Counter(counter) => counter.times(),
+            State::Slot(slot) => slot.times(),
+        };
+        let data = ze_kernel_timestamp_data_t { kernelStart, kernelEnd };
+        write(result, ze_kernel_timestamp_result_t { global: data, context: data })
+    }
+}

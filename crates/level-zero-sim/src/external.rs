@@ -1,0 +1,95 @@
+//! Memory by a descriptor alone: what is chained to its description, and to its properties.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use level_zero_sys::*;
+
+use crate::call::{
+    INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, Result, UNSUPPORTED_ENUMERATION, read, write,
+};
+use crate::checks::{Check, misuse};
+use crate::ipc::{Exported, duplicate};
+use crate::os::Segment;
+use crate::switches::switches;
+
+/// What memory is to be made for, or from.
+#[derive(Clone, Copy)]
+pub(crate) enum Extension {
+    None,
+    Export,
+    /// The number of a descriptor of this process, which stays the caller's.
+    Import(i32),
+}
+
+/// What is chained to the description of new memory.
+pub(crate) fn extension(next: *const c_void) -> Result<Extension> {
+    if next.is_null() {
+        return Ok(Extension::None);
+    }
+    let known = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF | ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD;
+    let base = read(next.cast::<ze_base_desc_t>())?;
+    let (flags, extension) = match base.stype {
+        ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC => {
+            let desc = read(next.cast::<ze_external_memory_export_desc_t>())?;
+            (desc.flags, Extension::Export)
+        }
+        ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD => {
+            let desc = read(next.cast::<ze_external_memory_import_fd_t>())?;
+            (desc.flags, Extension::Import(desc.fd))
+        }
+        _ => return self::extension(base.pNext),
+    };
+    match flags & known != 0 && !switches().missing("external_memory") {
+        true => Ok(extension),
+        false => Err(UNSUPPORTED_ENUMERATION),
+    }
+}
+
+impl Extension {
+    /// The memory itself: new, or what the descriptor leads to.
+    pub(crate) fn segment(self, size: usize) -> Result<Segment> {
+        let Self::Import(number) = self else {
+            return Segment::new(size);
+        };
+        if switches().refuse_descriptors {
+            return Err(OUT_OF_DEVICE_MEMORY);
+        }
+        match duplicate(number).and_then(Segment::from_file) {
+            Some(segment) if segment.size() >= size => Ok(segment),
+            found => {
+                let what = match found {
+                    Some(_) => "leads to less memory",
+                    None => "is not open in this process, or not the driver's",
+                };
+                misuse(
+                    Check::ForeignDescriptor,
+                    &format!("descriptor {number} {what}"),
+                );
+                Err(OUT_OF_DEVICE_MEMORY)
+            }
+        }
+    }
+}
+
+/// Answers what is chained to the properties of memory: its descriptor, which stays the driver's.
+pub(crate) fn export_to(
+    next: *mut c_void,
+    segment: &Segment,
+    exported: &Mutex<Option<Exported>>,
+) -> Result<()> {
+    let chained = next.cast::<ze_external_memory_export_fd_t>();
+    let mut export = read(chained.cast_const())?;
+    if export.stype != ze_structure_type_t::ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD {
+        return Err(UNSUPPORTED_ENUMERATION);
+    }
+    let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
+    if exported.is_none() {
+        *exported = Some(Exported::new(segment)?);
+    }
+    let exported = exported.as_mut().ok_or(INVALID_ARGUMENT)?;
+    exported.check()?;
+    exported.keep();
+    export.fd = exported.number();
+    write(chained, export)
+}

@@ -1,0 +1,243 @@
+//! What the loader looks up: a function for each table, which fills it as far as the loader's
+//! version of Level Zero and the driver's own go. All of Level Zero 1.4 must be there; what no
+//! loader calls is a table of functions that answer that they are not supported.
+
+use std::ffi::c_void;
+
+use level_zero_sys::*;
+
+use crate::call::{INVALID_NULL_POINTER, Result, UNSUPPORTED_FEATURE, UNSUPPORTED_VERSION};
+use crate::switches::switches;
+
+/// The minor version since which a table has that many functions.
+type Step = (u32, usize);
+
+/// Stands for every function that there is not. Its arguments don't matter to it.
+extern "C" fn unsupported() -> ze_result_t {
+    UNSUPPORTED_FEATURE
+}
+
+/// A table that is nothing but [`unsupported`].
+///
+/// # Safety
+///
+/// `T` is a structure of function pointers alone, all of which answer a `ze_result_t`.
+unsafe fn nothing<T>() -> T {
+    let mut table = std::mem::MaybeUninit::<T>::uninit();
+    let entries = size_of::<T>() / size_of::<usize>();
+    let function: extern "C" fn() -> ze_result_t = unsupported;
+    for i in 0..entries {
+        // SAFETY: the entry is in the table. In the C interface of this machine a function may
+        // be called with more arguments than it looks at.
+        unsafe {
+            table
+                .as_mut_ptr()
+                .cast::<extern "C" fn() -> ze_result_t>()
+                .add(i)
+                .write(function)
+        };
+    }
+    // SAFETY: every entry was written.
+    unsafe { table.assume_init() }
+}
+
+/// Copies what both sides know of a table.
+fn give<T>(version: ze_api_version_t, to: *mut T, table: &T, steps: &[Step]) -> Result<()> {
+    if to.is_null() {
+        return Err(INVALID_NULL_POINTER);
+    }
+    if version.0 >> 16 != 1 {
+        return Err(UNSUPPORTED_VERSION);
+    }
+    let minor = (version.0 & 0xffff).min(switches().minor_version);
+    let known = steps.iter().take_while(|(since, _)| *since <= minor).last();
+    let entries = known.map_or(0, |(_, entries)| *entries);
+    let bytes = (entries * size_of::<usize>()).min(size_of::<T>());
+    let from: *const T = table;
+    // SAFETY: the loader's table has at least as many entries as its version has.
+    unsafe { to.cast::<u8>().copy_from_nonoverlapping(from.cast(), bytes) };
+    Ok(())
+}
+
+macro_rules! tables {
+    ($(
+        $getter:ident $table:ident [$($since:literal: $entries:literal),*]
+            $($field:ident = $module:ident::$function:ident)*;
+    )*) => {$(
+        /// # Safety
+        ///
+        /// As the loader calls it: `to` leads to a table of that version.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $getter(
+            version: ze_api_version_t,
+            to: *mut $table,
+        ) -> ze_result_t {
+            static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+            crate::call::call(stringify!($getter), &CALLS, || {
+                // SAFETY: a table of Level Zero is nothing else.
+                #[allow(unused_mut)]
+                let mut table: $table = unsafe { nothing() };
+                $(if !switches().missing(stringify!($function)) {
+                    table.$field = Some(crate::$module::$function);
+                })*
+                give(version, to, &table, &[$(($since, $entries)),*])
+            })
+        }
+    )*};
+}
+
+tables! {
+    zeGetGlobalProcAddrTable ze_global_dditable_t [0: 1, 10: 2]
+        pfnInit = driver::zeInit
+        pfnInitDrivers = driver::zeInitDrivers;
+    zeGetDriverProcAddrTable ze_driver_dditable_t [0: 5, 1: 6, 6: 7, 13: 8, 14: 9]
+        pfnGet = driver::zeDriverGet
+        pfnGetApiVersion = driver::zeDriverGetApiVersion
+        pfnGetProperties = driver::zeDriverGetProperties
+        pfnGetIpcProperties = driver::zeDriverGetIpcProperties
+        pfnGetExtensionProperties = driver::zeDriverGetExtensionProperties
+        pfnGetExtensionFunctionAddress = driver::zeDriverGetExtensionFunctionAddress
+        pfnGetLastErrorDescription = driver::zeDriverGetLastErrorDescription;
+    zeGetDeviceProcAddrTable ze_device_dditable_t
+        [0: 14, 1: 15, 2: 17, 3: 18, 7: 19, 12: 21, 13: 22, 14: 23, 15: 24, 16: 27, 17: 28]
+        pfnGet = driver::zeDeviceGet
+        pfnGetSubDevices = device::zeDeviceGetSubDevices
+        pfnGetProperties = device_info::zeDeviceGetProperties
+        pfnGetComputeProperties = device_info::zeDeviceGetComputeProperties
+        pfnGetModuleProperties = device_info::zeDeviceGetModuleProperties
+        pfnGetCommandQueueGroupProperties = device_info::zeDeviceGetCommandQueueGroupProperties
+        pfnGetMemoryProperties = device_info::zeDeviceGetMemoryProperties
+        pfnGetMemoryAccessProperties = device_info::zeDeviceGetMemoryAccessProperties
+        pfnGetCacheProperties = device_info::zeDeviceGetCacheProperties
+        pfnGetExternalMemoryProperties = device_info::zeDeviceGetExternalMemoryProperties
+        pfnGetP2PProperties = device::zeDeviceGetP2PProperties
+        pfnCanAccessPeer = device::zeDeviceCanAccessPeer
+        pfnGetStatus = device::zeDeviceGetStatus
+        pfnGetGlobalTimestamps = device::zeDeviceGetGlobalTimestamps
+        pfnPciGetPropertiesExt = device_info::zeDevicePciGetPropertiesExt
+        pfnGetRootDevice = device::zeDeviceGetRootDevice;
+    zeGetContextProcAddrTable ze_context_dditable_t [0: 8, 1: 9]
+        pfnCreate = context::zeContextCreate
+        pfnDestroy = context::zeContextDestroy
+        pfnGetStatus = context::zeContextGetStatus
+        pfnSystemBarrier = context::zeContextSystemBarrier
+        pfnMakeMemoryResident = context::zeContextMakeMemoryResident
+        pfnEvictMemory = context::zeContextEvictMemory
+        pfnCreateEx = context::zeContextCreateEx;
+    zeGetCommandQueueProcAddrTable ze_command_queue_dditable_t [0: 4, 9: 6, 17: 9]
+        pfnCreate = queue::zeCommandQueueCreate
+        pfnDestroy = queue::zeCommandQueueDestroy
+        pfnExecuteCommandLists = queue::zeCommandQueueExecuteCommandLists
+        pfnSynchronize = queue::zeCommandQueueSynchronize;
+    zeGetCommandListProcAddrTable ze_command_list_dditable_t
+        [0: 26, 3: 28, 6: 29, 9: 34, 12: 36, 14: 38, 16: 41, 17: 52]
+        pfnCreate = list::zeCommandListCreate
+        pfnCreateImmediate = list::zeCommandListCreateImmediate
+        pfnDestroy = list::zeCommandListDestroy
+        pfnClose = list::zeCommandListClose
+        pfnReset = list::zeCommandListReset
+        pfnAppendWriteGlobalTimestamp = append::zeCommandListAppendWriteGlobalTimestamp
+        pfnAppendBarrier = append::zeCommandListAppendBarrier
+        pfnAppendMemoryRangesBarrier = append::zeCommandListAppendMemoryRangesBarrier
+        pfnAppendMemoryCopy = append::zeCommandListAppendMemoryCopy
+        pfnAppendMemoryFill = append::zeCommandListAppendMemoryFill
+        pfnAppendMemoryCopyRegion = append::zeCommandListAppendMemoryCopyRegion
+        pfnAppendMemoryCopyFromContext = append::zeCommandListAppendMemoryCopyFromContext
+        pfnAppendMemoryPrefetch = append::zeCommandListAppendMemoryPrefetch
+        pfnAppendMemAdvise = append::zeCommandListAppendMemAdvise
+        pfnAppendSignalEvent = append::zeCommandListAppendSignalEvent
+        pfnAppendWaitOnEvents = append::zeCommandListAppendWaitOnEvents
+        pfnAppendEventReset = append::zeCommandListAppendEventReset
+        pfnHostSynchronize = list::zeCommandListHostSynchronize;
+    zeGetFenceProcAddrTable ze_fence_dditable_t [0: 5]
+        pfnCreate = fence::zeFenceCreate
+        pfnDestroy = fence::zeFenceDestroy
+        pfnHostSynchronize = fence::zeFenceHostSynchronize
+        pfnQueryStatus = fence::zeFenceQueryStatus
+        pfnReset = fence::zeFenceReset;
+    zeGetEventPoolProcAddrTable ze_event_pool_dditable_t [0: 5, 6: 6, 9: 8]
+        pfnCreate = event_pool::zeEventPoolCreate
+        pfnDestroy = event_pool::zeEventPoolDestroy
+        pfnGetIpcHandle = event_pool::zeEventPoolGetIpcHandle
+        pfnOpenIpcHandle = event_pool::zeEventPoolOpenIpcHandle
+        pfnCloseIpcHandle = event_pool::zeEventPoolCloseIpcHandle
+        pfnPutIpcHandle = event_pool::zeEventPoolPutIpcHandle;
+    zeGetEventProcAddrTable ze_event_dditable_t [0: 7, 6: 8, 9: 11, 15: 16, 17: 17]
+        pfnCreate = event::zeEventCreate
+        pfnDestroy = event::zeEventDestroy
+        pfnHostSignal = event::zeEventHostSignal
+        pfnHostSynchronize = event::zeEventHostSynchronize
+        pfnQueryStatus = event::zeEventQueryStatus
+        pfnHostReset = event::zeEventHostReset
+        pfnQueryKernelTimestamp = event::zeEventQueryKernelTimestamp
+        pfnCounterBasedCreate = counter_event::zeEventCounterBasedCreate
+        pfnCounterBasedGetIpcHandle = counter_event::zeEventCounterBasedGetIpcHandle
+        pfnCounterBasedOpenIpcHandle = counter_event::zeEventCounterBasedOpenIpcHandle
+        pfnCounterBasedCloseIpcHandle = counter_event::zeEventCounterBasedCloseIpcHandle;
+    zeGetMemProcAddrTable ze_mem_dditable_t [0: 9, 3: 10, 6: 11, 9: 12, 15: 13]
+        pfnAllocShared = memory::zeMemAllocShared
+        pfnAllocDevice = memory::zeMemAllocDevice
+        pfnAllocHost = memory::zeMemAllocHost
+        pfnFree = memory::zeMemFree
+        pfnGetAllocProperties = memory_info::zeMemGetAllocProperties
+        pfnGetAddressRange = memory_info::zeMemGetAddressRange
+        pfnGetIpcHandle = memory_ipc::zeMemGetIpcHandle
+        pfnOpenIpcHandle = memory_ipc::zeMemOpenIpcHandle
+        pfnCloseIpcHandle = memory_ipc::zeMemCloseIpcHandle
+        pfnFreeExt = memory::zeMemFreeExt
+        pfnPutIpcHandle = memory_ipc::zeMemPutIpcHandle;
+    zeGetPhysicalMemProcAddrTable ze_physical_mem_dditable_t [0: 2, 15: 3]
+        pfnCreate = physical::zePhysicalMemCreate
+        pfnDestroy = physical::zePhysicalMemDestroy
+        pfnGetProperties = physical::zePhysicalMemGetProperties;
+    zeGetVirtualMemProcAddrTable ze_virtual_mem_dditable_t [0: 7]
+        pfnReserve = virtual_memory::zeVirtualMemReserve
+        pfnFree = virtual_memory::zeVirtualMemFree
+        pfnQueryPageSize = virtual_memory::zeVirtualMemQueryPageSize
+        pfnMap = virtual_memory::zeVirtualMemMap
+        pfnUnmap = virtual_memory::zeVirtualMemUnmap
+        pfnSetAccessAttribute = virtual_memory::zeVirtualMemSetAccessAttribute
+        pfnGetAccessAttribute = virtual_memory::zeVirtualMemGetAccessAttribute;
+
+    zeGetDeviceExpProcAddrTable ze_device_exp_dditable_t [4: 1];
+    zeGetEventExpProcAddrTable ze_event_exp_dditable_t [2: 1];
+    zeGetImageProcAddrTable ze_image_dditable_t [0: 3, 3: 4, 5: 5];
+    zeGetImageExpProcAddrTable ze_image_exp_dditable_t [2: 2, 9: 3];
+    zeGetModuleProcAddrTable ze_module_dditable_t [0: 8, 3: 9];
+    zeGetModuleBuildLogProcAddrTable ze_module_build_log_dditable_t [0: 2];
+    zeGetKernelProcAddrTable ze_kernel_dditable_t [0: 12];
+    zeGetKernelExpProcAddrTable ze_kernel_exp_dditable_t [1: 1, 2: 2, 12: 3, 14: 4];
+    zeGetSamplerProcAddrTable ze_sampler_dditable_t [0: 2];
+    zeGetFabricVertexExpProcAddrTable ze_fabric_vertex_exp_dditable_t [4: 4];
+    zeGetFabricEdgeExpProcAddrTable ze_fabric_edge_exp_dditable_t [4: 3];
+}
+
+/// Getters of the tables for tools and for system management, which stay as empty as they come.
+macro_rules! empty_tables {
+    ($($getter:ident)*) => {$(
+        /// # Safety
+        ///
+        /// None: nothing is touched.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $getter(
+            _: ze_api_version_t,
+            _: *mut c_void,
+        ) -> ze_result_t {
+            ze_result_t::ZE_RESULT_SUCCESS
+        }
+    )*};
+}
+
+empty_tables! {
+    zetGetCommandListProcAddrTable zetGetContextProcAddrTable zetGetDebugProcAddrTable
+    zetGetDeviceProcAddrTable zetGetKernelProcAddrTable zetGetMetricGroupExpProcAddrTable
+    zetGetMetricGroupProcAddrTable zetGetMetricProcAddrTable zetGetMetricQueryPoolProcAddrTable
+    zetGetMetricQueryProcAddrTable zetGetMetricStreamerProcAddrTable zetGetModuleProcAddrTable
+    zetGetTracerExpProcAddrTable
+    zesGetDeviceProcAddrTable zesGetDiagnosticsProcAddrTable zesGetDriverProcAddrTable
+    zesGetEngineProcAddrTable zesGetFabricPortProcAddrTable zesGetFanProcAddrTable
+    zesGetFirmwareProcAddrTable zesGetFrequencyProcAddrTable zesGetLedProcAddrTable
+    zesGetMemoryProcAddrTable zesGetPerformanceFactorProcAddrTable zesGetPowerProcAddrTable
+    zesGetPsuProcAddrTable zesGetRasProcAddrTable zesGetSchedulerProcAddrTable
+    zesGetStandbyProcAddrTable zesGetTemperatureProcAddrTable
+}

@@ -1,0 +1,245 @@
+//! Handles for other processes: 64 bytes around the number of a descriptor.
+//!
+//! As in Intel's driver, the number comes first. Either whoever opens the handle has put another
+//! one there, of a descriptor of the same file in its own process; or the driver fetches the
+//! descriptor itself from the exporting process, whose number is in the handle then. For memory a
+//! driver that fetches recognises a number that was put there, by its copy of the first one. For
+//! counter-based events it does not.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+
+use level_zero_sys::*;
+use rustix::fs::fstat;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use crate::call::{INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, Result};
+use crate::checks::{Check, misuse};
+use crate::ledger::{self, Resource};
+use crate::os::Segment;
+use crate::switches::{Transport, switches};
+
+/// What a handle leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    Memory = 1,
+    CounterEvent = 2,
+    EventPool = 3,
+}
+
+impl Kind {
+    /// What opening a handle answers that is not good.
+    fn refusal(self) -> ze_result_t {
+        match self {
+            Self::Memory | Self::EventPool => INVALID_ARGUMENT,
+            Self::CounterEvent => OUT_OF_DEVICE_MEMORY,
+        }
+    }
+}
+
+/// The bytes of a handle.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Wire {
+    /// Of the descriptor; what follows is as the exporting process wrote it.
+    number: c_int,
+    original: c_int,
+    /// Bytes of memory, or events of a pool.
+    size: u64,
+    /// The exporting process, for memory and for events, each where Intel's driver has it: 0 where
+    /// the driver does not fetch descriptors.
+    memory_pid: u32,
+    event_pid: u32,
+    inode: u64,
+    /// Of the driver.
+    version: u32,
+    pub(crate) flags: u32,
+    kind: u32,
+    spare: u32,
+    magic: u64,
+    sum: u64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ze_sim\0\x01");
+const _: () = assert!(size_of::<Wire>() == ZE_MAX_IPC_HANDLE_SIZE as usize);
+
+impl Wire {
+    pub(crate) fn new(kind: Kind, exported: &Exported, size: u64, flags: u32) -> Self {
+        let number = exported.number();
+        let pid = match switches().transport {
+            Transport::Pidfd => std::process::id(),
+            Transport::Descriptor => 0,
+        };
+        let mut wire = Self {
+            number,
+            original: number,
+            size,
+            memory_pid: if kind == Kind::Memory { pid } else { 0 },
+            event_pid: if kind == Kind::Memory { 0 } else { pid },
+            inode: exported.inode,
+            version: switches().driver_version,
+            flags,
+            kind: kind as u32,
+            spare: 0,
+            magic: MAGIC,
+            sum: 0,
+        };
+        wire.sum = wire.sum_of_rest();
+        wire
+    }
+
+    pub(crate) fn into_bytes(self) -> [c_char; 64] {
+        // SAFETY: both are 64 bytes without padding, of which any are valid.
+        unsafe { std::mem::transmute(self) }
+    }
+
+    /// The handle in these bytes, if they are one of that kind.
+    pub(crate) fn read(bytes: [c_char; 64], kind: Kind) -> Result<Self> {
+        // SAFETY: as above.
+        let wire: Self = unsafe { std::mem::transmute(bytes) };
+        if wire.magic == MAGIC && wire.version != switches().driver_version {
+            let (theirs, ours) = (wire.version, switches().driver_version);
+            let what = format!("the handle is of driver version {theirs:#x}, this is {ours:#x}");
+            misuse(Check::ForeignVersion, &what);
+            return Err(kind.refusal());
+        }
+        if wire.magic != MAGIC || wire.sum != wire.sum_of_rest() || wire.kind != kind as u32 {
+            misuse(Check::GarbageHandle, "no driver has made this handle");
+            return Err(kind.refusal());
+        }
+        Ok(wire)
+    }
+
+    /// Of all that may not change on the way.
+    fn sum_of_rest(&self) -> u64 {
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let words = [
+            pair(self.original as u32, self.spare),
+            self.size,
+            pair(self.memory_pid, self.event_pid),
+            self.inode,
+            pair(self.version, self.flags),
+            u64::from(self.kind),
+        ];
+        words.iter().fold(MAGIC, |sum, word| {
+            (sum ^ word)
+                .wrapping_mul(0x0000_0100_0000_01b3)
+                .rotate_left(23)
+        })
+    }
+
+    /// Whether this is a handle around `exported`.
+    pub(crate) fn is_of(&self, exported: &Exported) -> bool {
+        self.inode == exported.inode && self.original == exported.number()
+    }
+
+    /// The file behind the handle, in this process.
+    pub(crate) fn open(&self, kind: Kind) -> Result<Segment> {
+        if switches().refuse_descriptors {
+            return Err(kind.refusal());
+        }
+        let pid = self.memory_pid | self.event_pid;
+        let recognised = kind != Kind::CounterEvent && self.number != self.original;
+        let fetches = pid != 0 && !recognised;
+        let file = match fetches && pid != std::process::id() {
+            true => self.fetch(pid),
+            false => duplicate(self.number),
+        };
+        match file.and_then(Segment::from_file) {
+            Some(segment) if segment.inode() == self.inode => return Ok(segment),
+            // Not allowed to, or too late: nothing that the caller did wrong.
+            _ if fetches && self.number == self.original => {}
+            found => {
+                let number = self.number;
+                let what = match found {
+                    Some(_) => "leads to something else",
+                    None => "is not open there, or not the driver's",
+                };
+                let whose = if fetches { "the exporting" } else { "this" };
+                let what = format!("descriptor {number} of {whose} process {what}");
+                misuse(Check::ForeignDescriptor, &what);
+            }
+        }
+        Err(kind.refusal())
+    }
+
+    /// Asks the kernel for the exporting process's descriptor: allowed to whoever may trace it.
+    fn fetch(&self, pid: u32) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(pid as i32)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        pidfd_getfd(&process, self.number, PidfdGetfdFlags::empty()).ok()
+    }
+}
+
+/// Another descriptor of what a number of this process leads to.
+pub(crate) fn duplicate(number: c_int) -> Option<OwnedFd> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: for the length of a system call, which fails where the number is none.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()
+}
+
+/// A descriptor of the driver's whose number is in handles. It stays the driver's own: only the
+/// driver closes it.
+pub(crate) struct Exported {
+    /// `None` only while dropped.
+    file: Option<OwnedFd>,
+    inode: u64,
+    /// How many handles are out, where they are put back.
+    pub(crate) handles: u32,
+}
+
+impl Exported {
+    pub(crate) fn new(segment: &Segment) -> Result<Self> {
+        let file = segment.descriptor()?;
+        ledger::add(Resource::Descriptor);
+        Ok(Self {
+            file: Some(file),
+            inode: segment.inode(),
+            handles: 0,
+        })
+    }
+
+    /// From now on it stays as long as what it leads to.
+    pub(crate) fn keep(&mut self) {
+        self.handles += 1;
+    }
+
+    pub(crate) fn number(&self) -> c_int {
+        self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Whether the number still leads where it did.
+    fn is_intact(&self) -> bool {
+        let status = self.file.as_ref().map(fstat);
+        status.is_some_and(|status| status.is_ok_and(|status| status.st_ino == self.inode))
+    }
+
+    /// Reports that somebody has closed the descriptor.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_intact() {
+            true => Ok(()),
+            false => {
+                let number = self.number();
+                misuse(
+                    Check::DescriptorClosed,
+                    &format!("descriptor {number} of a handle"),
+                );
+                Err(INVALID_ARGUMENT)
+            }
+        }
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        ledger::remove(Resource::Descriptor);
+        if self.check().is_err() {
+            // The number may be somebody else's by now.
+            let _ = self.file.take().map(IntoRawFd::into_raw_fd);
+        }
+    }
+}

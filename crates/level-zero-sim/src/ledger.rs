@@ -1,0 +1,132 @@
+//! Counts of live objects and of calls, and the report of them.
+
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::checks;
+use crate::switches::switches;
+
+macro_rules! resources {
+    ($($resource:ident $name:literal,)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum Resource {
+            $($resource,)*
+        }
+
+        const NAMES: &[&str] = &[$($name,)*];
+        static COUNTS: [Count; NAMES.len()] = [const { Count::new() }; NAMES.len()];
+    };
+}
+
+resources! {
+    Driver "drivers",
+    Device "devices",
+    Context "contexts",
+    Queue "command-queues",
+    List "command-lists",
+    Fence "fences",
+    Memory "allocations",
+    OpenedMemory "opened-allocations",
+    Physical "physical-memory",
+    Reservation "reservations",
+    Mapping "mappings",
+    Pool "event-pools",
+    OpenedPool "opened-event-pools",
+    PooledEvent "pooled-events",
+    CounterEvent "counter-events",
+    OpenedEvent "opened-counter-events",
+    Descriptor "exported-descriptors",
+}
+
+struct Count {
+    live: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Count {
+    const fn new() -> Self {
+        Self {
+            live: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+        }
+    }
+}
+
+pub(crate) fn add(resource: Resource) {
+    let count = &COUNTS[resource as usize];
+    count.live.fetch_add(1, Ordering::Relaxed);
+    count.total.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn remove(resource: Resource) {
+    COUNTS[resource as usize]
+        .live
+        .fetch_sub(1, Ordering::Relaxed);
+}
+
+type Function = (&'static str, &'static AtomicU64);
+static FUNCTIONS: Mutex<Vec<Function>> = Mutex::new(Vec::new());
+
+/// Takes a function into the report, at its first call.
+pub(crate) fn note_function(name: &'static str, calls: &'static AtomicU64) {
+    if let Ok(mut functions) = FUNCTIONS.lock() {
+        functions.push((name, calls));
+    }
+}
+
+/// Lines of words: `live NAME N of M created`, `misuse CHECK N`, `calls FUNCTION N`.
+pub(crate) fn report() -> String {
+    let mut text = String::new();
+    for (name, count) in NAMES.iter().zip(&COUNTS) {
+        let live = count.live.load(Ordering::Relaxed);
+        let total = count.total.load(Ordering::Relaxed);
+        let _ = writeln!(text, "live {name} {live} of {total} created");
+    }
+    for (check, count) in checks::found() {
+        let _ = writeln!(text, "misuse {} {count}", check.name());
+    }
+    let mut functions = FUNCTIONS.lock().map(|f| f.clone()).unwrap_or_default();
+    functions.sort_unstable_by_key(|(name, _)| *name);
+    for (name, calls) in functions {
+        let _ = writeln!(text, "calls {name} {}", calls.load(Ordering::Relaxed));
+    }
+    text
+}
+
+/// Writes the report into the file that is to have it: one for each process.
+pub(crate) fn write_report() {
+    let Some(path) = &switches().report else {
+        return;
+    };
+    let mut path = path.clone().into_os_string();
+    path.push(format!(".{}", std::process::id()));
+    let _ = std::fs::write(path, report());
+}
+
+/// Copies the report, as text, to `buffer`, as far as `size` bytes have room for it. Answers how
+/// many bytes all of it has.
+///
+/// # Safety
+///
+/// `buffer` is null, or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn crosshandle_sim_report(buffer: *mut u8, size: usize) -> usize {
+    let text = std::panic::catch_unwind(report).unwrap_or_default();
+    if !buffer.is_null() {
+        // SAFETY: as promised; the text is no part of the buffer.
+        unsafe { buffer.copy_from_nonoverlapping(text.as_ptr(), text.len().min(size)) };
+    }
+    text.len()
+}
+
+/// Runs when the process ends by itself, or unloads the driver.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = {
+    extern "C" fn at_exit() {
+        let _ = std::panic::catch_unwind(write_report);
+    }
+    at_exit
+};

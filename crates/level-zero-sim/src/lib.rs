@@ -1,0 +1,111 @@
+//! A Level Zero driver in software, for tests: the *stock* loader takes it for one.
+//!
+//! ```text
+//! ZE_ENABLE_ALT_DRIVERS=/path/libze_sim.so program
+//! ```
+//!
+//! Memory of devices is memory of the host behind descriptors; commands are executed by threads,
+//! in order; events are counters in pages that processes share. Kernels, images and samplers are
+//! not supported. It is strict where real drivers leave the outcome open, so that a program that
+//! passes here has not just been lucky; and it can be told to misbehave, so that it can be seen how
+//! a program takes that.
+//!
+//! # What it shares with Intel's driver
+//!
+//! - The first four bytes of a handle for another process are the number of a descriptor. It stays
+//!   the driver's, one for each allocation or event: it goes with that, or for memory with the
+//!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
+//!   of the same file there, which stays its own, too; or the driver fetches it (`TRANSPORT`).
+//!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
+//!   memory and at byte 20 for events, though for events that has changed between versions. A
+//!   number that was put in place for memory still counts there, unless it is the exporter's by
+//!   chance; for events none must be.
+//! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
+//!   shared; it is signalled from lists in order only, and never by the host.
+//! - It has an older name for everything about them, as long as the loader knows none.
+//! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
+//!   `OUT_OF_DEVICE_MEMORY`.
+//!
+//! # Switches
+//!
+//! Variables of the environment, read at the first call; each begins with `CROSSHANDLE_SIM_`.
+//!
+//! | variable | meaning | else |
+//! |---|---|---|
+//! | `DEVICES` | how many there are, up to 16 | 1 |
+//! | `API_VERSION` | of the driver: what came later than `1.4`, say, is not there | `1.17` |
+//! | `DRIVER_VERSION` | a number; handles of other versions are not understood | |
+//! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
+//! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
+//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`; with commas between | |
+//! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
+//! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
+//! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
+//! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
+//! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
+//! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
+//! | `TOLERATE` | checks that are not to be made, with commas between | |
+//! | `LOG` | a file that all processes append a line to for every wrong use | |
+//! | `REPORT` | a file for the report, whose name gets a dot and the number of the process | |
+//!
+//! # Checks
+//!
+//! Each wrong use is a line on the standard error stream, and in `LOG`:
+//! `ze_sim[PID]: MISUSE CHECK: FUNCTION: …`.
+//!
+//! | check | finds |
+//! |---|---|
+//! | `wrong-close` | what was opened from a handle is destroyed or freed, or what was created is closed |
+//! | `double-close`, `double-free` | something ends twice; an address is freed that is none |
+//! | `use-after-destroy`, `wrong-handle` | a handle that is none any more, or never was |
+//! | `out-of-order-signal` | a list that is not in order is to signal a counter-based event |
+//! | `foreign-descriptor` | a handle's descriptor is not open here, or leads to something else |
+//! | `descriptor-closed` | a user has closed a descriptor of the driver |
+//! | `garbage-handle`, `foreign-version` | bytes to be opened that this driver has not made |
+//! | `destroy-in-use` | something ends while commands, or mappings, use it |
+//! | `outlived-context` | a context ends before what lives in it |
+//! | `out-of-bounds` | a command reaches beyond an allocation |
+//! | `panic` | a defect of this driver |
+//!
+//! # The report
+//!
+//! It is written when a context is destroyed and when the process ends by itself; the exported
+//! function `crosshandle_sim_report(buffer, size)` copies it at any time. Its lines are
+//! `live KIND N of M created`, `misuse CHECK N` and `calls FUNCTION N`: functions that were never
+//! called are not in it, so it shows as well which calls a program has *not* made.
+
+// Functions and arguments have the names of Level Zero.
+#![allow(non_snake_case)]
+
+mod append;
+mod call;
+mod checks;
+mod context;
+mod counter;
+mod counter_event;
+mod device;
+mod device_info;
+mod driver;
+mod engine;
+mod event;
+mod event_pool;
+mod external;
+mod fence;
+mod getters;
+mod handles;
+mod ipc;
+mod ledger;
+mod list;
+mod memory;
+mod memory_info;
+mod memory_ipc;
+mod os;
+mod physical;
+mod queue;
+mod slot;
+mod space;
+mod switches;
+mod virtual_memory;
+mod wait;
+mod work;
+mod zex;

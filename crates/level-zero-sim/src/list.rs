@@ -1,0 +1,254 @@
+//! Command lists.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use level_zero_sys::*;
+
+use crate::call::{INVALID_ARGUMENT, Result, entry, present, read, read_all, write};
+use crate::checks::{Check, misuse};
+use crate::context::{Context, pair};
+use crate::device::Device;
+use crate::device_info::QUEUE_GROUPS;
+use crate::engine::{Engine, Submitted};
+use crate::event::{Event, code};
+use crate::handles::{self, Object};
+use crate::ledger::Resource;
+use crate::space::{Region, Use, UseCount};
+use crate::wait::Deadline;
+use crate::work::Work;
+
+/// A command, as often as it is executed.
+#[derive(Clone)]
+pub(crate) struct Command {
+    work: Work,
+    waits: Vec<Arc<Event>>,
+    signal: Option<Arc<Event>>,
+    regions: Vec<Arc<Region>>,
+}
+
+impl Command {
+    /// The command for one execution. Its signal counts from now on.
+    pub(crate) fn submit(self) -> Submitted {
+        let mut uses: Vec<Use> = self
+            .regions
+            .iter()
+            .map(|region| region.use_count.take())
+            .collect();
+        let events = self.waits.iter().chain(&self.signal);
+        uses.extend(events.map(|event| event.use_count.take()));
+        Submitted {
+            waits: self.waits.iter().map(|event| event.wait()).collect(),
+            work: self.work,
+            signal: self.signal.map(|event| event.signal()),
+            uses,
+            regions: self.regions,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Recorded {
+    commands: Vec<Command>,
+    closed: bool,
+}
+
+/// What becomes of commands.
+enum Mode {
+    /// They are executed as they are appended.
+    Immediate { engine: Engine, synchronous: bool },
+    /// They are kept for a queue.
+    Regular(Mutex<Recorded>),
+}
+
+pub(crate) struct List {
+    context: Arc<Context>,
+    device: Arc<Device>,
+    in_order: bool,
+    mode: Mode,
+    /// By queues.
+    pub(crate) use_count: UseCount,
+}
+
+impl Object for List {
+    const NAME: &'static str = "command list";
+
+    fn resource(&self) -> Resource {
+        Resource::List
+    }
+
+    fn context(&self) -> Option<&Arc<Context>> {
+        Some(&self.context)
+    }
+}
+
+impl List {
+    /// Appends a command that uses `regions`. The handles of events are those of an entry point.
+    pub(crate) fn append(
+        &self,
+        work: Work,
+        regions: Vec<Arc<Region>>,
+        signal: ze_event_handle_t,
+        waits: (u32, *mut ze_event_handle_t),
+    ) -> Result<()> {
+        self.device.check()?;
+        let signal = handles::get_optional::<Event, _>(signal)?;
+        if let Some(event) = &signal {
+            self.can_signal(event)?;
+        }
+        let waits = read_all(waits.1.cast_const(), waits.0)?;
+        let waits = waits.into_iter().map(handles::get::<Event, _>);
+        let command = Command {
+            work,
+            waits: waits.collect::<Result<_>>()?,
+            signal,
+            regions,
+        };
+        match &self.mode {
+            Mode::Immediate {
+                engine,
+                synchronous,
+            } => {
+                engine.submit(command.submit());
+                match synchronous {
+                    true => code(engine.wait(Deadline::NEVER)),
+                    false => Ok(()),
+                }
+            }
+            Mode::Regular(recorded) => {
+                let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                if recorded.closed {
+                    return Err(INVALID_ARGUMENT);
+                }
+                recorded.commands.push(command);
+                Ok(())
+            }
+        }
+    }
+
+    fn can_signal(&self, event: &Event) -> Result<()> {
+        if !event.is_counter_based() {
+            return Ok(());
+        }
+        if !self.in_order {
+            let what = "a counter-based event is signalled from lists in order only";
+            misuse(Check::OutOfOrderSignal, what);
+            return Err(INVALID_ARGUMENT);
+        }
+        let wanted = match self.mode {
+            Mode::Immediate { .. } => ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE,
+            Mode::Regular(_) => ZE_EVENT_COUNTER_BASED_FLAG_NON_IMMEDIATE,
+        };
+        match event.flags & wanted {
+            0 => Err(INVALID_ARGUMENT),
+            _ => Ok(()),
+        }
+    }
+
+    /// The commands for a queue: of a regular list that is closed.
+    pub(crate) fn commands(&self) -> Result<Vec<Command>> {
+        let Mode::Regular(recorded) = &self.mode else {
+            return Err(INVALID_ARGUMENT);
+        };
+        let recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        match recorded.closed {
+            true => Ok(recorded.commands.clone()),
+            false => Err(INVALID_ARGUMENT),
+        }
+    }
+
+    fn is_in_use(&self) -> bool {
+        match &self.mode {
+            Mode::Immediate { engine, .. } => !engine.is_idle(),
+            Mode::Regular(_) => self.use_count.is_used(),
+        }
+    }
+}
+
+/// The group of queues that a description names.
+pub(crate) fn check_group(ordinal: u32) -> Result<()> {
+    match (ordinal as usize) < QUEUE_GROUPS.len() {
+        true => Ok(()),
+        false => Err(INVALID_ARGUMENT),
+    }
+}
+
+entry! {
+    fn zeCommandListCreate(
+        context: ze_context_handle_t,
+        device: ze_device_handle_t,
+        desc: *const ze_command_list_desc_t,
+        list: *mut ze_command_list_handle_t,
+    ) {
+        let (context, device) = pair(context, device)?;
+        let desc = read(desc)?;
+        present(list)?;
+        check_group(desc.commandQueueGroupOrdinal)?;
+        write(list, handles::create(Arc::new(List {
+            context,
+            device,
+            in_order: desc.flags & ZE_COMMAND_LIST_FLAG_IN_ORDER != 0,
+            mode: Mode::Regular(Mutex::default()),
+            use_count: UseCount::default(),
+        }))?)
+    }
+
+    fn zeCommandListCreateImmediate(
+        context: ze_context_handle_t,
+        device: ze_device_handle_t,
+        desc: *const ze_command_queue_desc_t,
+        list: *mut ze_command_list_handle_t,
+    ) {
+        let (context, device) = pair(context, device)?;
+        let desc = read(desc)?;
+        present(list)?;
+        check_group(desc.ordinal)?;
+        let mode = Mode::Immediate {
+            engine: Engine::new(device.clone())?,
+            synchronous: desc.mode == ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS,
+        };
+        write(list, handles::create(Arc::new(List {
+            context,
+            device,
+            in_order: desc.flags & ZE_COMMAND_QUEUE_FLAG_IN_ORDER != 0,
+            mode,
+            use_count: UseCount::default(),
+        }))?)
+    }
+
+    fn zeCommandListDestroy(list: ze_command_list_handle_t) {
+        let list = handles::take::<List, _>(list, |_| Ok(()))?;
+        if list.is_in_use() {
+            misuse(Check::DestroyInUse, "the list still has commands to execute");
+        }
+        Ok(())
+    }
+
+    fn zeCommandListClose(list: ze_command_list_handle_t) {
+        let list = handles::get::<List, _>(list)?;
+        let Mode::Regular(recorded) = &list.mode else {
+            return Err(INVALID_ARGUMENT);
+        };
+        recorded.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        Ok(())
+    }
+
+    fn zeCommandListReset(list: ze_command_list_handle_t) {
+        let list = handles::get::<List, _>(list)?;
+        let Mode::Regular(recorded) = &list.mode else {
+            return Err(INVALID_ARGUMENT);
+        };
+        if list.is_in_use() {
+            misuse(Check::DestroyInUse, "the list is still executed");
+        }
+        *recorded.lock().unwrap_or_else(PoisonError::into_inner) = Recorded::default();
+        Ok(())
+    }
+
+    fn zeCommandListHostSynchronize(list: ze_command_list_handle_t, timeout: u64) {
+        let list = handles::get::<List, _>(list)?;
+        let Mode::Immediate { engine, .. } = &list.mode else {
+            return Err(INVALID_ARGUMENT);
+        };
+        code(engine.wait(Deadline::after(timeout)))
+    }
+}

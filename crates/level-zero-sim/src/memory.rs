@@ -1,0 +1,177 @@
+//! Allocating and freeing memory.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use level_zero_sys::*;
+
+use crate::call::{
+    INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_NULL_POINTER, OUT_OF_DEVICE_MEMORY, Result,
+    UNSUPPORTED_ALIGNMENT, UNSUPPORTED_SIZE, entry, present, read, write,
+};
+use crate::checks::{Check, misuse};
+use crate::context::{Context, pair};
+use crate::device::Device;
+use crate::device_info::MAX_ALLOCATION;
+use crate::external::{Extension, extension};
+use crate::handles;
+use crate::os::PAGE;
+use crate::space::{self, Origin, Region, UseCount};
+use crate::switches::switches;
+
+/// The unit that memory of devices comes in, in bytes.
+pub(crate) const GRANULE: usize = 64 << 10;
+
+/// Counts what a device is asked for, and fails when that is to fail.
+pub(crate) fn count_allocation() -> Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let before = COUNT.fetch_add(1, Ordering::Relaxed);
+    match switches().fail_allocations_after {
+        Some(limit) if before >= limit => Err(OUT_OF_DEVICE_MEMORY),
+        _ => Ok(()),
+    }
+}
+
+fn allocate(
+    kind: ze_memory_type_t,
+    context: Arc<Context>,
+    device: Option<Arc<Device>>,
+    size: usize,
+    alignment: usize,
+    extension: Extension,
+    to: *mut *mut c_void,
+) -> Result<()> {
+    present(to)?;
+    if size == 0 || size as u64 > MAX_ALLOCATION {
+        return Err(UNSUPPORTED_SIZE);
+    }
+    if alignment != 0 && !alignment.is_power_of_two() || alignment > 1 << 30 {
+        return Err(UNSUPPORTED_ALIGNMENT);
+    }
+    count_allocation()?;
+    let unit = match kind {
+        ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE => GRANULE,
+        _ => PAGE,
+    };
+    let segment = extension.segment(size.next_multiple_of(unit))?;
+    let mapping = segment.map_aligned(alignment.max(unit))?;
+    let base = mapping.base().as_ptr();
+    space::insert(Region {
+        base: base.expose_provenance(),
+        size: segment.size(),
+        kind,
+        id: space::next_id(),
+        context,
+        device,
+        origin: Origin::Allocated {
+            _mapping: mapping,
+            segment,
+            exportable: matches!(extension, Extension::Export),
+            exported: Mutex::new(None),
+        },
+        use_count: UseCount::default(),
+    });
+    write(to, base.cast())
+}
+
+/// The region that `address` is the first of, which must be allocated here and of the context.
+pub(crate) fn allocated(context: &Arc<Context>, address: *const c_void) -> Result<Arc<Region>> {
+    if address.is_null() {
+        return Err(INVALID_NULL_POINTER);
+    }
+    let Some(region) = space::starting(address.addr(), context) else {
+        let what = match space::gone(address.addr()) {
+            Some(_) => "is free already",
+            None => "is no allocation of the context",
+        };
+        misuse(Check::DoubleFree, &format!("{address:p} {what}"));
+        return Err(INVALID_ARGUMENT);
+    };
+    let ends = match region.origin {
+        Origin::Allocated { .. } => return Ok(region),
+        Origin::Opened { .. } => "was opened from a handle, and is to be closed",
+        Origin::Mapped { .. } => "is mapped, and is to be unmapped",
+    };
+    misuse(Check::WrongClose, &format!("{address:p} {ends}"));
+    Err(INVALID_ARGUMENT)
+}
+
+entry! {
+    fn zeMemAllocDevice(
+        context: ze_context_handle_t,
+        desc: *const ze_device_mem_alloc_desc_t,
+        size: usize,
+        alignment: usize,
+        device: ze_device_handle_t,
+        to: *mut *mut c_void,
+    ) {
+        let (context, device) = pair(context, device)?;
+        let extension = extension(read(desc)?.pNext)?;
+        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE;
+        allocate(kind, context, Some(device), size, alignment, extension, to)
+    }
+
+    fn zeMemAllocHost(
+        context: ze_context_handle_t,
+        desc: *const ze_host_mem_alloc_desc_t,
+        size: usize,
+        alignment: usize,
+        to: *mut *mut c_void,
+    ) {
+        let context = handles::get::<Context, _>(context)?;
+        read(desc)?;
+        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_HOST;
+        allocate(kind, context, None, size, alignment, Extension::None, to)
+    }
+
+    fn zeMemAllocShared(
+        context: ze_context_handle_t,
+        device_desc: *const ze_device_mem_alloc_desc_t,
+        host_desc: *const ze_host_mem_alloc_desc_t,
+        size: usize,
+        alignment: usize,
+        device: ze_device_handle_t,
+        to: *mut *mut c_void,
+    ) {
+        let context = handles::get::<Context, _>(context)?;
+        let device = handles::get_optional::<Device, _>(device)?;
+        read(device_desc)?;
+        read(host_desc)?;
+        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
+        allocate(kind, context, device, size, alignment, Extension::None, to)
+    }
+
+    fn zeMemFree(context: ze_context_handle_t, address: *mut c_void) {
+        let context = handles::get::<Context, _>(context)?;
+        let region = allocated(&context, address)?;
+        region.use_count.check("the memory");
+        space::remove(&region);
+        Ok(())
+    }
+
+    fn zeMemFreeExt(
+        context: ze_context_handle_t,
+        desc: *const ze_memory_free_ext_desc_t,
+        address: *mut c_void,
+    ) {
+        let context = handles::get::<Context, _>(context)?;
+        let policy = read(desc)?.freePolicy;
+        let region = allocated(&context, address)?;
+        match policy {
+            0 => region.use_count.check("the memory"),
+            ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_BLOCKING_FREE => {
+                let works = || region.device.as_ref().is_none_or(|device| !device.is_lost());
+                while region.use_count.is_used() && works() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            // Commands keep what they use.
+            ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_DEFER_FREE => {}
+            _ => return Err(INVALID_ENUMERATION),
+        }
+        space::remove(&region);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! A flag with times, in memory that processes may share: the state of events from pools and of
+//! fences.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::call::{INVALID_ARGUMENT, Result};
+use crate::os::{Mapping, Segment};
+use crate::wait::{Deadline, Waited, wait, wake};
+
+#[repr(C, align(64))]
+struct Words {
+    /// 1 when signalled.
+    state: AtomicU32,
+    /// Changes whenever the state does: for sleepers.
+    changes: AtomicU32,
+    /// When what signalled it began and ended, in nanoseconds.
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+/// Flags of a pool.
+pub(crate) struct Slots {
+    /// What handles of them lead to, if there may be any.
+    segment: Option<Segment>,
+    mapping: Mapping,
+    count: usize,
+}
+
+impl Slots {
+    pub(crate) fn new(count: u32, shared: bool) -> Result<Arc<Self>> {
+        let segment = Segment::new(count as usize * size_of::<Words>())?;
+        Self::of(segment, shared)
+    }
+
+    /// The flags of a segment that another process has.
+    pub(crate) fn open(segment: Segment) -> Result<Arc<Self>> {
+        Self::of(segment, false)
+    }
+
+    fn of(segment: Segment, shared: bool) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            mapping: segment.map()?,
+            count: segment.size() / size_of::<Words>(),
+            segment: shared.then_some(segment),
+        }))
+    }
+
+    pub(crate) fn segment(&self) -> Result<&Segment> {
+        self.segment.as_ref().ok_or(INVALID_ARGUMENT)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// One of them.
+pub(crate) struct Slot {
+    pub(crate) slots: Arc<Slots>,
+    /// Below the count.
+    pub(crate) index: u32,
+}
+
+impl Slot {
+    fn words(&self) -> &Words {
+        let words = self.slots.mapping.base().cast::<Words>();
+        // SAFETY: the mapping has room for all and lives as long as this; they are atomic, and
+        // any bytes are valid.
+        unsafe { words.add(self.index as usize).as_ref() }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.words().state.load(Ordering::Acquire) == 1
+    }
+
+    pub(crate) fn complete(&self, times: (u64, u64)) {
+        let words = self.words();
+        words.start.store(times.0, Ordering::Relaxed);
+        words.end.store(times.1, Ordering::Relaxed);
+        words.state.store(1, Ordering::Release);
+        wake(&words.changes);
+    }
+
+    pub(crate) fn reset(&self) {
+        self.words().state.store(0, Ordering::Release);
+        wake(&self.words().changes);
+    }
+
+    pub(crate) fn wait(&self, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
+        wait(&self.words().changes, deadline, gone, || self.is_done())
+    }
+
+    pub(crate) fn times(&self) -> (u64, u64) {
+        let words = self.words();
+        (
+            words.start.load(Ordering::Relaxed),
+            words.end.load(Ordering::Relaxed),
+        )
+    }
+}

@@ -1,0 +1,208 @@
+//! The memory that addresses of this process lead to.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use level_zero_sys::*;
+
+use crate::call::{INVALID_ARGUMENT, Result};
+use crate::checks::{Check, misuse};
+use crate::context::Context;
+use crate::device::Device;
+use crate::ipc::Exported;
+use crate::ledger::{self, Resource};
+use crate::os::{Mapping, Segment};
+use crate::physical::Physical;
+use crate::virtual_memory::Reservation;
+
+/// Where memory comes from, and so how it ends.
+pub(crate) enum Origin {
+    /// Allocated here: ends by being freed.
+    Allocated {
+        _mapping: Mapping,
+        segment: Segment,
+        /// Whether it was allocated to be exported by a descriptor alone.
+        exportable: bool,
+        /// The descriptor that handles of it lead to, once there is one.
+        exported: Mutex<Option<Exported>>,
+    },
+    /// Opened from a handle: ends by being closed.
+    Opened { _mapping: Mapping },
+    /// Put into a reservation: ends by being unmapped.
+    Mapped {
+        physical: Arc<Physical>,
+        /// Counted there.
+        _mapped: Use,
+        reservation: Arc<Reservation>,
+        /// A `ze_memory_access_attribute_t`.
+        access: AtomicU32,
+    },
+}
+
+/// A range of addresses with one piece of memory.
+pub(crate) struct Region {
+    pub(crate) base: usize,
+    pub(crate) size: usize,
+    pub(crate) kind: ze_memory_type_t,
+    pub(crate) id: u64,
+    pub(crate) context: Arc<Context>,
+    pub(crate) device: Option<Arc<Device>>,
+    pub(crate) origin: Origin,
+    pub(crate) use_count: UseCount,
+}
+
+impl Region {
+    fn resource(&self) -> Resource {
+        match self.origin {
+            Origin::Allocated { .. } => Resource::Memory,
+            Origin::Opened { .. } => Resource::OpenedMemory,
+            Origin::Mapped { .. } => Resource::Mapping,
+        }
+    }
+
+    pub(crate) fn end(&self) -> usize {
+        self.base + self.size
+    }
+}
+
+/// A number for a new piece of memory, different from all before.
+pub(crate) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How many commands use something.
+#[derive(Clone, Default)]
+pub(crate) struct UseCount(Arc<AtomicUsize>);
+
+impl UseCount {
+    /// One more, as long as the answer lives.
+    pub(crate) fn take(&self) -> Use {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Use(self.0.clone())
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
+    /// Reports that something ends too early.
+    pub(crate) fn check(&self, what: &str) {
+        if self.is_used() {
+            misuse(Check::DestroyInUse, &format!("commands still use {what}"));
+        }
+    }
+}
+
+/// A command that uses something.
+pub(crate) struct Use(Arc<AtomicUsize>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[derive(Default)]
+struct Space {
+    regions: BTreeMap<usize, Arc<Region>>,
+    /// Where memory began that is gone, as long as nothing else is there.
+    gone: BTreeMap<usize, Resource>,
+}
+
+static SPACE: RwLock<Space> = RwLock::new(Space {
+    regions: BTreeMap::new(),
+    gone: BTreeMap::new(),
+});
+
+pub(crate) fn insert(region: Region) -> Arc<Region> {
+    let region = Arc::new(region);
+    ledger::add(region.resource());
+    region.context.gain();
+    let mut space = SPACE.write().unwrap_or_else(PoisonError::into_inner);
+    space
+        .gone
+        .retain(|base, _| !(region.base..region.end()).contains(base));
+    space.regions.insert(region.base, region.clone());
+    region
+}
+
+/// Takes out a region. Commands that use it keep its memory.
+pub(crate) fn remove(region: &Arc<Region>) {
+    let mut space = SPACE.write().unwrap_or_else(PoisonError::into_inner);
+    if space.regions.remove(&region.base).is_none() {
+        return;
+    }
+    space.gone.insert(region.base, region.resource());
+    drop(space);
+    ledger::remove(region.resource());
+    region.context.lose();
+}
+
+/// What was at this address until it was freed, closed or unmapped.
+pub(crate) fn gone(address: usize) -> Option<Resource> {
+    let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
+    space.gone.get(&address).copied()
+}
+
+/// The region that an address lies in.
+pub(crate) fn find(address: usize) -> Option<Arc<Region>> {
+    let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
+    let (_, region) = space.regions.range(..=address).next_back()?;
+    (address < region.end()).then(|| region.clone())
+}
+
+/// The region of a context that begins at an address.
+pub(crate) fn starting(address: usize, context: &Arc<Context>) -> Option<Arc<Region>> {
+    find(address).filter(|region| region.base == address && Arc::ptr_eq(&region.context, context))
+}
+
+/// The regions of a range; none where it is memory that the driver does not know.
+pub(crate) fn find_range(address: usize, size: usize) -> Result<Vec<Arc<Region>>> {
+    let mut found = Vec::new();
+    let mut next = address;
+    let end = address.checked_add(size).ok_or(INVALID_ARGUMENT)?;
+    while next < end {
+        match find(next) {
+            Some(region) => {
+                next = region.end();
+                // What was allocated for itself ends where it ends.
+                let alone = !matches!(region.origin, Origin::Mapped { .. });
+                found.push(region);
+                if !alone || next >= end {
+                    continue;
+                }
+            }
+            None if found.is_empty() => return Ok(found),
+            None => {}
+        }
+        misuse(
+            Check::OutOfBounds,
+            &format!("{size} bytes at {address:#x} reach beyond {next:#x}, where memory ends"),
+        );
+        return Err(INVALID_ARGUMENT);
+    }
+    Ok(found)
+}
+
+/// All regions that reach into a range.
+pub(crate) fn within(address: usize, size: usize) -> Vec<Arc<Region>> {
+    let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
+    let end = address.saturating_add(size);
+    let below = space.regions.range(..end).rev();
+    below
+        .take_while(|(_, region)| region.end() > address)
+        .map(|(_, region)| region.clone())
+        .collect()
+}
+
+/// The first region that `wanted` finds.
+pub(crate) fn search(wanted: impl Fn(&Region) -> bool) -> Option<Arc<Region>> {
+    let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
+    space
+        .regions
+        .values()
+        .find(|region| wanted(region))
+        .cloned()
+}

@@ -1,0 +1,103 @@
+//! What can be set from outside. The names and meanings are in the documentation of the crate.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// How descriptors get into the process that opens a handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// The caller brings it, and puts its number into the handle.
+    Descriptor,
+    /// The driver fetches it from the exporting process, unless the caller has put another number
+    /// into the handle.
+    Pidfd,
+}
+
+/// Read once, at the first use.
+pub(crate) struct Switches {
+    pub(crate) devices: u32,
+    /// The minor version of Level Zero 1.
+    pub(crate) minor_version: u32,
+    pub(crate) driver_version: u32,
+    pub(crate) ip_version: u32,
+    pub(crate) machine: u32,
+    pub(crate) transport: Transport,
+    pub(crate) refuse_descriptors: bool,
+    pub(crate) fail_allocations_after: Option<u64>,
+    pub(crate) lost_after: Option<u64>,
+    pub(crate) command_delay: Duration,
+    pub(crate) abort: bool,
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) report: Option<PathBuf>,
+    missing: Vec<String>,
+    tolerated: Vec<String>,
+}
+
+static SWITCHES: LazyLock<Switches> = LazyLock::new(Switches::read);
+
+pub(crate) fn switches() -> &'static Switches {
+    &SWITCHES
+}
+
+impl Switches {
+    fn read() -> Self {
+        let minor = |text: &str| text.strip_prefix("1.").and_then(|minor| minor.parse().ok());
+        Self {
+            devices: number("DEVICES").unwrap_or(1).clamp(1, 16),
+            minor_version: text("API_VERSION")
+                .map_or(Some(17), |text| minor(&text))
+                .unwrap_or(17),
+            driver_version: number("DRIVER_VERSION").unwrap_or(0x0103_9876),
+            ip_version: text("IP_VERSION")
+                .and_then(|text| hexadecimal(&text))
+                .unwrap_or(0x0500_4000),
+            machine: number("MACHINE").unwrap_or(0),
+            transport: match text("TRANSPORT").as_deref() {
+                Some("pidfd") => Transport::Pidfd,
+                _ => Transport::Descriptor,
+            },
+            refuse_descriptors: number("REFUSE_DESCRIPTORS") == Some(1),
+            fail_allocations_after: number("FAIL_ALLOCATIONS_AFTER"),
+            lost_after: number("LOST_AFTER"),
+            command_delay: Duration::from_micros(number("COMMAND_DELAY_US").unwrap_or(0)),
+            abort: text("MISUSE").as_deref() == Some("abort"),
+            log: text("LOG").map(PathBuf::from),
+            report: text("REPORT").map(PathBuf::from),
+            missing: list("MISSING"),
+            tolerated: list("TOLERATE"),
+        }
+    }
+
+    /// Whether an extension, a function or a property is to be missing.
+    pub(crate) fn missing(&self, name: &str) -> bool {
+        self.missing.iter().any(|missing| missing == name)
+    }
+
+    /// Whether a check is to pass over what it finds.
+    pub(crate) fn tolerated(&self, check: &str) -> bool {
+        self.tolerated.iter().any(|tolerated| tolerated == check)
+    }
+}
+
+fn text(name: &str) -> Option<String> {
+    let value = std::env::var(format!("CROSSHANDLE_SIM_{name}")).ok()?;
+    (!value.is_empty()).then_some(value)
+}
+
+fn number<T: FromStr>(name: &str) -> Option<T> {
+    text(name)?.parse().ok()
+}
+
+fn hexadecimal(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}
+
+fn list(name: &str) -> Vec<String> {
+    let text = text(name).unwrap_or_default();
+    text.split(',')
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect()
+}

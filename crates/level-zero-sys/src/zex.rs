@@ -1,0 +1,33 @@
+//! Counter-based events as drivers offered them before Level Zero 1.15: functions that
+//! `zeDriverGetExtensionFunctionAddress` knows by name. Everything but the names and the value of
+//! `stype` became part of the core API unchanged.
+
+use core::ffi::CStr;
+
+use crate::{
+    ze_event_counter_based_desc_t, ze_ipc_event_counter_based_handle_t,
+    ze_pfnEventCounterBasedCloseIpcHandle_t, ze_pfnEventCounterBasedCreate_t,
+    ze_pfnEventCounterBasedGetIpcHandle_t, ze_pfnEventCounterBasedOpenIpcHandle_t,
+    ze_structure_type_t,
+};
+
+/// The extension, as `zeDriverGetExtensionProperties` lists it.
+pub const ZEX_COUNTER_BASED_EVENT_EXT_NAME: &CStr = c"ZEX_counter_based_event";
+
+/// `stype` of a [`zex_counter_based_event_desc_t`].
+pub const ZEX_STRUCTURE_COUNTER_BASED_EVENT_DESC: ze_structure_type_t =
+    ze_structure_type_t(0x0003_001c);
+
+pub type zex_counter_based_event_desc_t = ze_event_counter_based_desc_t;
+pub type zex_ipc_counter_based_event_handle_t = ze_ipc_event_counter_based_handle_t;
+
+pub type zex_pfnCounterBasedEventCreate2_t = ze_pfnEventCounterBasedCreate_t;
+pub type zex_pfnCounterBasedEventGetIpcHandle_t = ze_pfnEventCounterBasedGetIpcHandle_t;
+pub type zex_pfnCounterBasedEventOpenIpcHandle_t = ze_pfnEventCounterBasedOpenIpcHandle_t;
+pub type zex_pfnCounterBasedEventCloseIpcHandle_t = ze_pfnEventCounterBasedCloseIpcHandle_t;
+
+/// The functions, as they are asked for.
+pub const ZEX_COUNTER_BASED_EVENT_CREATE2: &CStr = c"zexCounterBasedEventCreate2";
+pub const ZEX_COUNTER_BASED_EVENT_GET_IPC_HANDLE: &CStr = c"zexCounterBasedEventGetIpcHandle";
+pub const ZEX_COUNTER_BASED_EVENT_OPEN_IPC_HANDLE: &CStr = c"zexCounterBasedEventOpenIpcHandle";
+pub const ZEX_COUNTER_BASED_EVENT_CLOSE_IPC_HANDLE: &CStr = c"zexCounterBasedEventCloseIpcHandle";
