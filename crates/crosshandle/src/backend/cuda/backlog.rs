@@ -72,6 +72,16 @@ impl<T> Backlog<T> {
         None
     }
 
+    /// The entry that comes so many after the next one, if it is in the part that is done.
+    pub(super) fn peek_done(&self, index: usize) -> Option<&T> {
+        let (_, left) = self.parts.front()?;
+        if index < *left {
+            self.entries.get(index)
+        } else {
+            None
+        }
+    }
+
     /// All entries, in order: for when everything is done, or nothing will be.
     pub(super) fn take_all(&mut self) -> VecDeque<T> {
         self.parts.clear();
@@ -104,6 +114,10 @@ mod tests {
         backlog.push(4, 1);
         assert!(done(&mut backlog, u32::MAX - 1).is_empty());
         assert_eq!(backlog.pop_done(u32::MAX), Some(0));
+        assert_eq!(
+            (backlog.peek_done(1), backlog.peek_done(2)),
+            (Some(&2), None)
+        );
         assert_eq!(done(&mut backlog, u32::MAX), [1, 2]);
         assert_eq!(done(&mut backlog, 0), [3]);
         assert!(!backlog.is_empty());

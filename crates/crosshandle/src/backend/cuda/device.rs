@@ -5,6 +5,7 @@ use super::info;
 use super::memory::{self, CudaPhysical};
 use super::queue;
 use super::range::CudaRange;
+use super::stock::Stock;
 use super::times::Clock;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
@@ -79,6 +80,7 @@ pub(super) struct Gpu {
     lasting: Option<Arc<Gpu>>,
     clock: Clock,
     visitors: OnceLock<Vec<DeviceHandle>>,
+    stock: Stock,
 }
 
 impl Gpu {
@@ -91,6 +93,7 @@ impl Gpu {
             lasting: None,
             clock: Clock::default(),
             visitors: OnceLock::new(),
+            stock: Stock::default(),
         })
     }
 
@@ -102,6 +105,7 @@ impl Gpu {
             info: self.info.clone(),
             primary: OnceLock::from(context),
             lasting: Some(Arc::clone(self.lasting())),
+            stock: Stock::default(),
             clock: Clock::default(),
             visitors: OnceLock::new(),
         })
@@ -128,6 +132,11 @@ impl Gpu {
 
     pub(super) fn handle(&self) -> DeviceHandle {
         self.handle
+    }
+
+    /// Streams for its queues.
+    pub(super) fn stock(&self) -> &Stock {
+        &self.stock
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {

@@ -3,7 +3,7 @@
 use super::call::{Job, text_of};
 use super::work::Extra;
 use crate::backend::{Point, Work};
-use crate::counter::Ticket;
+use crate::counter::{RING, Ticket};
 use crate::error::Error;
 use crate::sharing::EventCore;
 use std::sync::Arc;
@@ -44,6 +44,16 @@ impl Entry {
     pub(super) fn settle(self) {
         if let (Some(event), Some(ticket)) = (self.signal, self.ticket) {
             event.settle(ticket.number);
+        }
+    }
+
+    /// Whether an earlier one need not be settled if this is.
+    pub(super) fn settles(&self, earlier: &Self) -> bool {
+        match (&self.signal, &earlier.signal, self.ticket, earlier.ticket) {
+            (Some(event), Some(other), Some(ticket), Some(before)) => {
+                Arc::ptr_eq(event, other) && ticket.number == before.number + RING
+            }
+            _ => false,
         }
     }
 

@@ -13,7 +13,7 @@ use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
 use crate::backend::{Point, Submission, Work};
-use crate::counter::Ticket;
+use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
@@ -42,6 +42,8 @@ pub(super) struct Lane {
     own: Option<Stream>,
     /// Others submit to it too.
     is_shared: bool,
+    /// Whether it goes back to the stock.
+    is_of_stock: bool,
     backlog: Backlog<Entry>,
     /// Calls of the driver that the backlog took, at most.
     calls: u32,
@@ -73,8 +75,10 @@ pub(super) struct Due {
 impl Lane {
     /// A lane on a stream of its own.
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        let stream = gpu.driver().create_stream()?;
-        Self::on(gpu, stream.handle(), Some(stream))
+        let stream = gpu.stock().take(gpu)?;
+        let mut lane = Self::on(gpu, stream.handle(), Some(stream))?;
+        lane.is_of_stock = true;
+        Ok(lane)
     }
 
     /// A lane on a stream that is kept by `own` or by whoever made it.
@@ -85,6 +89,7 @@ impl Lane {
             stream,
             own,
             is_shared: false,
+            is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
             mark: progress.read(),
@@ -172,6 +177,10 @@ impl Lane {
     /// there is, comes after it.
     #[inline]
     pub(super) fn turn(&self, event: &Arc<EventCore>, ticket: Option<Ticket>) -> Option<Wait> {
+        // Without looking at the event, which devices write to: that takes as long as all the rest.
+        if ticket.is_none() && self.turns.has(event, RING) {
+            return None;
+        }
         let previous = event.turn_after(ticket)?;
         let is_own = self.turns.contains(event, previous);
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
@@ -275,7 +284,11 @@ impl Lane {
         let written = self.progress.read();
         while let Some(entry) = self.backlog.pop_done(written) {
             self.calls -= entry.calls;
-            entry.settle();
+            // Only the latest signal of a word counts, and looking at an event takes long.
+            let next = self.backlog.peek_done(RING as usize - 1);
+            if !next.is_some_and(|next| next.settles(&entry)) {
+                entry.settle();
+            }
         }
         self.rest();
     }
@@ -358,6 +371,20 @@ impl Lane {
         };
         driver.record_event(join.handle(), self.stream)?;
         Ok(join.handle())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // One that nobody else knows and in which nothing is under way; a stream that is destroyed
+        // still runs what it has.
+        if self.is_of_stock
+            && self.may_hold()
+            && self.backlog.is_empty()
+            && let Some(stream) = self.own.take()
+        {
+            self.gpu.stock().put(stream);
+        }
     }
 }
 

@@ -94,11 +94,8 @@ impl Lanes {
         let mut held = Held::new(submission);
         if self.held.is_empty() {
             // Whether its signal takes a wait is only known with its number.
-            let signal = &held.submission.signal;
-            if signal
-                .as_ref()
-                .is_some_and(|event| event.turn_after(None).is_some())
-            {
+            let signal = held.submission.signal.as_ref();
+            if signal.is_some_and(|event| self.lanes[0].turn(event, None).is_some()) {
                 held.number(&self.gpu)?;
             }
             let mut place = self.place(&held);

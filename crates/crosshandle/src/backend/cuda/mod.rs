@@ -24,6 +24,7 @@ mod program;
 mod queue;
 mod range;
 mod staging;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod times;

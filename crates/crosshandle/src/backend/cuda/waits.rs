@@ -124,14 +124,12 @@ impl Waits {
     /// Takes note of waits that nobody has to admit.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
         // What is over goes, in the order in which streams wait.
-        while let Some(wait) = self.take_over() {
-            drop(wait);
+        let mut over = Vec::new();
+        let mut list = self.list();
+        while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
+            over.push(wait);
         }
-        self.list().extend(waits);
-    }
-
-    fn take_over(&self) -> Option<Wait> {
-        self.list().pop_front_if(|wait| wait.is_over())
+        list.extend(waits);
     }
 
     /// Nothing that the stream waits for will happen.
@@ -153,18 +151,25 @@ impl Waits {
     }
 
     fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
-        while let Some(wait) = self.take_over() {
-            drop(wait);
-        }
+        // Before the locks, so that it is dropped after them.
+        let mut over = Vec::new();
         let process = state();
         if process.releasing > 0 || process.is_pressed() {
             return false;
         }
-        if !self.is_blocked() && (process.blocked() >= most || is_overcrowded()) {
-            return false;
+        let mut list = self.list();
+        while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
+            over.push(wait);
+        }
+        if list.is_empty() {
+            drop(list);
+            if process.blocked() >= most || is_overcrowded() {
+                return false;
+            }
+            list = self.list();
         }
         // Under the lock, so that it is known before it is decided to release anything.
-        self.list().extend(waits);
+        list.extend(waits);
         true
     }
 }
@@ -277,6 +282,11 @@ pub(super) fn is_crowded() -> bool {
 /// Whether streams come behind others already.
 fn is_overcrowded() -> bool {
     BUSY.load(Ordering::SeqCst) > connections()
+}
+
+/// Whether no stream waits.
+pub(super) fn is_quiet() -> bool {
+    state().blocked() == 0
 }
 
 /// Drops something of so many bytes when no stream waits, which may be now.
