@@ -10,6 +10,7 @@
 
 mod bench;
 mod bindings;
+mod clients;
 mod debian;
 mod fuzz;
 mod gpu;

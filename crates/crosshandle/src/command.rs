@@ -8,6 +8,7 @@ use crate::memory::MemoryRange;
 use crate::rect::{Pitches, Region};
 use crate::sharing::EventCore;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a queue shall do, after which events, and which event that signals.
@@ -22,7 +23,7 @@ pub struct Command {
 }
 
 impl Command {
-    fn new(work: Work) -> Self {
+    pub(crate) fn new(work: Work) -> Self {
         Self {
             work,
             after_earlier: false,
@@ -178,6 +179,34 @@ impl Command {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
+    }
+
+    /// Calls a function with the driver's own queue when the command is handed to the driver: what
+    /// the function submits there is the command. As a rule that is while the command is submitted,
+    /// on the calling thread; later only if commands before it are kept back. It must not use the
+    /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
+    /// has no [native handle](crate::Queue::native_handle).
+    ///
+    /// [`Queue`]: crate::Queue
+    ///
+    /// # Safety
+    /// The function does with the driver's queue nothing but submit to it, and what it submits
+    /// stays valid until the command is done.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
+    pub unsafe fn native<F, E>(function: F) -> Self
+    where
+        F: Fn(usize) -> std::result::Result<(), E> + Send + 'static,
+        E: fmt::Display,
+    {
+        Self::new(Work::Native(Box::new(move |queue| {
+            let call = || function(queue).map_err(|error| error.to_string());
+            let message = match catch_unwind(AssertUnwindSafe(call)) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(message)) => message,
+                Err(_) => "a function that submits to a driver's queue panicked".into(),
+            };
+            Err(Error::CommandFailed(message.into()))
+        })))
     }
 
     /// Runs a kernel, in a queue of its context's device. The arguments' memory and the kernel's

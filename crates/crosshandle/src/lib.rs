@@ -110,9 +110,11 @@ mod rect;
 mod sharing;
 mod virtual_range;
 
-pub use backend::{Capabilities, DeviceInfo, KernelLimits, MemoryKind, QueueOrder};
+pub use backend::{
+    Capabilities, DeviceInfo, KernelLimits, MemoryKind, NativeHandle, Ownership, QueueOrder,
+};
 pub use command::Command;
-pub use context::{AllocationOptions, Context, ContextOptions, EventOptions};
+pub use context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
 pub use device::{BackendStatus, Device};
 pub use error::{Error, Result};
 pub use event::{Event, EventProfile, EventStatus};

@@ -30,6 +30,11 @@ pub struct DeviceInfo {
     pub total_memory: u64,
     /// Bytes that one allocation can have at most.
     pub max_allocation: u64,
+    /// The highest rate at which its memory ticks, in MHz, and how many bits it moves with each
+    /// half of a tick; 0 if they are not known.
+    pub memory_clock_rate: u32,
+    /// See [`memory_clock_rate`](Self::memory_clock_rate).
+    pub memory_bus_width: u32,
     /// Bytes of its largest cache; 0 if none is known.
     pub cache_size: u64,
     /// Bytes of a line of that cache; 0 if none is known.

@@ -20,14 +20,22 @@
 //! in shared host memory. It completes each ticket that it took exactly once, also when the
 //! command fails.
 //!
+//! # The driver's own objects
+//! Where a program may use the driver besides, a backend shows its objects and takes the program's:
+//! see `native`. What was adopted is the program's, and so is what it does with what it was shown;
+//! it synchronises the two as the driver wants it.
+//!
 //! # Absence
 //! A driver that isn't there is no error: its backend lists no devices.
 
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+mod native;
 
 pub use info::{Capabilities, DeviceInfo, KernelLimits};
+pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
+pub use native::{NativeHandle, Ownership};
 
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
@@ -65,8 +73,16 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Bytes of its memory that are free at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
+    /// Whether contexts on it can map memory of a device: its own, or one near enough.
+    fn reaches(&self, device: DeviceUuid) -> bool;
+
     /// A new context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        None
+    }
 }
 
 /// What allocates, maps and queues on one device.
@@ -105,6 +121,11 @@ pub(crate) trait BackendContext: Send + Sync {
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeContext> {
+        None
+    }
 
     /// What loads programs, if the device runs any. It does if its information has limits for
     /// kernels.
@@ -218,6 +239,11 @@ pub(crate) trait BackendQueue: Send + Sync {
 
     /// Whether nothing is left to do.
     fn is_idle(&self) -> bool;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        None
+    }
 }
 
 /// A command with what it waits for and signals.
@@ -275,6 +301,9 @@ pub(crate) enum Work {
     },
     /// Calls the host.
     Call(HostFunction),
+    /// Calls a function during the submission, with the driver's queue: what that queues there is
+    /// the command. Only for queues that have one.
+    Native(NativeFunction),
     /// Runs a kernel. There is at least one block, with at least one thread.
     Launch(Box<Launch>),
 }
@@ -290,6 +319,9 @@ pub(crate) struct Launch {
 /// A function of the host, run in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+/// A function that submits to the driver's queue. It is called once, by who submits the command.
+pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
 /// An address that a command uses, and what keeps it valid until the command is done (nothing, if
 /// the caller promised to).

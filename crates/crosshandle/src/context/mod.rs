@@ -2,10 +2,12 @@
 
 mod core;
 mod import;
+mod native;
 mod options;
 
 pub(crate) use core::{ContextCore, Pool, Pools, pool_of, record_of, trim};
 pub(crate) use import::Imported;
+pub use native::NativeEvent;
 pub use options::{AllocationOptions, ContextOptions, EventOptions};
 
 use crate::backend::QueueOrder;
@@ -68,10 +70,14 @@ impl Context {
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
     pub fn with_options(device: &Device, options: ContextOptions) -> Result<Self> {
-        let core = Arc::new(ContextCore::new(device.clone(), options)?);
-        Ok(Self {
-            handle: Arc::new(Lifetime(core)),
-        })
+        let core = ContextCore::new(device.clone(), options, |device| device.create_context())?;
+        Ok(Self::of(core))
+    }
+
+    fn of(core: ContextCore) -> Self {
+        Self {
+            handle: Arc::new(Lifetime(Arc::new(core))),
+        }
     }
 
     fn core(&self) -> &Arc<ContextCore> {
@@ -245,10 +251,9 @@ impl Context {
     /// # Errors
     /// If the driver or the operating system refuses.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
-        Ok(Queue::new(
-            self.core().backend().create_queue(order)?,
-            order,
-        ))
+        let backend = self.device().info().backend;
+        let queue = self.core().backend().create_queue(order)?;
+        Ok(Queue::new(queue, order, backend))
     }
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).

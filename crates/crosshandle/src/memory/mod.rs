@@ -1,5 +1,6 @@
 //! Memory: allocated here, or opened from a handle.
 
+mod adopted;
 mod allocation;
 mod opened;
 mod pool;
@@ -14,6 +15,7 @@ use crate::handle::MemoryHandle;
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::{SharedBytes, TypedSlice, check_range};
+use adopted::Adopted;
 use allocation::Owned;
 use opened::Opened;
 use std::any::Any;
@@ -36,6 +38,7 @@ pub struct Memory {
 enum Source {
     Owned(Owned),
     Opened(Arc<Opened>),
+    Adopted(Arc<Adopted>),
 }
 
 impl Memory {
@@ -56,11 +59,26 @@ impl Memory {
         })
     }
 
+    /// Memory that the program allocated elsewhere: `len` bytes that start `offset` bytes into a
+    /// segment.
+    pub(crate) fn adopted(
+        core: &Arc<ContextCore>,
+        segment: Arc<dyn Segment>,
+        offset: usize,
+        len: usize,
+    ) -> Self {
+        let adopted = Adopted::new(core, segment, offset, len);
+        Self {
+            source: Source::Adopted(Arc::new(adopted)),
+        }
+    }
+
     #[inline]
     fn start(&self) -> Address {
         match &self.source {
             Source::Owned(owned) => owned.start(),
             Source::Opened(opened) => opened.start(),
+            Source::Adopted(adopted) => adopted.start(),
         }
     }
 
@@ -76,6 +94,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => owned.len(),
             Source::Opened(opened) => opened.len(),
+            Source::Adopted(adopted) => adopted.len(),
         }
     }
 
@@ -87,7 +106,7 @@ impl Memory {
     /// What may be done with it.
     pub fn access(&self) -> Access {
         match &self.source {
-            Source::Owned(_) => Access::ReadWrite,
+            Source::Owned(_) | Source::Adopted(_) => Access::ReadWrite,
             Source::Opened(opened) => opened.access(),
         }
     }
@@ -96,6 +115,7 @@ impl Memory {
     pub fn kind(&self) -> Option<MemoryKind> {
         match &self.source {
             Source::Owned(owned) => Some(owned.kind()),
+            Source::Adopted(_) => Some(MemoryKind::Device),
             Source::Opened(_) => None,
         }
     }
@@ -107,7 +127,7 @@ impl Memory {
     /// handle on instead); limits of the system.
     #[inline]
     pub fn handle(&self) -> Result<MemoryHandle> {
-        self.allocation()?.handle(0, Access::ReadWrite)
+        self.handle_to(0, Access::ReadWrite)
     }
 
     /// A handle to what starts at `offset`, up to the end. Opening it gives that address.
@@ -115,7 +135,7 @@ impl Memory {
     /// # Errors
     /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
     pub fn handle_at(&self, offset: usize) -> Result<MemoryHandle> {
-        self.allocation()?.handle(offset, Access::ReadWrite)
+        self.handle_to(offset, Access::ReadWrite)
     }
 
     /// A handle with which it can be opened for reading only.
@@ -126,12 +146,14 @@ impl Memory {
     /// # Errors
     /// As [`handle`](Self::handle).
     pub fn handle_read_only(&self) -> Result<MemoryHandle> {
-        self.allocation()?.handle(0, Access::ReadOnly)
+        self.handle_to(0, Access::ReadOnly)
     }
 
-    fn allocation(&self) -> Result<&Arc<Allocation>> {
+    #[inline]
+    fn handle_to(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         match &self.source {
-            Source::Owned(owned) => Ok(owned.allocation()),
+            Source::Owned(owned) => owned.allocation().handle(offset, access),
+            Source::Adopted(adopted) => adopted.handle(offset, access),
             Source::Opened(_) => Err(Error::invalid(
                 "this memory was opened from a handle; pass that handle on instead of a new one",
             )),
@@ -157,6 +179,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => owned.segment(),
             Source::Opened(opened) => opened.segment(),
+            Source::Adopted(adopted) => adopted.segment(),
         }
     }
 
@@ -201,6 +224,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
             Source::Opened(opened) => Arc::strong_count(opened) > 1,
+            Source::Adopted(adopted) => Arc::strong_count(adopted) > 1,
         }
     }
 
@@ -226,6 +250,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => Arc::clone(owned.allocation()) as _,
             Source::Opened(opened) => Arc::clone(opened) as _,
+            Source::Adopted(adopted) => Arc::clone(adopted) as _,
         }
     }
 }

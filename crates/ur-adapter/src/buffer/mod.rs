@@ -18,7 +18,7 @@ use mapping::Mappings;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use storage::Storage;
+use storage::{Held, Storage};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
     UR_MEM_FLAG_READ_WRITE, UR_MEM_FLAG_USE_HOST_POINTER, UR_MEM_FLAG_WRITE_ONLY,
@@ -40,7 +40,7 @@ const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 /// A buffer, or a part of one.
 pub(crate) struct Buffer {
     context: Ref<Context>,
-    storage: Arc<Storage>,
+    storage: Held,
     /// Where in the storage it starts, and how many bytes it has.
     offset: usize,
     len: usize,
@@ -60,7 +60,7 @@ impl Buffer {
             context,
             offset: 0,
             len: storage.len(),
-            storage,
+            storage: Held(storage),
             kernel_access,
             is_part: false,
             mappings: Mappings::default(),

@@ -42,6 +42,11 @@ impl Device {
         device
     }
 
+    /// Whether there is a driver, with objects that programs may use too.
+    pub(crate) fn has_driver(&self) -> bool {
+        self.inner.native_handle().is_some()
+    }
+
     /// The library's device.
     pub(crate) fn inner(&self) -> &crosshandle::Device {
         &self.inner
@@ -202,7 +207,13 @@ unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
     })
 }
 
-/// A device's native handle is its handle: the library has no driver's handle to show.
+/// The driver's device; without a driver, the device's handle.
+fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
+    let own = device.handle() as ur_native_handle_t;
+    let native = device.inner.native_handle();
+    native.map_or(own, |native| native.value())
+}
+
 unsafe extern "C" fn get_native_handle(
     handle: ur_device_handle_t,
     native: *mut ur_native_handle_t,
@@ -210,8 +221,8 @@ unsafe extern "C" fn get_native_handle(
     enter(|| {
         // SAFETY: the caller passes a device's handle and a valid pointer.
         unsafe {
-            Shared::<Device>::from_handle(handle)?;
-            put(native, handle as ur_native_handle_t)
+            let device = Shared::<Device>::from_handle(handle)?;
+            put(native, native_of(device))
         }
     })
 }
@@ -228,8 +239,8 @@ unsafe extern "C" fn create_with_native_handle(
         let device = platform()
             .devices()
             .iter()
+            .find(|device| native_of(device) == native)
             .map(|device| device.handle())
-            .find(|device| *device as ur_native_handle_t == native)
             .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
         // SAFETY: the caller passes a valid pointer.
         unsafe { put(created, device) }

@@ -10,7 +10,7 @@ mod usm;
 mod usm_2d;
 mod variable;
 
-pub(crate) use host::is_inside_a_queue;
+pub(crate) use host::wait_while;
 pub(crate) use submission::Submission;
 
 use crate::buffer::NoImages;

@@ -36,27 +36,30 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
     let units =
         driver.device_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let total_memory = driver.device_memory(device)?;
+    let pci_address = format!(
+        "{:04x}:{:02x}:{:02x}.0",
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID),
+    );
     Ok(DeviceInfo {
         name: driver.device_name(device)?,
         vendor: "NVIDIA".into(),
         vendor_id: Some(NVIDIA),
-        device_id: None,
-        pci_address: Some(format!(
-            "{:04x}:{:02x}:{:02x}.0",
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID),
-        )),
+        device_id: pci_device(&pci_address),
+        pci_address: Some(pci_address),
         driver_version: driver_version(driver),
         backend: BackendKind::Cuda,
         index,
         uuid: driver.device_uuid(device)?,
         total_memory,
         max_allocation: total_memory,
+        // The driver says it in kHz.
+        memory_clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000,
+        memory_bus_width: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
         cache_size: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).into(),
         cache_line: CACHE_LINE,
         compute_units: units.try_into().unwrap_or(0),
-        // The driver says it in kHz.
         clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000,
         vector_width: 0,
         granularity,
@@ -83,6 +86,12 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             timer_resolution: TIMER_RESOLUTION,
         },
     })
+}
+
+/// The number that the maker gave a device on the PCI bus, where the system shows it.
+fn pci_device(address: &str) -> Option<u32> {
+    let text = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/device")).ok()?;
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
 fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {

@@ -40,6 +40,8 @@ pub(super) struct Lane {
     stream: StreamHandle,
     /// Unless the stream is somebody else's.
     own: Option<Stream>,
+    /// Others submit to it too.
+    is_shared: bool,
     /// Whether it goes back to the stock.
     is_of_stock: bool,
     backlog: Backlog<Entry>,
@@ -80,12 +82,13 @@ impl Lane {
     }
 
     /// A lane on a stream that is kept by `own` or by whoever made it.
-    fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
+    pub(super) fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
         let progress = Word::new(gpu)?;
         Ok(Self {
             gpu: Arc::clone(gpu),
             stream,
             own,
+            is_shared: false,
             is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
@@ -105,10 +108,28 @@ impl Lane {
         self.stream
     }
 
+    /// The stream, to which others will submit too.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        self.stream
+    }
+
+    /// Refuses to let a stream signal each time that somebody replays what he is recording.
+    pub(super) fn check_recording(&self) -> Result<()> {
+        if self.is_shared && self.gpu.driver().is_recording(self.stream)? {
+            return Err(Error::Unsupported(
+                "this stream is being captured: what events and memory of other processes mean \
+                 cannot be replayed"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
     /// Whether commands may be kept back from it: from a stream of somebody else's not, who
     /// relies on their order among his own.
     pub(super) fn may_hold(&self) -> bool {
-        self.own.is_some()
+        self.own.is_some() && !self.is_shared
     }
 
     /// Whether nothing is under way, as far as is known without asking the driver.
@@ -284,18 +305,23 @@ impl Lane {
     /// everything up to now. Costs next to nothing.
     pub(super) fn is_done(&mut self) -> bool {
         self.prune();
+        if self.check_recording().is_err() {
+            return false;
+        }
         if self.backlog.is_open()
             && let Err(error) = self.end_part()
         {
             tracing::debug!(%error, "a stream's end is not marked");
         }
+        let driver = self.gpu.driver();
         self.backlog.is_empty()
+            && (!self.is_shared || matches!(driver.is_stream_done(self.stream), Ok(true)))
     }
 
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() {
+        if self.backlog.is_empty() && !self.is_shared {
             return Ok(true);
         }
         match self.gpu.driver().is_stream_done(self.stream) {

@@ -7,7 +7,7 @@
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
-use super::driver::EventHandle;
+use super::driver::{EventHandle, StreamHandle};
 use super::entry::Entry;
 use super::held::Held;
 use super::lane::{Due, Lane, profile_of};
@@ -35,6 +35,8 @@ pub(super) struct Lanes {
     barrier: Option<(EventHandle, Vec<Wait>)>,
     /// Commands that no stream has yet.
     held: VecDeque<Held>,
+    /// Others submit to the first stream too, and rely on the order of the calls.
+    is_shared: bool,
 }
 
 /// Where a command goes.
@@ -59,12 +61,25 @@ impl Lanes {
             barriers: 0,
             barrier: None,
             held: VecDeque::new(),
+            is_shared: false,
         }
+    }
+
+    /// The stream with the barriers, to which others will submit too. From now on nothing is kept
+    /// back, so that their commands come after what was submitted before them.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        let stream = self.lanes[0].share();
+        self.feed();
+        stream
     }
 
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
     #[inline]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
+        if self.is_shared {
+            self.lanes[0].check_recording()?;
+        }
         self.feed();
         if let Some(event) = self.bare_signal(&submission) {
             let lane = &mut self.lanes[0];
@@ -216,7 +231,9 @@ impl Lanes {
             .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
         let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
         let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
-        if !chosen.may_hold() {
+        // Who submits by himself needs it done when the call returns.
+        let is_native = matches!(submission.work, Work::Native(_));
+        if self.is_shared || is_native || !chosen.may_hold() {
             chosen.waits().add(waits());
             return Ok(Some(Place { lane, due }));
         }

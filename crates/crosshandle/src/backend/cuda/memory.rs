@@ -3,6 +3,7 @@
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Allocation, DeviceAddress};
+use super::foreign::Card;
 use super::pinned::PinnedSegment;
 use super::waits;
 use crate::backend::host::HostSegment;
@@ -24,7 +25,11 @@ pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc
     match kind {
         MemoryKind::Device => {
             let memory = CudaPhysical::create(gpu, len)?;
-            Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
+            let segment = CudaSegment::map(memory, Access::ReadWrite)?;
+            segment
+                .reservation
+                .open_to_visitors(0, len, Access::ReadWrite);
+            Ok(Arc::new(segment))
         }
         MemoryKind::Host | MemoryKind::Shared => {
             let memory = HostSegment::create(len)?;
@@ -46,6 +51,9 @@ pub(super) fn import(
 ) -> Result<Arc<dyn Segment>> {
     let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
     if kind == FileKind::Regular {
+        if let Some(card) = Card::read(file)? {
+            return card.open(gpu, len);
+        }
         let memory = HostSegment::import(file, len, access)?;
         return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
     }
@@ -110,6 +118,17 @@ impl CudaPhysical {
             descriptor: Mutex::default(),
             is_imported: true,
         })
+    }
+
+    /// Memory of the program's, of which `len` bytes are mapped.
+    pub(super) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            allocation,
+            len,
+            descriptor: Mutex::default(),
+            is_imported: false,
+        }
     }
 
     pub(super) fn allocation(&self) -> &Allocation {
@@ -213,6 +232,27 @@ impl Reservation {
                 tracing::warn!(%error, "could not unmap what cannot be accessed");
             }
             set
+        }
+    }
+}
+
+impl Reservation {
+    /// Lets other devices of this process access what is mapped, as far as they can.
+    pub(super) fn open_to_visitors(&self, offset: usize, len: usize, access: Access) {
+        let gpu = &self.gpu;
+        if gpu.visitors().is_empty() {
+            return;
+        }
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        for visitor in gpu.visitors() {
+            let start = self.address(offset);
+            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            let set = unsafe { gpu.driver().set_access(start, len, *visitor, access) };
+            if let Err(error) = set {
+                tracing::debug!(%error, "another device can't access this memory");
+            }
         }
     }
 }

@@ -3,9 +3,10 @@
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
+use super::driver::{Stream, StreamHandle};
 use super::lane::Lane;
 use super::lanes::{Lanes, Left};
-use crate::backend::{BackendQueue, QueueOrder, Submission};
+use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +24,35 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A new queue on a device.
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-    if !gpu.info().capabilities.event_sharing {
-        return Err(Error::Unsupported(format!(
-            "{} has no stream memory operations, which queues need for events",
-            gpu.info().name
-        )));
-    }
+    check(gpu)?;
     let _current = gpu.enter()?;
     let inner = Inner::new(gpu, order, Lane::new(gpu)?);
     inner.worker.serve(&inner);
     Ok(Box::new(CudaQueue(inner)))
+}
+
+/// A queue on a stream of somebody else's, which is destroyed only if it was given to us.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    given: Option<Stream>,
+) -> Result<Box<dyn BackendQueue>> {
+    check(gpu)?;
+    let _current = gpu.enter()?;
+    let inner = Inner::new(gpu, QueueOrder::InOrder, Lane::on(gpu, stream, given)?);
+    inner.worker.serve(&inner);
+    inner.state().lanes.share();
+    Ok(Box::new(CudaQueue(inner)))
+}
+
+fn check(gpu: &Gpu) -> Result<()> {
+    if gpu.info().capabilities.event_sharing {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{} has no stream memory operations, which queues need for events",
+        gpu.info().name
+    )))
 }
 
 struct CudaQueue(Arc<Inner>);
@@ -246,6 +266,22 @@ impl BackendQueue for CudaQueue {
         drop(left);
         is_done
     }
+
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        Some(self)
+    }
+}
+
+impl NativeQueue for CudaQueue {
+    fn share(&self) -> usize {
+        let inner = &self.0;
+        let mut state = inner.state();
+        // Where the device's context can't be current nothing runs any more.
+        let _current = inner.gpu.enter();
+        let stream = state.lanes.share();
+        inner.show(&state);
+        stream.0 as usize
+    }
 }
 
 impl Drop for CudaQueue {
@@ -253,7 +289,10 @@ impl Drop for CudaQueue {
         if process::is_forked() {
             // Its locks may be held by threads that are not in the child.
             std::mem::forget(Arc::clone(&self.0));
+            return;
         }
-        // Otherwise the caretaker keeps it until it has nothing to do.
+        // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
+        // many, and lets go of a context of the program's too late. Otherwise it keeps it.
+        self.0.tend();
     }
 }

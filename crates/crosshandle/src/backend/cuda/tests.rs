@@ -14,6 +14,9 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
 
+mod foreign;
+mod native;
+
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")
 }

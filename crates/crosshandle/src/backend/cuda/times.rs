@@ -21,19 +21,16 @@ struct Base {
     host: u64,
 }
 
-/// The latest one of each device, by its index.
-static BASES: Mutex<Vec<Option<Arc<Base>>>> = Mutex::new(Vec::new());
+/// The latest one of a device, in one context.
+#[derive(Default)]
+pub(super) struct Clock(Mutex<Option<Arc<Base>>>);
 
 /// The device's context is current.
 fn base(gpu: &Gpu) -> Result<Arc<Base>> {
-    let mut bases = BASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = gpu.info().index;
-    if bases.len() <= index {
-        bases.resize_with(index + 1, || None);
-    }
+    let mut latest = gpu.clock().0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = process::monotonic_nanoseconds();
     // Where streams may come behind others that wait, an old one is better than none.
-    if let Some(base) = &bases[index]
+    if let Some(base) = &*latest
         && (now.saturating_sub(base.host) < LIFETIME || waits::is_crowded())
     {
         return Ok(Arc::clone(base));
@@ -55,7 +52,7 @@ fn base(gpu: &Gpu) -> Result<Arc<Base>> {
     gpu.stock().put(stream);
     let (_, base) = best.expect("one of several");
     let base = Arc::new(base);
-    bases[index] = Some(Arc::clone(&base));
+    *latest = Some(Arc::clone(&base));
     Ok(base)
 }
 

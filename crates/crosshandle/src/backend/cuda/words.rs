@@ -21,8 +21,10 @@ impl Pinner for Arc<Gpu> {
 
     unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin> {
         let mapping = Arc::clone(mapping);
+        // One registration serves all contexts, whichever of them go.
+        let gpu = self.lasting();
         // SAFETY: the caller promises that these are pages of the mapping.
-        let registered = unsafe { Registered::new(self, start, len, Access::ReadWrite, mapping)? };
+        let registered = unsafe { Registered::new(gpu, start, len, Access::ReadWrite, mapping)? };
         Ok(Box::new(Pinned(Some(registered), len)))
     }
 }
@@ -55,7 +57,7 @@ impl Word {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if free.is_empty() {
-            let page = memory::create(gpu, MemoryKind::Host, PAGE)?;
+            let page = memory::create(gpu.lasting(), MemoryKind::Host, PAGE)?;
             let start = page.start();
             // For as long as the process lives.
             std::mem::forget(page);

@@ -36,7 +36,7 @@ pub(super) fn calls(work: &Work) -> u32 {
     match work {
         Work::Nothing => 0,
         Work::Copy { .. } => 2,
-        Work::CopyRect { .. } | Work::Call(_) | Work::Launch(_) => 1,
+        Work::CopyRect { .. } | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
         Work::Fill { pattern, .. } => words(pattern) + DOUBLINGS,
         Work::Fill2d { pattern, .. } => words(pattern) + 2 * DOUBLINGS,
     }
@@ -84,6 +84,7 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Nothing | Work::Call(_) => Ok(()),
+            Work::Native(function) => function(stream.0 as usize),
             Work::Launch(launch) => kernel::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)

@@ -46,6 +46,8 @@ fn describe() -> DeviceInfo {
         uuid: uuid(),
         total_memory,
         max_allocation: total_memory,
+        memory_clock_rate: 0,
+        memory_bus_width: 0,
         cache_size,
         cache_line,
         compute_units: cpus as u32,

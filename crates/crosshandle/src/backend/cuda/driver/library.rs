@@ -3,9 +3,9 @@
 use super::Code;
 use cudarc::driver::sys;
 use cudarc::driver::sys::{
-    CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUlaunchConfig,
-    CUlinkState, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmodule,
-    CUstream, CUstreamBatchMemOpParams, CUuuid,
+    CUDA_MEMCPY3D, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle,
+    CUlaunchConfig, CUlinkState, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUstreamBatchMemOpParams, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -115,6 +115,7 @@ library! {
     primary_ctx_retain = cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     ctx_get_current = cuCtxGetCurrent(*mut CUcontext);
     ctx_set_current = cuCtxSetCurrent(CUcontext);
+    ctx_get_device = cuCtxGetDevice(*mut CUdevice);
 
     mem_get_info = cuMemGetInfo_v2(*mut usize, *mut usize);
     mem_get_allocation_granularity =
@@ -140,16 +141,23 @@ library! {
     mem_map = cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
     mem_unmap = cuMemUnmap(CUdeviceptr, usize);
     mem_set_access = cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    pointer_get_attribute = cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
+    mem_get_address_range = cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+    mem_retain = cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+    ipc_get_mem_handle = cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+    ipc_open_mem_handle = cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    ipc_close_mem_handle = cuIpcCloseMemHandle(CUdeviceptr);
     mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     mem_host_unregister = cuMemHostUnregister(*mut c_void);
     mem_host_get_device_pointer =
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
 
-    pointer_get_attribute = cuPointerGetAttribute(*mut c_void, c_uint, CUdeviceptr);
 
     stream_create = cuStreamCreate(*mut CUstream, c_uint);
     stream_destroy = cuStreamDestroy_v2(CUstream);
     stream_query = cuStreamQuery(CUstream);
+    stream_get_ctx = cuStreamGetCtx(CUstream, *mut CUcontext);
+    stream_is_capturing = cuStreamIsCapturing(CUstream, *mut c_uint);
     thread_exchange_capture_mode = cuThreadExchangeStreamCaptureMode(*mut c_uint);
     stream_wait_event = cuStreamWaitEvent(CUstream, CUevent, c_uint);
     stream_wait_value_32 = cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);

@@ -24,8 +24,8 @@ const DESCRIPTOR: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_F
 /// Physical memory, counted by the driver: this handle, every mapping and every descriptor, in any
 /// process, keeps it.
 pub(in super::super) struct Allocation {
-    driver: &'static Driver,
-    handle: CUmemGenericAllocationHandle,
+    pub(super) driver: &'static Driver,
+    pub(super) handle: CUmemGenericAllocationHandle,
 }
 
 impl Drop for Allocation {

@@ -31,6 +31,11 @@ pub(in super::super) struct Stream {
 }
 
 impl Stream {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
+        Self { driver, handle }
+    }
+
     pub(in super::super) fn handle(&self) -> StreamHandle {
         self.handle
     }
@@ -57,7 +62,7 @@ const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
 /// A point in a stream, as the driver knows them. Only a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct EventHandle(CUevent);
+pub(in super::super) struct EventHandle(pub(in super::super) CUevent);
 
 // SAFETY: the driver lets any thread use an event; here it is only a value.
 unsafe impl Send for EventHandle {}
@@ -71,6 +76,11 @@ pub(in super::super) struct CudaEvent {
 }
 
 impl CudaEvent {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
+        Self { driver, handle }
+    }
+
     pub(in super::super) fn handle(&self) -> EventHandle {
         self.handle
     }

@@ -185,7 +185,7 @@ static void *open_and_close(void *data) {
   struct fixture *f = data;
   void *opened;
   for (int i = 0; i < 2000; i++) {
-    if (open_bytes(f, f->handle, &opened) || *(volatile uint32_t *)opened == 0 ||
+    if (open_bytes(f, f->handle, &opened) || !has_pattern(&f->ur, opened, 4, 1, 0) ||
         close_pointer(f, opened))
       return f;
   }

@@ -66,6 +66,12 @@ static inline bool supports(struct runtime *ur, ur_device_info_t what) {
   return answer;
 }
 
+static inline ur_device_type_t device_type_of(struct runtime *ur) {
+  ur_device_type_t type;
+  UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_TYPE, sizeof type, &type, NULL));
+  return type;
+}
+
 static inline void *allocate(struct runtime *ur, size_t size) {
   void *memory = NULL;
   UR(urUSMDeviceAlloc(ur->context, ur->device, NULL, NULL, size, &memory));

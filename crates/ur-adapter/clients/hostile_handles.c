@@ -95,6 +95,11 @@ static struct bytes forged(struct bytes handle, size_t at, uint64_t value, size_
   return handle;
 }
 
+/* The same handle with bits flipped in one of its bytes. */
+static struct bytes with_other(struct bytes handle, size_t at, unsigned char bits) {
+  return forged(handle, at, handle.data[at] ^ bits, 1);
+}
+
 static uint64_t number_in(struct bytes handle, size_t at) {
   uint64_t number;
   memcpy(&number, handle.data + at, sizeof number);
@@ -161,15 +166,15 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
   if (as->open == as_event) {
     /* An event is the host's, whatever device and backend it was made for. */
-    WORKS(as->open(ur, forged(good, 6, 2, 1)));
+    WORKS(as->open(ur, with_other(good, 6, 3)));
     WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 1, 4)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1, 8)));
     return;
   }
-  FAILS(INVALID_VALUE, as->open(ur, forged(good, 6, 2, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, with_other(good, 6, 3)));
   FAILS(INVALID_DEVICE, as->open(ur, forged(good, 48, ~0ull, 8)));
-  FAILS(INVALID_DEVICE, as->open(ur, forged(good, 63, 1, 1)));
+  FAILS(INVALID_DEVICE, as->open(ur, with_other(good, 63, 0x80)));
   /* Offset, length, length of the segment. */
   uint64_t whole = number_in(good, 88);
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, whole, 8)));
