@@ -37,7 +37,7 @@ const RUNTIME: [&str; 6] = [
     "libsvml.so",
 ];
 /// Versions of Python that such a machine may have: dpctl is packed for each.
-const PYTHONS: [&str; 4] = ["3.10", "3.11", "3.12", "3.13"];
+const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -109,13 +109,17 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         .arg(directory.join("runtime.tar.xz"))
         .args(RUNTIME.map(|library| environment.library_dir().join(library)));
     Step::new(workspace, "the stock runtime, compressed", archive).run()?;
+    let required = workspace.target.join("dpctl-requirement.txt");
+    fs::write(&required, requirement("dpctl")?)
+        .map_err(|error| cannot("write", &required, &error))?;
     for python in PYTHONS {
         let mut download = environment.pip();
         download
             .args(["download", "--no-deps", "--only-binary", ":all:"])
             .args(["--python-version", python, "--dest"])
             .arg(directory)
-            .arg(requirement("dpctl")?);
+            .args(["--require-hashes", "--requirement"])
+            .arg(&required);
         Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
     }
     let script = workspace.root.join(clients::SOURCES).join("arrays.py");

@@ -18,14 +18,26 @@ use crate::workspace::Workspace;
 /// What is installed, to the last package and byte.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// A package with its version, as it is required.
-pub(crate) fn requirement(package: &str) -> Result<&'static str> {
+/// A package with its version and hashes, as it is required.
+pub(crate) fn requirement(package: &str) -> Result<String> {
     let is_it = |line: &&str| {
         line.split_once("==")
             .is_some_and(|(name, _)| name == package)
     };
-    let found = REQUIREMENTS.lines().find(is_it);
-    found.ok_or_else(|| format!("{package} is not among the requirements"))
+    let mut lines = REQUIREMENTS.lines().skip_while(|line| !is_it(line));
+    let mut found = String::new();
+    // A line goes on after a backslash.
+    for line in &mut lines {
+        found.push_str(line);
+        found.push('\n');
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    if found.is_empty() {
+        return Err(format!("{package} is not among the requirements"));
+    }
+    Ok(found)
 }
 
 /// The oldest interpreter that every package supports.
