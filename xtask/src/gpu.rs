@@ -38,6 +38,8 @@ const RUNTIME: [&str; 6] = [
 ];
 /// Versions of Python that such a machine may have: dpctl is packed for each.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
+/// The program that one of the clients runs on GPUs.
+const KERNELS: &str = "crates/crosshandle/src/backend/cuda/kernels.ptx";
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -123,7 +125,9 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
     }
     let script = workspace.root.join(clients::SOURCES).join("arrays.py");
-    copy(&script, &programs.join("arrays.py"))
+    copy(&script, &programs.join("arrays.py"))?;
+    let kernels = workspace.root.join(KERNELS);
+    copy(&kernels, &programs.join("kernels.ptx"))
 }
 
 /// The library's unit tests, some of which only a GPU can run.

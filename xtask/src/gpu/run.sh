@@ -100,7 +100,7 @@ on_adapter() {
     shift
     run "$title" env "LD_LIBRARY_PATH=$out/runtime${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
         "UR_ADAPTERS_FORCE_LOAD=$here/libur_adapter_crosshandle_cuda.so" \
-        "CROSSHANDLE_SOCKET_DIR=$sockets" "$@"
+        "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" "$@"
 }
 
 # A file's bytes on a GPU, read by another process.
