@@ -7,6 +7,7 @@ use crate::kernel::{Kernel, KernelArguments, LaunchShape};
 use crate::memory::MemoryRange;
 use crate::rect::{Pitches, Region};
 use crate::sharing::EventCore;
+use smallvec::SmallVec;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub struct Command {
     pub(crate) after_earlier: bool,
     pub(crate) before_later: bool,
     /// Events, and which of their signals; `None` for the latest at the time of submission.
-    pub(crate) waits: Vec<(Arc<EventCore>, Option<u64>)>,
+    pub(crate) waits: SmallVec<[(Arc<EventCore>, Option<u64>); 2]>,
     pub(crate) signal: Option<Arc<EventCore>>,
 }
 
@@ -28,7 +29,7 @@ impl Command {
             work,
             after_earlier: false,
             before_later: false,
-            waits: Vec::new(),
+            waits: SmallVec::new(),
             signal: None,
         }
     }

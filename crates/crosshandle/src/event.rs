@@ -276,10 +276,10 @@ impl Event {
     }
 
     /// The signal that a command shall wait for: `value`, or the latest one unless all is complete.
-    pub(crate) fn point(core: &Arc<EventCore>, value: Option<u64>) -> Option<Point> {
+    pub(crate) fn point(core: Arc<EventCore>, value: Option<u64>) -> Option<Point> {
         let number = value.or_else(|| core.unfinished())?;
         Some(Point {
-            event: Arc::clone(core),
+            event: core,
             number,
             is_abandoned: false,
         })

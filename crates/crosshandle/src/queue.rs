@@ -1,6 +1,6 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, NativeHandle, Points, QueueOrder, Submission, Work};
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -48,10 +48,9 @@ impl Queue {
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
     pub fn submit(&self, command: Command) -> Result<()> {
-        let waits: Vec<Point> = command
-            .waits
-            .iter()
-            .filter_map(|(event, value)| Event::point(event, *value))
+        let waits = command.waits.into_iter();
+        let waits: Points = waits
+            .filter_map(|(event, value)| Event::point(event, value))
             .collect();
         if matches!(command.work, Work::Native(_)) && self.inner.native().is_none() {
             return Err(Error::Unsupported(

@@ -16,6 +16,7 @@ use crate::backend::{Point, Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -66,10 +67,22 @@ pub(super) struct Lane {
 
 /// What of a submission is left to wait for.
 pub(super) struct Due {
-    /// Signals that the stream has to wait for.
-    pub(super) waits: Vec<Wait>,
+    /// Which of its waits the stream has to wait for.
+    waits: SmallVec<[u32; 4]>,
     /// What failed already.
     pub(super) failed: Option<Error>,
+}
+
+impl Due {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    /// Those waits, out of all of the submission.
+    #[inline]
+    pub(super) fn of<'a>(&self, all: &'a [Point]) -> impl Iterator<Item = &'a Point> {
+        self.waits.iter().map(|index| &all[*index as usize])
+    }
 }
 
 impl Lane {
@@ -165,10 +178,11 @@ impl Lane {
             calls: calls_of(&held.submission, &due),
             ..Entry::default()
         };
-        let submitted = self.enqueue(&mut held, due, &mut entry, worker);
+        let submitted = self.enqueue(&mut held, &due, &mut entry, worker);
         if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
             self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
+        entry.signal = held.submission.signal;
         entry._waits = held.submission.waits;
         self.keep(entry, submitted)
     }
@@ -195,17 +209,18 @@ impl Lane {
 
     /// Submits a bare signal: the most frequent command, without detours.
     #[inline]
-    pub(super) fn submit_signal(&mut self, event: &Arc<EventCore>) -> Result<()> {
+    pub(super) fn submit_signal(&mut self, event: Arc<EventCore>) -> Result<()> {
         self.is_joined = false;
         let mut entry = Entry {
             calls: AROUND,
             ..Entry::default()
         };
-        let submitted = self.signal(event, &mut None, &mut entry);
+        let submitted = self.signal(&event, &mut None, &mut entry);
         let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
         if let Err(error) = &submitted {
-            self.take_back(event, entry.ticket.take(), error);
+            self.take_back(&event, entry.ticket.take(), error);
         }
+        entry.signal = Some(event);
         self.keep(entry, submitted)
     }
 
@@ -244,10 +259,10 @@ impl Lane {
     #[inline]
     pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
         let mut due = Due {
-            waits: Vec::new(),
+            waits: SmallVec::new(),
             failed: None,
         };
-        for wait in waits {
+        for (index, wait) in waits.iter().enumerate() {
             let (event, number) = (&wait.event, wait.number);
             let known = match event.result(number) {
                 Some(result) => Some(result),
@@ -257,7 +272,7 @@ impl Lane {
                 None => event.arm(number)?,
             };
             match known {
-                None => due.waits.push(Wait::Event(Arc::clone(event), number)),
+                None => due.waits.push(index as u32),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     due.failed.get_or_insert(error);
@@ -392,7 +407,7 @@ impl Drop for Lane {
 fn calls_of(submission: &Submission, due: &Due) -> u32 {
     let function = match submission.work {
         Work::Call(_) => CALLS_OF_A_FUNCTION,
-        _ if submission.may_fail && !due.waits.is_empty() => CALLS_OF_A_FUNCTION,
+        _ if submission.may_fail && !due.is_empty() => CALLS_OF_A_FUNCTION,
         _ => 0,
     };
     due.waits.len() as u32 + work::calls(&submission.work) + function + AROUND

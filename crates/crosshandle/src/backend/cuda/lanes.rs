@@ -85,6 +85,7 @@ impl Lanes {
             let lane = &mut self.lanes[0];
             lane.prune();
             if lane.has_room_for_signal(event) && lane.waits().begin() {
+                let event = submission.signal.expect("found above");
                 return lane.submit_signal(event);
             }
         }
@@ -229,8 +230,12 @@ impl Lanes {
         let turn = held
             .ticket
             .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
-        let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
-        let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
+        let has_waits = !(due.is_empty() && of_order.is_empty() && turn.is_none());
+        let waits = || {
+            let due = due.of(&submission.waits);
+            let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
+            due.chain(of_order).chain(turn)
+        };
         // Who submits by himself needs it done when the call returns.
         let is_native = matches!(submission.work, Work::Native(_));
         if self.is_shared || is_native || !chosen.may_hold() {

@@ -11,6 +11,7 @@ use super::caretaker;
 use super::words::Word;
 use crate::os::process;
 use crate::sharing::EventCore;
+use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -58,6 +59,9 @@ pub(super) struct Waits {
     /// Whether something is under way in the stream, as far as its queue knows.
     is_busy: AtomicBool,
 }
+
+/// What is taken out.
+type Over = SmallVec<[Wait; 4]>;
 
 /// Streams in which something is under way.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
@@ -124,7 +128,7 @@ impl Waits {
     /// Takes note of waits that nobody has to admit.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
         // What is over goes, in the order in which streams wait.
-        let mut over = Vec::new();
+        let mut over = Over::new();
         let mut list = self.list();
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
@@ -152,24 +156,25 @@ impl Waits {
 
     fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
         // Before the locks, so that it is dropped after them.
-        let mut over = Vec::new();
-        let process = state();
-        if process.releasing > 0 || process.is_pressed() {
-            return false;
-        }
+        let mut over = Over::new();
         let mut list = self.list();
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
         }
-        if list.is_empty() {
-            drop(list);
-            if process.blocked() >= most || is_overcrowded() {
-                return false;
-            }
-            list = self.list();
+        // One that waits already may wait more. Whoever releases something has said so before it
+        // looks at this list: either that is seen here, or these waits are seen there.
+        if !list.is_empty() && !IS_HALTED.load(Ordering::Relaxed) {
+            list.extend(waits);
+            return true;
+        }
+        let is_free = list.is_empty();
+        drop(list);
+        let process = state();
+        if process.is_halted() || is_free && (process.blocked() >= most || is_overcrowded()) {
+            return false;
         }
         // Under the lock, so that it is known before it is decided to release anything.
-        list.extend(waits);
+        self.list().extend(waits);
         true
     }
 }
@@ -231,6 +236,9 @@ static PROCESS: Mutex<Process> = Mutex::new(Process {
     waiting: 0,
 });
 
+/// Whether no stream may begin to wait: see `Process::is_halted`. Changed under its lock.
+static IS_HALTED: AtomicBool = AtomicBool::new(false);
+
 /// Whether something is to be released.
 static IS_KEPT: AtomicBool = AtomicBool::new(false);
 
@@ -245,9 +253,32 @@ impl Process {
         streams.filter(|stream| stream.is_blocked()).count()
     }
 
-    /// Whether something must be released before streams wait again.
-    fn is_pressed(&self) -> bool {
-        self.kept_bytes > PATIENCE || self.waiting > 0 && !self.kept.is_empty()
+    /// Whether something is released now, or must be before streams wait again.
+    fn is_halted(&self) -> bool {
+        let is_pressed = self.kept_bytes > PATIENCE || self.waiting > 0 && !self.kept.is_empty();
+        self.releasing > 0 || is_pressed
+    }
+
+    /// Lets those know who don't lock this.
+    fn show(&self) {
+        IS_HALTED.store(self.is_halted(), Ordering::Relaxed);
+    }
+
+    /// Begins to release something, which nobody must wait for, unless a stream waits already.
+    fn begin_release(&mut self) -> bool {
+        // Before the streams are looked at.
+        self.releasing += 1;
+        self.show();
+        let may = self.blocked() == 0;
+        if !may {
+            self.end_release();
+        }
+        may
+    }
+
+    fn end_release(&mut self) {
+        self.releasing -= 1;
+        self.show();
     }
 }
 
@@ -296,18 +327,18 @@ pub(super) fn release(bytes: usize, what: impl Any + Send) {
         return;
     }
     let mut process = state();
-    if process.blocked() > 0 {
+    if !process.begin_release() {
         process.kept.push((bytes, Box::new(what)));
         process.kept_bytes += bytes;
+        process.show();
         IS_KEPT.store(true, Ordering::Relaxed);
         drop(process);
         caretaker::hurry();
         return;
     }
-    process.releasing += 1;
     drop(process);
     drop(what);
-    state().releasing -= 1;
+    state().end_release();
 }
 
 /// Drops what was kept, if no stream waits now. Whether something is left.
@@ -316,28 +347,33 @@ pub(super) fn release_kept() -> bool {
         return false;
     }
     let mut process = state();
-    if process.blocked() > 0 {
+    if !process.begin_release() {
         return true;
     }
     let kept = std::mem::take(&mut process.kept);
     process.kept_bytes = 0;
     IS_KEPT.store(false, Ordering::Relaxed);
-    process.releasing += 1;
     drop(process);
     drop(kept);
-    state().releasing -= 1;
+    state().end_release();
     false
 }
 
 /// Waits a while until all that was kept is released, so that an allocation can be tried again.
 #[cold]
 pub(super) fn make_room() {
-    state().waiting += 1;
+    set_waiting(|waiting| waiting + 1);
     let start = Instant::now();
     while release_kept() && start.elapsed() < ROOM {
         std::thread::sleep(Duration::from_millis(1));
     }
-    state().waiting -= 1;
+    set_waiting(|waiting| waiting - 1);
+}
+
+fn set_waiting(change: impl Fn(usize) -> usize) {
+    let mut process = state();
+    process.waiting = change(process.waiting);
+    process.show();
 }
 
 #[cfg(test)]

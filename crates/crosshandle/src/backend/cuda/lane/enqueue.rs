@@ -22,18 +22,16 @@ impl Lane {
     pub(super) fn enqueue(
         &mut self,
         held: &mut Held,
-        due: Due,
+        due: &Due,
         entry: &mut Entry,
         worker: &Arc<Worker>,
     ) -> Result<Option<u32>> {
         let submission = &mut held.submission;
         let (signal, waits) = (&submission.signal, &submission.waits);
         // What it waits for may have failed by then, and nobody asks the device.
-        let is_fallible = submission.may_fail && !due.waits.is_empty();
-        for wait in &due.waits {
-            if let Wait::Event(event, number) = wait {
-                self.wait(event, *number, *number as u32)?;
-            }
+        let is_fallible = submission.may_fail && !due.is_empty();
+        for wait in due.of(waits) {
+            self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
         match mem::replace(&mut submission.work, Work::Nothing) {
             Work::Call(function) => {
@@ -129,7 +127,6 @@ impl Lane {
                 event.issue()?
             }
         };
-        entry.signal = Some(Arc::clone(event));
         entry.ticket = Some(ticket);
         let previous = ticket.previous_number();
         let is_own = self.turns.note(event, ticket.number, previous);
