@@ -1,5 +1,6 @@
 //! One stream of a queue, with what is under way in it.
 
+mod bare;
 mod enqueue;
 
 use super::backlog::Backlog;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
+const LIGHT: u32 = 1;
 
 /// Calls of the driver that a stream takes while it waits, at most: after some 1,020 the next one
 /// returns when the stream goes on, and streams may share that number.
@@ -200,30 +202,6 @@ impl Lane {
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
     }
 
-    /// Whether a bare signal would neither wait nor hold up its caller.
-    #[inline]
-    pub(super) fn has_room_for_signal(&self, event: &Arc<EventCore>) -> bool {
-        let has_room = self.calls + AROUND <= MOST_CALLS || !self.is_blocked();
-        has_room && self.turn(event, None).is_none()
-    }
-
-    /// Submits a bare signal: the most frequent command, without detours.
-    #[inline]
-    pub(super) fn submit_signal(&mut self, event: Arc<EventCore>) -> Result<()> {
-        self.is_joined = false;
-        let mut entry = Entry {
-            calls: AROUND,
-            ..Entry::default()
-        };
-        let submitted = self.signal(&event, &mut None, &mut entry);
-        let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
-        if let Err(error) = &submitted {
-            self.take_back(&event, entry.ticket.take(), error);
-        }
-        entry.signal = Some(event);
-        self.keep(entry, submitted)
-    }
-
     /// Fails a signal that the driver did not take.
     #[cold]
     fn take_back(&mut self, event: &Arc<EventCore>, ticket: Option<Ticket>, error: &Error) {
@@ -263,15 +241,7 @@ impl Lane {
             failed: None,
         };
         for (index, wait) in waits.iter().enumerate() {
-            let (event, number) = (&wait.event, wait.number);
-            let known = match event.result(number) {
-                Some(result) => Some(result),
-                None if event.is_known_abandoned(number) => Some(Err(Error::PeerDied)),
-                // Earlier in this stream.
-                None if self.turns.contains(event, number) => Some(Ok(())),
-                None => event.arm(number)?,
-            };
-            match known {
+            match self.end_of(wait)? {
                 None => due.waits.push(index as u32),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
@@ -280,6 +250,19 @@ impl Lane {
             }
         }
         Ok(due)
+    }
+
+    /// How a wait ends, if that is known before the stream has come to it.
+    #[inline]
+    fn end_of(&self, wait: &Point) -> Result<Option<Result<()>>> {
+        let (event, number) = (&wait.event, wait.number);
+        match event.result(number) {
+            Some(result) => Ok(Some(result)),
+            None if event.is_known_abandoned(number) => Ok(Some(Err(Error::PeerDied))),
+            // Earlier in this stream.
+            None if self.turns.contains(event, number) => Ok(Some(Ok(()))),
+            None => event.arm(number),
+        }
     }
 
     /// Lets the device say when it is done with everything up to now.
@@ -346,9 +329,7 @@ impl Lane {
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        for entry in self.backlog.take_all() {
-            entry.settle();
-        }
+        self.backlog.end_all(Entry::settle);
         self.calls = 0;
         self.waits.clear();
         self.rest();
@@ -414,7 +395,7 @@ fn calls_of(submission: &Submission, due: &Due) -> u32 {
 }
 
 fn weight_of(entry: &Entry) -> u32 {
-    if entry.used.is_some() { HEAVY } else { 1 }
+    if entry.used.is_some() { HEAVY } else { LIGHT }
 }
 
 pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {

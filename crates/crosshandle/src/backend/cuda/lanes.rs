@@ -74,21 +74,29 @@ impl Lanes {
         stream
     }
 
-    /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
+    /// Takes what has to be kept of a command that only waits and signals, if it can go to the only
+    /// stream at once. `false`: it is as it was.
     #[inline]
+    pub(super) fn submit_bare(&mut self, submission: &mut Submission) -> Result<bool> {
+        if !self.is_bare(submission) {
+            return Ok(false);
+        }
+        if submission.waits.is_empty() && submission.signal.is_none() {
+            // Nobody can see whether it was there.
+            return Ok(true);
+        }
+        let lane = &mut self.lanes[0];
+        lane.prune();
+        lane.submit_bare(submission)
+    }
+
+    /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
+    #[inline(never)]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
         if self.is_shared {
             self.lanes[0].check_recording()?;
         }
         self.feed();
-        if let Some(event) = self.bare_signal(&submission) {
-            let lane = &mut self.lanes[0];
-            lane.prune();
-            if lane.has_room_for_signal(event) && lane.waits().begin() {
-                let event = submission.signal.expect("found above");
-                return lane.submit_signal(event);
-            }
-        }
         if let Some(profile) = profile_of(&submission.signal) {
             profile.restart();
         }
@@ -123,16 +131,15 @@ impl Lanes {
         Ok(())
     }
 
-    /// What a command signals that can go to the only stream and does nothing else.
+    /// Whether a command goes to the only stream, and only waits and signals there.
     #[inline]
-    fn bare_signal<'a>(&self, submission: &'a Submission) -> Option<&'a Arc<EventCore>> {
-        let is_bare = matches!(submission.work, Work::Nothing) && submission.waits.is_empty();
+    fn is_bare(&self, submission: &Submission) -> bool {
         let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
-        let signal = &submission.signal;
-        if !is_bare || !is_next || profile_of(signal).is_some() {
-            return None;
-        }
-        signal.as_ref()
+        is_next
+            && !self.is_shared
+            && matches!(submission.work, Work::Nothing)
+            && !submission.may_fail
+            && profile_of(&submission.signal).is_none()
     }
 
     /// Whether commands are kept back.
@@ -152,7 +159,9 @@ impl Lanes {
     /// In order: one after the other.
     fn feed_first(&mut self) -> bool {
         let mut has_fed = false;
-        while let Some(held) = self.held.pop_front() {
+        while !self.held.is_empty()
+            && let Some(held) = self.held.pop_front()
+        {
             if let Some(kept) = self.offer(held) {
                 self.held.push_front(kept);
                 break;

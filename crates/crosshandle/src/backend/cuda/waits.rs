@@ -138,7 +138,9 @@ impl Waits {
 
     /// Nothing that the stream waits for will happen.
     pub(super) fn clear(&self) {
-        let all = std::mem::take(&mut *self.list());
+        let mut list = self.list();
+        let all: Over = list.drain(..).collect();
+        drop(list);
         drop(all);
     }
 

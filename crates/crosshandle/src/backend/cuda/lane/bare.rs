@@ -1,0 +1,116 @@
+//! Commands that only wait and signal: the most frequent ones, without detours.
+
+use super::{AROUND, LIGHT, Lane, MOST_CALLS};
+use crate::backend::cuda::entry::Entry;
+use crate::backend::cuda::held;
+use crate::backend::cuda::waits::Wait;
+use crate::backend::{Point, Points, Submission};
+use crate::counter::Ticket;
+use crate::error::Result;
+use std::mem;
+use std::sync::Arc;
+
+/// Some of a submission's waits: a bit for each.
+#[derive(Clone, Copy)]
+struct Pending(u32);
+
+impl Pending {
+    /// Those waits, out of all of the submission.
+    fn of(self, all: &[Point]) -> impl Iterator<Item = &Point> {
+        let is_pending = move |index: usize| self.0 & 1 << index != 0;
+        let all = all.iter().enumerate();
+        all.filter_map(move |(index, wait)| is_pending(index).then_some(wait))
+    }
+}
+
+impl Lane {
+    /// Submits a command that does nothing itself and cannot fail, and takes from it what has to
+    /// be kept. `false`: it is as it was, and not as simple as that, or to be kept back.
+    #[inline]
+    pub(in super::super) fn submit_bare(&mut self, submission: &mut Submission) -> Result<bool> {
+        let Some(calls) = self.calls_of_bare(submission) else {
+            return Ok(false);
+        };
+        let Some(pending) = self.pending(&submission.waits) else {
+            return Ok(false);
+        };
+        if !self.begin_bare(pending, &submission.waits) {
+            self.rest();
+            return Ok(false);
+        }
+        self.is_joined = false;
+        let mut ticket = None;
+        let submitted = self.enqueue_bare(submission, pending, &mut ticket);
+        if let (Err(error), Some(event)) = (&submitted, &submission.signal) {
+            self.take_back(event, ticket.take(), error);
+        }
+        let mut entry = Entry {
+            signal: submission.signal.take(),
+            ticket,
+            _waits: Points::new(),
+            calls,
+            used: None,
+        };
+        if !submission.waits.is_empty() {
+            entry._waits = mem::take(&mut submission.waits);
+        }
+        self.keep(entry, submitted).map(|()| true)
+    }
+
+    /// Calls of the driver that it takes, at most, if they would not hold up its caller and its
+    /// signal has not to wait for another one.
+    #[inline]
+    fn calls_of_bare(&self, submission: &Submission) -> Option<u32> {
+        let calls = submission.waits.len() as u32 + AROUND;
+        if self.calls + calls > MOST_CALLS && self.is_blocked() {
+            return None;
+        }
+        let signal = submission.signal.as_ref();
+        let turn = signal.and_then(|event| self.turn(event, None));
+        turn.is_none().then_some(calls)
+    }
+
+    /// What the stream has to wait for, if nothing has failed.
+    #[inline]
+    fn pending(&self, waits: &[Point]) -> Option<Pending> {
+        let mut pending = 0;
+        if waits.len() > u32::BITS as usize {
+            return None;
+        }
+        for (index, wait) in waits.iter().enumerate() {
+            match self.end_of(wait) {
+                Ok(None) => pending |= 1 << index,
+                Ok(Some(Ok(()))) => {}
+                Ok(Some(Err(_))) | Err(_) => return None,
+            }
+        }
+        Some(Pending(pending))
+    }
+
+    /// Takes note that the stream will have something to do and to wait for, if it may.
+    #[inline]
+    fn begin_bare(&self, pending: Pending, waits: &[Point]) -> bool {
+        let wait = |wait: &Point| Wait::Event(Arc::clone(&wait.event), wait.number);
+        let waits = pending.of(waits).map(wait);
+        self.waits.begin() && (pending.0 == 0 || self.waits.admit(waits))
+    }
+
+    /// Hands it to the driver, and then a mark, if it is time for one.
+    #[inline]
+    fn enqueue_bare(
+        &mut self,
+        submission: &Submission,
+        pending: Pending,
+        ticket: &mut Option<Ticket>,
+    ) -> Result<Option<u32>> {
+        for wait in pending.of(&submission.waits) {
+            self.wait(&wait.event, wait.number, wait.number as u32)?;
+        }
+        if let Some(event) = &submission.signal {
+            let issued = held::issue(event, &self.gpu)?;
+            *ticket = Some(issued);
+            self.signal(event, issued)?;
+        }
+        self.flush_and_mark(LIGHT)
+    }
+}
