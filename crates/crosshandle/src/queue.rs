@@ -1,6 +1,6 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, NativeHandle, QueueOrder, Work};
+use crate::backend::{BackendQueue, NativeHandle, QueueOrder, Submission, Work};
 use crate::command::{Command, LATEST};
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -47,8 +47,12 @@ impl Queue {
     /// # Errors
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
-    pub fn submit(&self, mut command: Command) -> Result<()> {
-        let submission = &mut command.submission;
+    #[inline]
+    pub fn submit(&self, command: Command) -> Result<()> {
+        self.run(command.submission)
+    }
+
+    fn run(&self, mut submission: Submission) -> Result<()> {
         submission.waits.retain(|wait| {
             if wait.number == LATEST {
                 wait.number = wait.event.unfinished().unwrap_or(LATEST);
@@ -68,7 +72,7 @@ impl Queue {
         {
             event.mark_fallible();
         }
-        self.inner.submit(command.submission)
+        self.inner.submit(submission)
     }
 
     /// Signals an event after everything submitted before.
