@@ -1,6 +1,7 @@
 //! One stream of a queue, with what is under way in it.
 
 mod bare;
+mod due;
 mod enqueue;
 
 use super::backlog::Backlog;
@@ -13,14 +14,15 @@ use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
-use crate::backend::{Point, Submission, Work};
+use crate::backend::{Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+
+pub(super) use due::Due;
 
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
@@ -65,26 +67,6 @@ pub(super) struct Lane {
     is_joined: bool,
     /// The latest barrier that this lane comes after.
     pub(super) barrier: u64,
-}
-
-/// What of a submission is left to wait for.
-pub(super) struct Due {
-    /// Which of its waits the stream has to wait for.
-    waits: SmallVec<[u32; 4]>,
-    /// What failed already.
-    pub(super) failed: Option<Error>,
-}
-
-impl Due {
-    pub(super) fn is_empty(&self) -> bool {
-        self.waits.is_empty()
-    }
-
-    /// Those waits, out of all of the submission.
-    #[inline]
-    pub(super) fn of<'a>(&self, all: &'a [Point]) -> impl Iterator<Item = &'a Point> {
-        self.waits.iter().map(|index| &all[*index as usize])
-    }
 }
 
 impl Lane {
@@ -230,38 +212,6 @@ impl Lane {
                 self.ops.clear();
                 Err(error)
             }
-        }
-    }
-
-    /// What to wait for, and what has failed.
-    #[inline]
-    pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
-        let mut due = Due {
-            waits: SmallVec::new(),
-            failed: None,
-        };
-        for (index, wait) in waits.iter().enumerate() {
-            match self.end_of(wait)? {
-                None => due.waits.push(index as u32),
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    due.failed.get_or_insert(error);
-                }
-            }
-        }
-        Ok(due)
-    }
-
-    /// How a wait ends, if that is known before the stream has come to it.
-    #[inline]
-    fn end_of(&self, wait: &Point) -> Result<Option<Result<()>>> {
-        let (event, number) = (&wait.event, wait.number);
-        match event.result(number) {
-            Some(result) => Ok(Some(result)),
-            None if event.is_known_abandoned(number) => Ok(Some(Err(Error::PeerDied))),
-            // Earlier in this stream.
-            None if self.turns.contains(event, number) => Ok(Some(Ok(()))),
-            None => event.arm(number),
         }
     }
 

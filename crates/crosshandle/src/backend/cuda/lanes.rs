@@ -4,6 +4,8 @@
 //! too; and only so many streams may wait (see [`waits`](super::waits)). What would go beyond that
 //! is kept here, in order, and tried again whenever somebody looks.
 
+mod bare;
+
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
@@ -74,22 +76,6 @@ impl Lanes {
         stream
     }
 
-    /// Takes what has to be kept of a command that only waits and signals, if it can go to the only
-    /// stream at once. `false`: it is as it was.
-    #[inline]
-    pub(super) fn submit_bare(&mut self, submission: &mut Submission) -> Result<bool> {
-        if !self.is_bare(submission) {
-            return Ok(false);
-        }
-        if submission.waits.is_empty() && submission.signal.is_none() {
-            // Nobody can see whether it was there.
-            return Ok(true);
-        }
-        let lane = &mut self.lanes[0];
-        lane.prune();
-        lane.submit_bare(submission)
-    }
-
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
     #[inline(never)]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
@@ -129,17 +115,6 @@ impl Lanes {
             self.feed();
         }
         Ok(())
-    }
-
-    /// Whether a command goes to the only stream, and only waits and signals there.
-    #[inline]
-    fn is_bare(&self, submission: &Submission) -> bool {
-        let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
-        is_next
-            && !self.is_shared
-            && matches!(submission.work, Work::Nothing)
-            && !submission.may_fail
-            && profile_of(&submission.signal).is_none()
     }
 
     /// Whether commands are kept back.
