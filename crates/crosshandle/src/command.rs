@@ -22,6 +22,7 @@ pub struct Command {
 pub(crate) const LATEST: u64 = 0;
 
 impl Command {
+    #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
             submission: Submission {
@@ -246,34 +247,40 @@ impl Command {
 
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
     /// submitted before: for waiting and signalling.
+    #[inline]
     pub fn nothing() -> Self {
         Self::new(Work::Nothing)
     }
 
     /// Does nothing, after what was submitted before; what is submitted later comes after it. For
     /// waiting and signalling in the order of a queue.
+    #[inline]
     pub fn barrier() -> Self {
         Self::nothing().after_earlier().before_later()
     }
 
     /// Lets it start after everything submitted before, also where order is free.
+    #[inline]
     pub fn after_earlier(mut self) -> Self {
         self.submission.after_earlier = true;
         self
     }
 
     /// Lets everything submitted later start after it, also where order is free.
+    #[inline]
     pub fn before_later(mut self) -> Self {
         self.submission.before_later = true;
         self
     }
 
     /// Lets it start after the signal of `event` that is the latest when the command is submitted.
+    #[inline]
     pub fn after(self, event: &Event) -> Self {
         self.wait(event, LATEST)
     }
 
     /// Lets it start after signal `value` of `event`, which may not have been submitted yet.
+    #[inline]
     pub fn after_value(self, event: &Event, value: u64) -> Self {
         // A fresh event is complete, at 0.
         if value == 0 {
@@ -282,6 +289,7 @@ impl Command {
         self.wait(event, value)
     }
 
+    #[inline]
     fn wait(mut self, event: &Event, number: u64) -> Self {
         self.submission.waits.push(Point {
             event: Arc::clone(event.core()),
@@ -292,6 +300,7 @@ impl Command {
     }
 
     /// Signals `event` when it is done. The signal counts as submitted with the command.
+    #[inline]
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));
         self

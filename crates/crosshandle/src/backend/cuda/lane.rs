@@ -26,7 +26,6 @@ pub(super) use due::Due;
 
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
-const LIGHT: u32 = 1;
 
 /// Calls of the driver that a stream takes while it waits, at most: after some 1,020 the next one
 /// returns when the stream goes on, and streams may share that number.
@@ -344,8 +343,11 @@ fn calls_of(submission: &Submission, due: &Due) -> u32 {
     due.waits.len() as u32 + work::calls(&submission.work) + function + AROUND
 }
 
+/// How soon a command's end shall be known. The more calls it took, the sooner: until then they
+/// count, and the stream may seem to have no room.
 fn weight_of(entry: &Entry) -> u32 {
-    if entry.used.is_some() { HEAVY } else { LIGHT }
+    let least = if entry.used.is_some() { HEAVY } else { 1 };
+    entry.calls.max(least)
 }
 
 pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {

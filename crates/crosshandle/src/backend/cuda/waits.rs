@@ -46,6 +46,10 @@ impl Wait {
             Self::Flag(flag) => flag.load(Ordering::Relaxed),
         }
     }
+
+    fn is(&self, event: &Arc<EventCore>, number: u64) -> bool {
+        matches!(self, Self::Event(other, known) if Arc::ptr_eq(other, event) && *known == number)
+    }
 }
 
 /// What one stream waits for, in order. What is taken out is dropped without a lock: it may be the
@@ -151,6 +155,23 @@ impl Waits {
     /// to that, so one at a time may even where there is only one connection.
     pub(super) fn admit_function(&self) -> bool {
         self.admit_among(most_blocked().max(1), [])
+    }
+
+    /// The same as [`admit`](Self::admit) for one signal, if the stream waits already; otherwise
+    /// nothing is said.
+    #[inline]
+    pub(super) fn admit_more(&self, event: &Arc<EventCore>, number: u64) -> bool {
+        let mut list = self.list();
+        let is_blocked = list.front().is_some_and(|wait| !wait.is_over());
+        // See below.
+        if !is_blocked || IS_HALTED.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Several commands may wait for one signal.
+        if !list.back().is_some_and(|last| last.is(event, number)) {
+            list.push_back(Wait::Event(Arc::clone(event), number));
+        }
+        true
     }
 
     fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {

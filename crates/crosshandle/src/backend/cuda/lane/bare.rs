@@ -1,6 +1,6 @@
 //! Commands that only wait and signal: the most frequent ones, without detours.
 
-use super::{AROUND, LIGHT, Lane, MOST_CALLS};
+use super::{AROUND, Lane, MOST_CALLS};
 use crate::backend::cuda::entry::Entry;
 use crate::backend::cuda::held;
 use crate::backend::cuda::waits::Wait;
@@ -28,19 +28,23 @@ impl Lane {
     /// be kept. `false`: it is as it was, and not as simple as that, or to be kept back.
     #[inline]
     pub(in super::super) fn submit_bare(&mut self, submission: &mut Submission) -> Result<bool> {
-        let Some(calls) = self.calls_of_bare(submission) else {
+        if !self.has_room_for_bare(submission) {
             return Ok(false);
-        };
+        }
         let Some(pending) = self.pending(&submission.waits) else {
             return Ok(false);
         };
+        let calls = pending.0.count_ones() + u32::from(submission.signal.is_some());
+        if calls == 0 {
+            return Ok(true);
+        }
         if !self.begin_bare(pending, &submission.waits) {
             self.rest();
             return Ok(false);
         }
         self.is_joined = false;
         let mut ticket = None;
-        let submitted = self.enqueue_bare(submission, pending, &mut ticket);
+        let submitted = self.enqueue_bare(submission, pending, &mut ticket, calls);
         if let (Err(error), Some(event)) = (&submitted, &submission.signal) {
             self.take_back(event, ticket.take(), error);
         }
@@ -48,7 +52,8 @@ impl Lane {
             signal: submission.signal.take(),
             ticket,
             _waits: Points::new(),
-            calls,
+            // And a mark.
+            calls: calls + u32::from(matches!(submitted, Ok(Some(_)))),
             used: None,
         };
         if !submission.waits.is_empty() {
@@ -57,17 +62,15 @@ impl Lane {
         self.keep(entry, submitted).map(|()| true)
     }
 
-    /// Calls of the driver that it takes, at most, if they would not hold up its caller and its
-    /// signal has not to wait for another one.
+    /// Whether it would not hold up its caller, and its signal has not to wait for another one.
     #[inline]
-    fn calls_of_bare(&self, submission: &Submission) -> Option<u32> {
+    fn has_room_for_bare(&self, submission: &Submission) -> bool {
         let calls = submission.waits.len() as u32 + AROUND;
         if self.calls + calls > MOST_CALLS && self.is_blocked() {
-            return None;
+            return false;
         }
         let signal = submission.signal.as_ref();
-        let turn = signal.and_then(|event| self.turn(event, None));
-        turn.is_none().then_some(calls)
+        signal.is_none_or(|event| self.turn(event, None).is_none())
     }
 
     /// What the stream has to wait for, if nothing has failed.
@@ -90,9 +93,18 @@ impl Lane {
     /// Takes note that the stream will have something to do and to wait for, if it may.
     #[inline]
     fn begin_bare(&self, pending: Pending, waits: &[Point]) -> bool {
+        if !self.waits.begin() {
+            return false;
+        }
+        let mut points = pending.of(waits);
+        // One, as a rule.
+        if let (Some(only), None) = (points.next(), points.next())
+            && self.waits.admit_more(&only.event, only.number)
+        {
+            return true;
+        }
         let wait = |wait: &Point| Wait::Event(Arc::clone(&wait.event), wait.number);
-        let waits = pending.of(waits).map(wait);
-        self.waits.begin() && (pending.0 == 0 || self.waits.admit(waits))
+        pending.0 == 0 || self.waits.admit(pending.of(waits).map(wait))
     }
 
     /// Hands it to the driver, and then a mark, if it is time for one.
@@ -102,6 +114,7 @@ impl Lane {
         submission: &Submission,
         pending: Pending,
         ticket: &mut Option<Ticket>,
+        weight: u32,
     ) -> Result<Option<u32>> {
         for wait in pending.of(&submission.waits) {
             self.wait(&wait.event, wait.number, wait.number as u32)?;
@@ -111,6 +124,6 @@ impl Lane {
             *ticket = Some(issued);
             self.signal(event, issued)?;
         }
-        self.flush_and_mark(LIGHT)
+        self.flush_and_mark(weight)
     }
 }
