@@ -46,6 +46,7 @@ use crate::os::shared_bytes::SharedBytes;
 use crate::program::{ProgramImage, ProgramOptions};
 use crate::rect::{Pitches, Region};
 use crate::sharing::{EventCore, Shared};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -253,12 +254,15 @@ pub(crate) struct Submission {
     pub(crate) after_earlier: bool,
     /// All later commands start after it, in any order of execution.
     pub(crate) before_later: bool,
-    pub(crate) waits: Vec<Point>,
+    pub(crate) waits: Points,
     /// It calls the host, or waits for what does: it may fail although no process ends and the
     /// device is well. What waits for its signal was told so.
     pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
 }
+
+/// Few, as a rule, which take no allocation then.
+pub(crate) type Points = SmallVec<[Point; 2]>;
 
 /// One signal of an event, to be waited for.
 pub(crate) struct Point {

@@ -5,6 +5,7 @@ use super::device::Gpu;
 use crate::backend::Submission;
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
+use crate::sharing::EventCore;
 use std::sync::Arc;
 
 /// A command as it was submitted.
@@ -28,10 +29,7 @@ impl Held {
         if let Some(event) = &self.submission.signal
             && self.ticket.is_none()
         {
-            event.announce();
-            // Before a number is taken, since this may fail.
-            event.word(0, gpu)?;
-            self.ticket = Some(event.issue()?);
+            self.ticket = Some(issue(event, gpu)?);
         }
         Ok(())
     }
@@ -56,4 +54,13 @@ impl Held {
             event.complete(ticket, Err(text_of(error.clone())));
         }
     }
+}
+
+/// Takes a number for a signal that a device writes.
+#[inline]
+pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
+    event.announce();
+    // Before a number is taken, since this may fail.
+    event.word(0, gpu)?;
+    event.issue()
 }

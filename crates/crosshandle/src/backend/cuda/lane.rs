@@ -1,5 +1,7 @@
 //! One stream of a queue, with what is under way in it.
 
+mod bare;
+mod due;
 mod enqueue;
 
 use super::backlog::Backlog;
@@ -12,13 +14,15 @@ use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
-use crate::backend::{Point, Submission, Work};
+use crate::backend::{Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+
+pub(super) use due::Due;
 
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
@@ -62,14 +66,6 @@ pub(super) struct Lane {
     is_joined: bool,
     /// The latest barrier that this lane comes after.
     pub(super) barrier: u64,
-}
-
-/// What of a submission is left to wait for.
-pub(super) struct Due {
-    /// Signals that the stream has to wait for.
-    pub(super) waits: Vec<Wait>,
-    /// What failed already.
-    pub(super) failed: Option<Error>,
 }
 
 impl Lane {
@@ -165,10 +161,11 @@ impl Lane {
             calls: calls_of(&held.submission, &due),
             ..Entry::default()
         };
-        let submitted = self.enqueue(&mut held, due, &mut entry, worker);
+        let submitted = self.enqueue(&mut held, &due, &mut entry, worker);
         if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
             self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
+        entry.signal = held.submission.signal;
         entry._waits = held.submission.waits;
         self.keep(entry, submitted)
     }
@@ -184,29 +181,6 @@ impl Lane {
         let previous = event.turn_after(ticket)?;
         let is_own = self.turns.contains(event, previous);
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
-    }
-
-    /// Whether a bare signal would neither wait nor hold up its caller.
-    #[inline]
-    pub(super) fn has_room_for_signal(&self, event: &Arc<EventCore>) -> bool {
-        let has_room = self.calls + AROUND <= MOST_CALLS || !self.is_blocked();
-        has_room && self.turn(event, None).is_none()
-    }
-
-    /// Submits a bare signal: the most frequent command, without detours.
-    #[inline]
-    pub(super) fn submit_signal(&mut self, event: &Arc<EventCore>) -> Result<()> {
-        self.is_joined = false;
-        let mut entry = Entry {
-            calls: AROUND,
-            ..Entry::default()
-        };
-        let submitted = self.signal(event, &mut None, &mut entry);
-        let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
-        if let Err(error) = &submitted {
-            self.take_back(event, entry.ticket.take(), error);
-        }
-        self.keep(entry, submitted)
     }
 
     /// Fails a signal that the driver did not take.
@@ -238,33 +212,6 @@ impl Lane {
                 Err(error)
             }
         }
-    }
-
-    /// What to wait for, and what has failed.
-    #[inline]
-    pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
-        let mut due = Due {
-            waits: Vec::new(),
-            failed: None,
-        };
-        for wait in waits {
-            let (event, number) = (&wait.event, wait.number);
-            let known = match event.result(number) {
-                Some(result) => Some(result),
-                None if event.is_known_abandoned(number) => Some(Err(Error::PeerDied)),
-                // Earlier in this stream.
-                None if self.turns.contains(event, number) => Some(Ok(())),
-                None => event.arm(number)?,
-            };
-            match known {
-                None => due.waits.push(Wait::Event(Arc::clone(event), number)),
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    due.failed.get_or_insert(error);
-                }
-            }
-        }
-        Ok(due)
     }
 
     /// Lets the device say when it is done with everything up to now.
@@ -331,9 +278,7 @@ impl Lane {
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        for entry in self.backlog.take_all() {
-            entry.settle();
-        }
+        self.backlog.end_all(Entry::settle);
         self.calls = 0;
         self.waits.clear();
         self.rest();
@@ -392,14 +337,17 @@ impl Drop for Lane {
 fn calls_of(submission: &Submission, due: &Due) -> u32 {
     let function = match submission.work {
         Work::Call(_) => CALLS_OF_A_FUNCTION,
-        _ if submission.may_fail && !due.waits.is_empty() => CALLS_OF_A_FUNCTION,
+        _ if submission.may_fail && !due.is_empty() => CALLS_OF_A_FUNCTION,
         _ => 0,
     };
     due.waits.len() as u32 + work::calls(&submission.work) + function + AROUND
 }
 
+/// How soon a command's end shall be known. The more calls it took, the sooner: until then they
+/// count, and the stream may seem to have no room.
 fn weight_of(entry: &Entry) -> u32 {
-    if entry.used.is_some() { HEAVY } else { 1 }
+    let least = if entry.used.is_some() { HEAVY } else { 1 };
+    entry.calls.max(least)
 }
 
 pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {

@@ -4,6 +4,8 @@
 //! too; and only so many streams may wait (see [`waits`](super::waits)). What would go beyond that
 //! is kept here, in order, and tried again whenever somebody looks.
 
+mod bare;
+
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
@@ -75,19 +77,12 @@ impl Lanes {
     }
 
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
-    #[inline]
+    #[inline(never)]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
         if self.is_shared {
             self.lanes[0].check_recording()?;
         }
         self.feed();
-        if let Some(event) = self.bare_signal(&submission) {
-            let lane = &mut self.lanes[0];
-            lane.prune();
-            if lane.has_room_for_signal(event) && lane.waits().begin() {
-                return lane.submit_signal(event);
-            }
-        }
         if let Some(profile) = profile_of(&submission.signal) {
             profile.restart();
         }
@@ -122,18 +117,6 @@ impl Lanes {
         Ok(())
     }
 
-    /// What a command signals that can go to the only stream and does nothing else.
-    #[inline]
-    fn bare_signal<'a>(&self, submission: &'a Submission) -> Option<&'a Arc<EventCore>> {
-        let is_bare = matches!(submission.work, Work::Nothing) && submission.waits.is_empty();
-        let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
-        let signal = &submission.signal;
-        if !is_bare || !is_next || profile_of(signal).is_some() {
-            return None;
-        }
-        signal.as_ref()
-    }
-
     /// Whether commands are kept back.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
@@ -151,7 +134,9 @@ impl Lanes {
     /// In order: one after the other.
     fn feed_first(&mut self) -> bool {
         let mut has_fed = false;
-        while let Some(held) = self.held.pop_front() {
+        while !self.held.is_empty()
+            && let Some(held) = self.held.pop_front()
+        {
             if let Some(kept) = self.offer(held) {
                 self.held.push_front(kept);
                 break;
@@ -229,8 +214,12 @@ impl Lanes {
         let turn = held
             .ticket
             .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
-        let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
-        let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
+        let has_waits = !(due.is_empty() && of_order.is_empty() && turn.is_none());
+        let waits = || {
+            let due = due.of(&submission.waits);
+            let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
+            due.chain(of_order).chain(turn)
+        };
         // Who submits by himself needs it done when the call returns.
         let is_native = matches!(submission.work, Work::Native(_));
         if self.is_shared || is_native || !chosen.may_hold() {

@@ -203,7 +203,7 @@ impl Drop for Inner {
 }
 
 impl BackendQueue for CudaQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, mut submission: Submission) -> Result<()> {
         let inner = &self.0;
         let _current = inner.gpu.enter()?;
         let mut state = inner.state();
@@ -214,7 +214,11 @@ impl BackendQueue for CudaQueue {
             state.is_watched = true;
             caretaker::watch(inner);
         }
-        let submitted = state.lanes.submit(submission);
+        let submitted = match state.lanes.submit_bare(&mut submission) {
+            Ok(true) => Ok(()),
+            Ok(false) => state.lanes.submit(submission),
+            Err(error) => Err(error),
+        };
         inner.show(&state);
         if let Err(Error::Driver { .. }) = submitted {
             // Of this call alone, or is it over?

@@ -3,7 +3,7 @@
 //! A short command whose turn has come runs at once on the thread that submits it.
 
 use super::work;
-use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, Point, Points, QueueOrder, Submission, Work};
 use crate::counter::{Interrupt, Target, Ticket, WaitError, WaitMode, wait_any};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -54,7 +54,7 @@ struct Command {
     work: Work,
     after_earlier: bool,
     before_later: bool,
-    waits: Vec<Point>,
+    waits: Points,
     signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
