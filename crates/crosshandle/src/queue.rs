@@ -58,6 +58,13 @@ impl Queue {
                 "there is no driver's queue behind this one".into(),
             ));
         }
+        if self.backend == BackendKind::Host && !command.work.is_on_host() {
+            return Err(Error::Unsupported(
+                "the host cannot access this device's memory directly; copy it with a queue of the \
+                 device"
+                    .into(),
+            ));
+        }
         let is_call = matches!(command.work, Work::Call(_));
         let may_fail = is_call || waits.iter().any(|wait| wait.event.is_fallible());
         if may_fail && let Some(event) = &command.signal {
