@@ -214,7 +214,7 @@ impl Drop for Known {
 #[derive(Default)]
 struct Process {
     streams: Vec<Arc<Waits>>,
-    /// Threads that release something now.
+    /// Threads that release something now, or do something else of the kind.
     releasing: usize,
     /// With their sizes in bytes.
     kept: Vec<(usize, Box<dyn Any + Send>)>,
@@ -284,9 +284,18 @@ fn is_overcrowded() -> bool {
     BUSY.load(Ordering::SeqCst) > connections()
 }
 
-/// Whether no stream waits.
-pub(super) fn is_quiet() -> bool {
-    state().blocked() == 0
+/// Does something that returns only when no stream waits: at once if none does, and then none
+/// begins to meanwhile; otherwise not at all.
+pub(super) fn if_quiet<T>(act: impl FnOnce() -> T) -> Option<T> {
+    let mut process = state();
+    if process.blocked() > 0 {
+        return None;
+    }
+    process.releasing += 1;
+    drop(process);
+    let done = act();
+    state().releasing -= 1;
+    Some(done)
 }
 
 /// Drops something of so many bytes when no stream waits, which may be now.
