@@ -206,7 +206,11 @@ impl Command {
             let message = match catch_unwind(AssertUnwindSafe(call)) {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(message)) => message,
-                Err(_) => "a function that submits to a driver's queue panicked".into(),
+                Err(panic) => {
+                    // Its drop is the user's code too.
+                    std::mem::forget(panic);
+                    "a function that submits to a driver's queue panicked".into()
+                }
             };
             Err(Error::CommandFailed(message.into()))
         })))

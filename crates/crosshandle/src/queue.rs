@@ -64,6 +64,13 @@ impl Queue {
                 "there is no driver's queue behind this one".into(),
             ));
         }
+        if self.backend == BackendKind::Host && !submission.work.is_on_host() {
+            return Err(Error::Unsupported(
+                "the host cannot access this device's memory directly; copy it with a queue of the \
+                 device"
+                    .into(),
+            ));
+        }
         let is_call = matches!(submission.work, Work::Call(_));
         let mut waits = submission.waits.iter();
         submission.may_fail = is_call || waits.any(|wait| wait.event.is_fallible());

@@ -312,6 +312,19 @@ pub(crate) enum Work {
     Launch(Box<Launch>),
 }
 
+impl Work {
+    /// Whether the host can access all memory that it names.
+    pub(crate) fn is_on_host(&self) -> bool {
+        match self {
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => {
+                to.is_on_host && from.is_on_host
+            }
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => to.is_on_host,
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
+        }
+    }
+}
+
 /// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
 /// arguments suit it.
 pub(crate) struct Launch {
@@ -331,6 +344,8 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
+    /// Whether the host can access it too.
+    pub(crate) is_on_host: bool,
     pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 

@@ -117,8 +117,10 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) ->
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel
         .downcast_ref::<CudaKernel>()
-        .filter(|kernel| kernel.program.gpu().handle() == gpu.handle())
-        .ok_or_else(|| Error::invalid("this kernel is loaded on another device"))?;
+        .filter(|kernel| kernel.program.gpu().is_in_context_of(gpu))
+        .ok_or_else(|| {
+            Error::invalid("this kernel is loaded in another of the driver's contexts")
+        })?;
     let shape = &launch.shape;
     let dynamic_shared = u32::try_from(shape.shared_memory);
     let dynamic_shared =

@@ -19,7 +19,6 @@ use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::Arc;
 
 pub(super) use due::Due;
@@ -299,12 +298,13 @@ impl Lane {
 
     /// Lets whatever comes later in `other` come after all that is in this one.
     pub(super) fn join_into(&mut self, other: StreamHandle) -> Result<()> {
-        if mem::replace(&mut self.is_joined, true) {
+        if self.is_joined {
             return Ok(());
         }
-        let driver = self.gpu.driver();
         let event = self.note()?;
-        driver.wait_for_event(other, event)
+        self.gpu.driver().wait_for_event(other, event)?;
+        self.is_joined = true;
+        Ok(())
     }
 
     /// An event that happens when the stream is done with everything up to now.

@@ -292,19 +292,19 @@ impl Lanes {
     /// Submits a command to its lane: in free order after all others, if it wants that, and before
     /// all later ones.
     #[inline]
-    fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
+    fn enqueue(&mut self, place: Place, mut held: Held) -> Result<()> {
         let Place { lane: index, due } = place;
         if self.order == QueueOrder::InOrder {
             return self.lanes[index].submit(held, due, &self.worker);
         }
         let before_later = held.submission.before_later;
-        if held.submission.after_earlier {
-            let (first, others) = self.lanes.split_first_mut().expect("there always is one");
-            for lane in others {
-                lane.join_into(first.stream())?;
-            }
-        } else {
-            self.come_after_barrier(index)?;
+        let ordered = match held.submission.after_earlier {
+            true => self.join_all(),
+            false => self.come_after_barrier(index),
+        };
+        if let Err(error) = ordered {
+            held.fail(&error);
+            return Err(error);
         }
         let lane = &mut self.lanes[index];
         let submitted = lane.submit(held, due, &self.worker);
@@ -314,6 +314,13 @@ impl Lanes {
             self.barrier = Some((lane.note()?, lane.waits().pending()));
         }
         submitted
+    }
+
+    /// Lets whatever comes later in the first lane come after all that is in the others.
+    fn join_all(&mut self) -> Result<()> {
+        let (first, others) = self.lanes.split_first_mut().expect("there always is one");
+        let first = first.stream();
+        others.iter_mut().try_for_each(|lane| lane.join_into(first))
     }
 
     fn come_after_barrier(&mut self, index: usize) -> Result<()> {

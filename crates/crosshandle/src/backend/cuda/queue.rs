@@ -55,6 +55,14 @@ fn check(gpu: &Gpu) -> Result<()> {
     )))
 }
 
+/// Refuses a forked child, where locks may be held for ever and the driver must not be called.
+fn check_fork() -> Result<()> {
+    if process::is_forked() {
+        return Err(Error::forked());
+    }
+    Ok(())
+}
+
 struct CudaQueue(Arc<Inner>);
 
 /// A queue, as long as it has something to do.
@@ -204,6 +212,7 @@ impl Drop for Inner {
 
 impl BackendQueue for CudaQueue {
     fn submit(&self, mut submission: Submission) -> Result<()> {
+        check_fork()?;
         let inner = &self.0;
         let _current = inner.gpu.enter()?;
         let mut state = inner.state();
@@ -235,6 +244,7 @@ impl BackendQueue for CudaQueue {
     }
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+        check_fork()?;
         let start = Instant::now();
         let mut asked = start;
         while !self.0.is_done() {

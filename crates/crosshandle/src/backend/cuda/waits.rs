@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use streams::{IS_HALTED, state};
 
-pub(super) use streams::{make_room, release, release_kept};
+pub(super) use streams::{if_quiet, make_room, release, release_kept};
 
 /// Connections to a device that the driver makes unless told otherwise, by this variable.
 const CONNECTIONS: usize = 8;
@@ -266,11 +266,6 @@ pub(super) fn is_crowded() -> bool {
 /// Whether streams come behind others already.
 fn is_overcrowded() -> bool {
     BUSY.load(Ordering::SeqCst) > connections()
-}
-
-/// Whether no stream waits.
-pub(super) fn is_quiet() -> bool {
-    state().blocked() == 0
 }
 
 #[cfg(test)]

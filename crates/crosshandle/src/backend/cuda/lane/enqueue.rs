@@ -144,6 +144,9 @@ impl Lane {
         if let Some(event) = signal {
             let ticket = ticket.take().map_or_else(|| event.issue(), Ok)?;
             task.signal = Some((Arc::clone(event), ticket));
+            // The job may end where the driver must not be called, and what goes with the last
+            // event of a context calls it: so that one is the entry's.
+            entry.signal = Some(Arc::clone(event));
         }
         let gate = task.function.as_ref().map(|(_, gate)| {
             let (word, number) = (&gate.word, gate.number);

@@ -17,7 +17,7 @@ const ROOM: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Process {
     pub(super) streams: Vec<Arc<Waits>>,
-    /// Threads that release something now.
+    /// Threads that release something now, or do something else of the kind.
     releasing: usize,
     /// With their sizes in bytes.
     kept: Vec<(usize, Box<dyn Any + Send>)>,
@@ -78,6 +78,17 @@ impl Process {
         self.releasing -= 1;
         self.show();
     }
+}
+
+/// Does something that returns only when no stream waits: at once if none does, and then none
+/// begins to meanwhile; otherwise not at all.
+pub(in super::super) fn if_quiet<T>(act: impl FnOnce() -> T) -> Option<T> {
+    let may = state().begin_release();
+    may.then(|| {
+        let done = act();
+        state().end_release();
+        done
+    })
 }
 
 /// Drops something of so many bytes when no stream waits, which may be now.
