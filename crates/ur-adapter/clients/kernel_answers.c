@@ -1,5 +1,6 @@
 /* What the entry points for programs and kernels answer, and what they refuse. */
 #include "kernels.h"
+#include <pthread.h>
 
 /* Deprecated, but what the specification still says. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -160,6 +161,44 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   UR(urProgramRelease(program));
 }
 
+enum { BUILDERS = 4 };
+
+/* A program, and threads that build it at the same time. */
+struct building {
+  struct runtime *ur;
+  ur_program_handle_t program;
+  pthread_barrier_t start;
+};
+
+/* The driver's handle of what was built. */
+static void *build(void *data) {
+  struct building *building = (struct building *)data;
+  ur_native_handle_t native = 0;
+  pthread_barrier_wait(&building->start);
+  UR(urProgramBuild(building->ur->context, building->program, NULL));
+  UR(urProgramGetNativeHandle(building->program, &native));
+  return (void *)native;
+}
+
+/* What a program is loaded as stays while it is built again: variables and kernels belong to it. */
+static void build_at_once(struct runtime *ur) {
+  size_t size = 0;
+  const unsigned char *bytes = image(&size);
+  struct building building = {ur, NULL, {{0}}};
+  EXPECT(pthread_barrier_init(&building.start, NULL, BUILDERS) == 0);
+  for (int round = 0; round < 20; round++) {
+    building.program = create_program(ur, bytes, size, NULL);
+    pthread_t threads[BUILDERS];
+    void *natives[BUILDERS];
+    for (int i = 0; i < BUILDERS; i++)
+      EXPECT(pthread_create(&threads[i], NULL, build, &building) == 0);
+    for (int i = 0; i < BUILDERS; i++)
+      EXPECT(pthread_join(threads[i], &natives[i]) == 0 && natives[i] == natives[0]);
+    UR(urProgramRelease(building.program));
+  }
+  pthread_barrier_destroy(&building.start);
+}
+
 int main(void) {
   limit_life();
   struct runtime ur = start_runtime();
@@ -167,6 +206,7 @@ int main(void) {
   ask(&ur, &kernels);
   refuse(&ur, &kernels);
   leave_out(&ur, &kernels);
+  build_at_once(&ur);
   unload(&kernels);
   stop_runtime(&ur);
   return 0;
