@@ -57,11 +57,12 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   }
   ur_kernel_launch_workgroup_property_t before = {
       UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY, NULL, SIZE_MAX};
+  ur_kernel_launch_ext_properties_t properties = {
+      UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES, &before, 0};
   reversed[1].size = 512;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->reverse, 1, NULL, &global, &group, 2,
-                                           reversed, (ur_kernel_launch_ext_properties_t *)&before, 0,
-                                           NULL, NULL));
+                                           reversed, &properties, 0, NULL, NULL));
 
   /* Sizes and offsets that only a larger number says, and groups of no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
