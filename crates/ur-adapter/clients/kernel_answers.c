@@ -35,6 +35,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
           launch(ur, kernels->fill, memory, 1, 4096, &large, 0, NULL, NULL));
   size_t global = 1024;
+  uint32_t groups = 9;
   ur_exp_kernel_arg_properties_t one = pointer(0, memory), far = pointer(3, memory);
   ANSWERS(UR_RESULT_ERROR_INVALID_WORK_DIMENSION,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 4, NULL, &global, NULL, 0, NULL,
@@ -64,9 +65,16 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->reverse, 1, NULL, &global, &group, 2,
                                            reversed, &properties, 0, NULL, NULL));
 
+  ur_exp_kernel_arg_properties_t values[] = {one, number(1, &groups), number(2, &groups)};
+  for (int i = 0; i < 2; i++) {
+    values[1].size = i == 0 ? SIZE_MAX : 3;
+    ANSWERS(i == 0 ? UR_RESULT_ERROR_INVALID_SIZE : UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
+            urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 3,
+                                             values, NULL, 0, NULL, NULL));
+  }
+
   /* Sizes and offsets that only a larger number says, and groups of no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
-  uint32_t groups = 9;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &endless, NULL, 1, &one,
                                            NULL, 0, NULL, NULL));
