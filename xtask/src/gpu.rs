@@ -184,3 +184,19 @@ fn size_of(directory: &Path) -> Result<u64> {
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> String {
     format!("cannot {what} {}: {error}", path.display())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_runs_every_client() {
+        let words: Vec<_> = SCRIPT
+            .split_ascii_whitespace()
+            .map(|word| word.trim_end_matches(';'))
+            .collect();
+        let mut clients = clients::FOR_LOADER.iter().chain(&clients::FOR_SYCL);
+        let missing = clients.find(|client| !words.contains(client));
+        assert_eq!(missing, None);
+    }
+}
