@@ -26,10 +26,13 @@
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+pub(crate) mod level_zero;
 
 pub use info::{Capabilities, DeviceInfo};
 
 use crate::error::Result;
+use crate::exchange::Fetched;
+use crate::exchange::protocol::Note;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
@@ -83,25 +86,39 @@ pub(crate) trait BackendContext: Send + Sync {
     /// it is the system's affair: zeros on the host, anything on other devices.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
 
-    /// Memory of another process, mapped likewise. `len` is the size that the exporter named.
-    fn import_segment(
-        &self,
-        file: Arc<OwnedFd>,
-        len: usize,
-        access: Access,
-    ) -> Result<Arc<dyn Segment>>;
+    /// Memory of another process, mapped likewise.
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
 
     /// New physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
     /// Physical memory of another process.
-    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>>;
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>>;
 
     /// Addresses without memory, from `wish` on if that is not 0, is aligned and they are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
+}
+
+/// What an exporter sent: to be checked by the backend before its driver sees any of it.
+pub(crate) struct Import {
+    pub(crate) file: Arc<OwnedFd>,
+    /// The size that the exporter named, in bytes.
+    pub(crate) len: usize,
+    /// What its backend says.
+    pub(crate) note: Note,
+}
+
+impl From<Fetched> for Import {
+    fn from(fetched: Fetched) -> Self {
+        Self {
+            file: fetched.file,
+            len: fetched.len as usize,
+            note: fetched.note,
+        }
+    }
 }
 
 /// Memory at an address, with a descriptor.
@@ -252,5 +269,9 @@ pub enum MemoryKind {
 
 /// All backends of this build.
 pub(crate) fn all() -> &'static [&'static dyn Backend] {
-    &[&host::HostBackend, &cuda::CudaBackend]
+    &[
+        &host::HostBackend,
+        &cuda::CudaBackend,
+        &level_zero::LevelZeroBackend,
+    ]
 }

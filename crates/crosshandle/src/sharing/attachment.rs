@@ -246,10 +246,11 @@ impl Attachment {
                     access,
                 };
                 match connection.ask(request, None)? {
-                    (Reply::Fetched { segment, len }, file) => Ok(Fetched {
+                    (Reply::Fetched { segment, len, note }, file) => Ok(Fetched {
                         file: Arc::new(file),
                         segment,
                         len,
+                        note,
                     }),
                     _ => Err(Error::Protocol("it answers another question")),
                 }

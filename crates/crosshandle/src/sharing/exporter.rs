@@ -285,6 +285,7 @@ impl Exports for Exporter {
             file: memory.descriptor(access).map_err(|_| Refusal::NoRoom)?,
             segment,
             len: memory.len() as u64,
+            note: memory.note(),
         })
     }
 

@@ -1,0 +1,391 @@
+//! One list of a queue, its commands, and the thread that looks after them.
+//!
+//! What waits for nothing but the list itself is appended when it is submitted. What waits for the
+//! host is *held*, and all behind it: the thread waits, and then appends as much as it can, or
+//! calls the function. The thread also waits for each command's end, to signal its event and to
+//! let go of what it used.
+
+use super::device::Gpu;
+use super::driver::{Core, List};
+use super::pooled::Pooled;
+use super::queue::Notes;
+use super::work::{Extra, Target};
+use crate::backend::{HostFunction, Point, Submission, Work};
+use crate::counter::Ticket;
+use crate::error::{Error, Result};
+use crate::sharing::{EventCore, Profile};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long to wait for the device before having a look at the rest of the world.
+const SLICE: Duration = Duration::from_millis(40);
+
+/// That a command is over, for those of other lanes that come after it.
+#[derive(Default)]
+pub(super) struct Over {
+    is_over: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Over {
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn set(&self) {
+        self.is_over.store(true, Ordering::Release);
+        drop(self.lock.lock());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_while(guard, |()| !self.is_over());
+        drop(waited);
+    }
+}
+
+/// A command of a lane.
+struct Entry {
+    /// In its queue.
+    number: u64,
+    work: Work,
+    extra: Extra,
+    waits: Vec<Point>,
+    /// Commands of other lanes.
+    after: Vec<Arc<Over>>,
+    signal: Option<(Arc<EventCore>, Ticket)>,
+    over: Arc<Over>,
+    /// Signalled by the list when the command is done. `None` while it is held.
+    done: Option<Arc<Pooled>>,
+}
+
+impl Entry {
+    /// Whether the host has something to do before the list can go on with it.
+    fn needs_host(&self) -> bool {
+        matches!(self.work, Work::Call(_))
+            || self.after.iter().any(|over| !over.is_over())
+            || !self.waits.iter().all(is_there)
+    }
+
+    fn profile(&self) -> Option<&Profile> {
+        self.signal.as_ref()?.0.profile()
+    }
+
+    /// Lets go of what it used, and signals.
+    fn end(self, notes: &Notes, result: Result<()>) {
+        if let Some(profile) = self.profile() {
+            Profile::stamp(&profile.ended);
+        }
+        // What it captured and kept may be the user's code.
+        discard((self.work, self.extra, self.waits, self.done));
+        match (self.signal, result) {
+            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (None, Err(error)) => notes.add(error),
+            (None, Ok(())) => {}
+        }
+        self.over.set();
+        notes.end(self.number);
+    }
+}
+
+/// Whether a signal has come, and not as a failure.
+fn is_there(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Ok(())))
+}
+
+/// An error as the waiters for a failed command get to see it.
+fn text_of(error: Error) -> Arc<str> {
+    match error {
+        Error::CommandFailed(message) => message,
+        error => error.to_string().into(),
+    }
+}
+
+fn discard<T>(what: T) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
+        std::mem::forget(panic);
+    }
+}
+
+/// Calls a function of the user. A panic must not take the queue and its waiters down.
+fn call(function: HostFunction) -> Result<()> {
+    // Its error's text and drop are the user's code too.
+    let call = || function().map_err(|error| error.to_string());
+    let message = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(message)) => message,
+        Err(panic) => {
+            std::mem::forget(panic);
+            "a host function panicked".into()
+        }
+    };
+    Err(Error::CommandFailed(message.into()))
+}
+
+/// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
+pub(super) struct Lane(Arc<Inner>);
+
+struct Inner {
+    gpu: Arc<Gpu>,
+    core: Arc<Core>,
+    notes: Arc<Notes>,
+    state: Mutex<State>,
+    added: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Made with the first command, ended by the thread.
+    list: Option<List>,
+    entries: VecDeque<Entry>,
+    /// So many of the first entries are in the list.
+    appended: usize,
+    has_thread: bool,
+    is_waiting: bool,
+    is_closed: bool,
+    /// Why the device runs nothing any more.
+    broken: Option<Error>,
+}
+
+impl Lane {
+    pub(super) fn new(gpu: &Arc<Gpu>, core: &Arc<Core>, notes: &Arc<Notes>) -> Self {
+        Self(Arc::new(Inner {
+            gpu: Arc::clone(gpu),
+            core: Arc::clone(core),
+            notes: Arc::clone(notes),
+            state: Mutex::default(),
+            added: Condvar::new(),
+        }))
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.state().entries.is_empty()
+    }
+
+    /// Whether something waits for the host, so that more would come late.
+    pub(super) fn is_held(&self) -> bool {
+        let state = self.0.state();
+        state.appended < state.entries.len()
+    }
+
+    /// Takes a command, to be run after those of other lanes.
+    pub(super) fn submit(
+        &self,
+        number: u64,
+        submission: Submission,
+        after: Vec<Arc<Over>>,
+    ) -> Result<Arc<Over>> {
+        let inner = &self.0;
+        let mut state = inner.state();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        inner.start(&mut state)?;
+        // Under the lock, so that numbers follow the order of the queue.
+        let signal = match submission.signal {
+            Some(event) => {
+                if let Some(profile) = event.profile() {
+                    profile.restart();
+                }
+                let ticket = event.issue()?;
+                Some((event, ticket))
+            }
+            None => None,
+        };
+        let over = Arc::new(Over::default());
+        state.entries.push_back(Entry {
+            number,
+            work: submission.work,
+            extra: None,
+            waits: submission.waits,
+            after,
+            signal,
+            over: Arc::clone(&over),
+            done: None,
+        });
+        inner.append_more(&mut state);
+        // Notifying nobody is a system call too.
+        if state.is_waiting {
+            inner.added.notify_one();
+        }
+        Ok(over)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if crate::os::process::is_forked() {
+            // Its lock may be held by a thread that is not in the child.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        // What was submitted still runs.
+        self.0.state().is_closed = true;
+        self.0.added.notify_one();
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that there are a list and a thread.
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        if state.list.is_none() {
+            let (device, group) = (self.gpu.handle(), self.gpu.group());
+            state.list = Some(List::create(&self.core, device, group)?);
+        }
+        if !state.has_thread {
+            let inner = Arc::clone(self);
+            std::thread::Builder::new()
+                .name("crosshandle-lane".into())
+                .spawn(move || inner.run())
+                .map_err(|error| Error::LimitReached {
+                    what: format!("a queue's thread cannot be started: {error}"),
+                    remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+                })?;
+            state.has_thread = true;
+        }
+        Ok(())
+    }
+
+    /// Appends commands to the list until one needs the host.
+    fn append_more(&self, state: &mut State) {
+        while let Some(entry) = state.entries.get(state.appended) {
+            if entry.needs_host() || !self.append(state, state.appended) {
+                return;
+            }
+        }
+    }
+
+    /// Appends a command. Whether that went well; otherwise the thread deals with it.
+    fn append(&self, state: &mut State, index: usize) -> bool {
+        let (Some(list), Some(entry)) = (&state.list, state.entries.get_mut(index)) else {
+            return false;
+        };
+        let Ok(done) = Pooled::take(&self.core) else {
+            return false;
+        };
+        if let Some(profile) = entry.profile() {
+            Profile::stamp(&profile.started);
+        }
+        let target = Target {
+            gpu: &self.gpu,
+            core: &self.core,
+            list,
+        };
+        // SAFETY: the entry has all that the command uses, and stays until the list has signalled
+        // its event; if it never does, it is not dropped.
+        let appended = unsafe {
+            let appended = target.append(&entry.work, &mut entry.extra);
+            appended.and_then(|()| list.signal(done.handle()))
+        };
+        match appended {
+            Ok(()) => {
+                entry.done = Some(Arc::new(done));
+                state.appended += 1;
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a command could not be appended");
+                false
+            }
+        }
+    }
+
+    /// The thread. It ends when the queue is dropped and all its commands are done.
+    fn run(&self) {
+        loop {
+            let mut state = self.state();
+            while state.entries.is_empty() {
+                if state.is_closed {
+                    let list = state.list.take();
+                    drop(state);
+                    drop(list);
+                    return;
+                }
+                state.is_waiting = true;
+                state = self
+                    .added
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.is_waiting = false;
+            }
+            let front = &mut state.entries[0];
+            let result = match front.done.clone() {
+                Some(done) => {
+                    drop(state);
+                    self.wait_done(&done)
+                }
+                None => {
+                    let waits = std::mem::take(&mut front.waits);
+                    let after = std::mem::take(&mut front.after);
+                    drop(state);
+                    match self.release(waits, after) {
+                        None => continue,
+                        Some(result) => result,
+                    }
+                }
+            };
+            self.end_first(result);
+        }
+    }
+
+    /// Waits for a command in the list.
+    fn wait_done(&self, done: &Pooled) -> Result<()> {
+        while !done.wait(SLICE)? {}
+        Ok(())
+    }
+
+    /// Does what the host has to for the first command; its result, if it is over with that.
+    fn release(&self, waits: Vec<Point>, after: Vec<Arc<Over>>) -> Option<Result<()>> {
+        for over in after {
+            over.wait();
+        }
+        let failed = waits
+            .iter()
+            .find_map(|wait| wait.event.wait(wait.number, None).err());
+        if let Some(error) = failed {
+            return Some(Err(error));
+        }
+        let mut state = self.state();
+        let front = &mut state.entries[0];
+        if let Work::Call(_) = front.work {
+            if let Some(profile) = front.profile() {
+                Profile::stamp(&profile.started);
+            }
+            let work = std::mem::replace(&mut front.work, Work::Nothing);
+            drop(state);
+            return match work {
+                Work::Call(function) => Some(call(function)),
+                _ => None,
+            };
+        }
+        if !self.append(&mut state, 0) {
+            return Some(Err(Error::CommandFailed(
+                "the driver does not take the command".into(),
+            )));
+        }
+        self.append_more(&mut state);
+        None
+    }
+
+    /// Ends the first command.
+    fn end_first(&self, result: Result<()>) {
+        let mut state = self.state();
+        let Some(entry) = state.entries.pop_front() else {
+            return;
+        };
+        if entry.done.is_some() {
+            state.appended -= 1;
+        }
+        drop(state);
+        entry.end(&self.notes, result);
+    }
+}

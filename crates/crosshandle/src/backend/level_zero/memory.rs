@@ -1,0 +1,192 @@
+//! Memory of the driver's, allocated here or opened from another process.
+
+use super::device::Gpu;
+use super::driver::{Core, IPC_HANDLE};
+use super::note::{self, Subject};
+use crate::backend::{Import, MemoryKind, Segment};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use crate::os::descriptor;
+use crate::os::mapping::{Access, HUGE_PAGE, page_size};
+use crate::os::shared_bytes::SharedBytes;
+use crate::sharing::Shared;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Memory at an address.
+pub(super) struct LevelZeroSegment {
+    core: Arc<Core>,
+    start: NonNull<u8>,
+    len: usize,
+    source: Source,
+    /// The host may access it.
+    is_host_memory: bool,
+}
+
+// SAFETY: only an address; whoever accesses memory there answers for that.
+unsafe impl Send for LevelZeroSegment {}
+// SAFETY: as above.
+unsafe impl Sync for LevelZeroSegment {}
+
+/// Where memory comes from, and so how it ends.
+enum Source {
+    /// Allocated here: ends by being freed.
+    Allocated { exported: Mutex<Option<Exported>> },
+    /// Opened from a driver's handle: ends by being closed.
+    Opened,
+}
+
+/// What importers get, made with the first handle and kept as long as the memory: the driver has
+/// one descriptor for each allocation.
+#[derive(Clone)]
+struct Exported {
+    /// Our own descriptor of what the driver's leads to.
+    file: Arc<OwnedFd>,
+    note: Note,
+}
+
+impl LevelZeroSegment {
+    pub(super) fn create(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        // What is a multiple of a power of two may be wanted at such an address.
+        let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
+        Ok(Self {
+            start: core.allocate(gpu.handle(), kind, len, align)?,
+            core: Arc::clone(core),
+            len,
+            source: Source::Allocated {
+                exported: Mutex::default(),
+            },
+            is_host_memory: kind != MemoryKind::Device,
+        })
+    }
+
+    /// Memory of another process.
+    pub(super) fn import(gpu: &Gpu, core: &Arc<Core>, import: &Import) -> Result<Self> {
+        let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
+        let mut bytes = handle.bytes;
+        let (file, _spare) = with_other_number(&import.file, &bytes)?;
+        bytes[..4].copy_from_slice(&file.to_ne_bytes());
+        let start = core.open(gpu.handle(), bytes)?;
+        let opened = Self {
+            is_host_memory: core.is_host_memory(start),
+            core: Arc::clone(core),
+            start,
+            len: import.len,
+            source: Source::Opened,
+        };
+        let (base, actual) = core.range_of(start)?;
+        if base != start.addr().get() || actual < import.len {
+            return Err(Error::Extent {
+                claimed: import.len as u64,
+                actual: actual as u64,
+            });
+        }
+        Ok(opened)
+    }
+
+    fn export(&self, exported: &Mutex<Option<Exported>>) -> Result<Exported> {
+        let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(exported) = &*exported {
+            return Ok(exported.clone());
+        }
+        if !self.core.driver.shares_memory {
+            return Err(Error::Unsupported(
+                "this Level Zero driver shares no memory between processes".into(),
+            ));
+        }
+        let handle = self.core.export(self.start)?;
+        let file = descriptor_in(&handle)?;
+        let made = Exported {
+            file: Arc::new(file),
+            note: note::encode(self.core.driver, Subject::Memory, handle),
+        };
+        Ok(exported.insert(made).clone())
+    }
+}
+
+/// A descriptor of our own for the one whose number a driver's handle begins with.
+pub(super) fn descriptor_in(handle: &[u8; IPC_HANDLE]) -> Result<OwnedFd> {
+    let [a, b, c, d, ..] = *handle;
+    let number = i32::from_ne_bytes([a, b, c, d]);
+    descriptor::duplicate(number).map_err(Error::os("keeping a descriptor of the driver"))
+}
+
+/// A number for a descriptor of `file` that is not the one in a handle, since the driver takes it
+/// for put in place only then; and what keeps it open.
+pub(super) fn with_other_number(
+    file: &Arc<OwnedFd>,
+    handle: &[u8; IPC_HANDLE],
+) -> Result<(i32, Option<OwnedFd>)> {
+    if file.as_raw_fd().to_ne_bytes() != handle[..4] {
+        return Ok((file.as_raw_fd(), None));
+    }
+    let spare = file.as_fd().try_clone_to_owned();
+    let spare = spare.map_err(|error| {
+        let errno = rustix::io::Errno::from_io_error(&error);
+        Error::os("duplicating a descriptor")(errno.unwrap_or(rustix::io::Errno::MFILE))
+    })?;
+    Ok((spare.as_raw_fd(), Some(spare)))
+}
+
+impl Drop for LevelZeroSegment {
+    fn drop(&mut self) {
+        self.core.release("memory", |core| match self.source {
+            // SAFETY: allocated here, once. Commands keep the segments that they use.
+            Source::Allocated { .. } => unsafe { core.free(self.start) },
+            // SAFETY: opened here, once; as above.
+            Source::Opened => unsafe { core.close(self.start) },
+        });
+    }
+}
+
+impl Shared for LevelZeroSegment {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.descriptor(Access::ReadWrite).map(drop)
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        match &self.source {
+            Source::Allocated { exported } => Ok(self.export(exported)?.file),
+            Source::Opened => Err(Error::invalid("only the exporter of memory can share it")),
+        }
+    }
+
+    fn note(&self) -> Note {
+        match &self.source {
+            Source::Allocated { exported } => {
+                let exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
+                let exported = exported.as_ref();
+                exported.map_or(Note::NONE, |exported| exported.note)
+            }
+            Source::Opened => Note::NONE,
+        }
+    }
+}
+
+impl Segment for LevelZeroSegment {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        // SAFETY: memory of the host's, as the driver says, which lives as long as `self`, and is
+        // shared memory for everybody.
+        self.is_host_memory
+            .then(|| unsafe { SharedBytes::new(self.start, self.len, true) })
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // All of it is there, in the pages that the device likes best.
+    }
+}
