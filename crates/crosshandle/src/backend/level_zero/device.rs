@@ -174,12 +174,7 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
-        if access == Access::ReadOnly {
-            return Err(Error::Unsupported(
-                "Level Zero opens memory of other processes for reading and writing only".into(),
-            ));
-        }
-        let segment = LevelZeroSegment::import(&self.gpu, &self.core, &import)?;
+        let segment = LevelZeroSegment::import(&self.gpu, &self.core, &import, access)?;
         Ok(Arc::new(segment))
     }
 

@@ -12,7 +12,7 @@ use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Memory at an address.
 pub(super) struct LevelZeroSegment {
@@ -22,6 +22,8 @@ pub(super) struct LevelZeroSegment {
     source: Source,
     /// The host may access it.
     is_host_memory: bool,
+    /// What this process lets itself do; the driver opens memory for everything.
+    access: Access,
 }
 
 // SAFETY: only an address; whoever accesses memory there answers for that.
@@ -32,18 +34,13 @@ unsafe impl Sync for LevelZeroSegment {}
 /// Where memory comes from, and so how it ends.
 enum Source {
     /// Allocated here: ends by being freed.
-    Allocated { exported: Mutex<Option<Exported>> },
+    Allocated {
+        /// The driver's handle, made with the first of ours and kept as long as the memory: the
+        /// driver has one descriptor for each allocation.
+        exported: OnceLock<[u8; IPC_HANDLE]>,
+    },
     /// Opened from a driver's handle: ends by being closed.
     Opened,
-}
-
-/// What importers get, made with the first handle and kept as long as the memory: the driver has
-/// one descriptor for each allocation.
-#[derive(Clone)]
-struct Exported {
-    /// Our own descriptor of what the driver's leads to.
-    file: Arc<OwnedFd>,
-    note: Note,
 }
 
 impl LevelZeroSegment {
@@ -61,14 +58,20 @@ impl LevelZeroSegment {
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
-                exported: Mutex::default(),
+                exported: OnceLock::new(),
             },
             is_host_memory: kind != MemoryKind::Device,
+            access: Access::ReadWrite,
         })
     }
 
     /// Memory of another process.
-    pub(super) fn import(gpu: &Gpu, core: &Arc<Core>, import: &Import) -> Result<Self> {
+    pub(super) fn import(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        import: &Import,
+        access: Access,
+    ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
         let mut bytes = handle.bytes;
         let (file, _spare) = with_other_number(&import.file, &bytes)?;
@@ -80,6 +83,7 @@ impl LevelZeroSegment {
             start,
             len: import.len,
             source: Source::Opened,
+            access,
         };
         let (base, actual) = core.range_of(start)?;
         if base != start.addr().get() || actual < import.len {
@@ -91,23 +95,22 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    fn export(&self, exported: &Mutex<Option<Exported>>) -> Result<Exported> {
-        let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(exported) = &*exported {
-            return Ok(exported.clone());
+    /// The driver's handle of memory that was allocated here.
+    fn export(&self) -> Result<&[u8; IPC_HANDLE]> {
+        let Source::Allocated { exported } = &self.source else {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        };
+        if let Some(handle) = exported.get() {
+            return Ok(handle);
         }
         if !self.core.driver.shares_memory {
             return Err(Error::Unsupported(
                 "this Level Zero driver shares no memory between processes".into(),
             ));
         }
+        // Two threads may do it at once: both get the same descriptor.
         let handle = self.core.export(self.start)?;
-        let file = descriptor_in(&handle)?;
-        let made = Exported {
-            file: Arc::new(file),
-            note: note::encode(self.core.driver, Subject::Memory, handle),
-        };
-        Ok(exported.insert(made).clone())
+        Ok(exported.get_or_init(|| handle))
     }
 }
 
@@ -152,24 +155,18 @@ impl Shared for LevelZeroSegment {
     }
 
     fn prepare(&self) -> Result<()> {
-        self.descriptor(Access::ReadWrite).map(drop)
+        self.export().map(drop)
     }
 
+    /// For whoever fetches it now: the driver's own stays where it is.
     fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
-        match &self.source {
-            Source::Allocated { exported } => Ok(self.export(exported)?.file),
-            Source::Opened => Err(Error::invalid("only the exporter of memory can share it")),
-        }
+        descriptor_in(self.export()?).map(Arc::new)
     }
 
     fn note(&self) -> Note {
-        match &self.source {
-            Source::Allocated { exported } => {
-                let exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
-                let exported = exported.as_ref();
-                exported.map_or(Note::NONE, |exported| exported.note)
-            }
-            Source::Opened => Note::NONE,
+        match self.export() {
+            Ok(handle) => note::encode(self.core.driver, Subject::Memory, *handle),
+            Err(_) => Note::NONE,
         }
     }
 }
@@ -180,10 +177,11 @@ impl Segment for LevelZeroSegment {
     }
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        let writable = self.access == Access::ReadWrite;
         // SAFETY: memory of the host's, as the driver says, which lives as long as `self`, and is
         // shared memory for everybody.
         self.is_host_memory
-            .then(|| unsafe { SharedBytes::new(self.start, self.len, true) })
+            .then(|| unsafe { SharedBytes::new(self.start, self.len, writable) })
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
