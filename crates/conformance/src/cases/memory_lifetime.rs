@@ -200,9 +200,11 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         ("exporter", own, Usage::of_self()?),
         ("importer", other, peer.usage()?),
     ] {
+        // A driver's threads come and go, and the C library keeps some of their stacks.
+        let stacks = if harness.is_host() { 0 } else { 40 };
         assert!(
             after.descriptors <= before.descriptors + 2
-                && after.mappings <= before.mappings + 4
+                && after.mappings <= before.mappings + 4 + stacks
                 && after.resident <= before.resident + 8 * KIB,
             "{who}: {before:?}, and a thousand rounds later {after:?}"
         );

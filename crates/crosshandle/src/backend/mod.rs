@@ -18,7 +18,8 @@
 //! # Events
 //! A backend doesn't implement events; it signals and waits on the words of `counter`, which lie
 //! in shared host memory. It completes each ticket that it took exactly once, also when the
-//! command fails.
+//! command fails. A driver that has events for several processes, but cannot use those words, lets
+//! its own ride along ([`NativeEvents`]).
 //!
 //! # Absence
 //! A driver that isn't there is no error: its backend lists no devices.
@@ -98,6 +99,11 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Addresses without memory, from `wish` on if that is not 0, is aligned and they are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
+    /// Events of the driver's own, if it has any that ride along with ours.
+    fn native_events(&self) -> Option<Arc<dyn NativeEvents>> {
+        None
+    }
+
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
 }
@@ -119,6 +125,17 @@ impl From<Fetched> for Import {
             note: fetched.note,
         }
     }
+}
+
+/// Events of a driver's own. One rides along with an event of ours from when a queue of that driver
+/// first signals it, so that queues wait for each other without the host, also across processes.
+/// The words of `counter` stay the account: of numbers, failures and deaths.
+pub(crate) trait NativeEvents: Send + Sync {
+    /// A new one, to be shared.
+    fn create(&self) -> Result<Arc<dyn Shared>>;
+
+    /// One that another process created.
+    fn open(&self, import: Import) -> Result<Arc<dyn Shared>>;
 }
 
 /// Memory at an address, with a descriptor.
@@ -232,6 +249,18 @@ pub(crate) enum Work {
     Call(HostFunction),
 }
 
+impl Work {
+    /// The memory that it uses.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+        let (to, from) = match self {
+            Self::Nothing | Self::Call(_) => (None, None),
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
+        };
+        to.into_iter().chain(from)
+    }
+}
+
 /// A function of the host, run in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
@@ -240,7 +269,7 @@ pub(crate) type HostFunction =
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
-    pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// In which order a queue runs its commands.

@@ -315,7 +315,7 @@ impl MemoryRange {
     pub(crate) fn into_place(self) -> Place {
         Place {
             address: self.address,
-            _keep: self.keep,
+            keep: self.keep,
         }
     }
 }

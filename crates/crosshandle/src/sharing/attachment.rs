@@ -4,6 +4,7 @@ use super::arena::{self, Arena, MAX_RECORDS};
 use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
+use super::native::NATIVE;
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::{Reply, Request};
@@ -213,6 +214,10 @@ impl Attachment {
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
         let fetched = self.fetch_record(fields.record, fields.generation, access)?;
+        if fetched.segment == NATIVE {
+            // An event's.
+            return Err(Error::Stale);
+        }
         if fetched.segment != fields.segment {
             return Err(Error::Handle(HandleError::Malformed {
                 field: "segment",
@@ -222,7 +227,12 @@ impl Attachment {
         Ok(fetched)
     }
 
-    fn fetch_record(&self, record: u32, generation: u32, access: Access) -> Result<Fetched> {
+    pub(super) fn fetch_record(
+        &self,
+        record: u32,
+        generation: u32,
+        access: Access,
+    ) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
                 use crate::exchange::{Exports, protocol::Refusal};

@@ -3,6 +3,7 @@
 use super::arena::Arena;
 use super::holding;
 use super::ledger::Ledger;
+use super::native::NATIVE;
 use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
@@ -98,6 +99,16 @@ impl Exporter {
         records.set_export(index, export);
         let generation = self.arena.begin(index, false);
         Ok(Record { index, generation })
+    }
+
+    /// Lets importers fetch what rides along with an event.
+    pub(super) fn offer(&self, record: Record, memory: Arc<dyn Shared>) {
+        let export = Export {
+            memory,
+            segment: NATIVE,
+            access: Access::ReadWrite,
+        };
+        self.records().set_export(record.index, export);
     }
 
     /// The record in `place`; made now if there is none. `segment` is the memory's number.

@@ -18,6 +18,7 @@ mod event;
 mod exporter;
 mod holding;
 mod ledger;
+mod native;
 mod pins;
 mod record;
 

@@ -1,6 +1,7 @@
 //! The GPUs, and contexts on them.
 
 use super::driver::{Core, DeviceHandle, Driver};
+use super::event::LevelZeroEvents;
 use super::info::{self, Details};
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
@@ -8,7 +9,7 @@ use super::queue;
 use super::range::LevelZeroRange;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
-    MemoryKind, QueueOrder, Segment,
+    MemoryKind, NativeEvents, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -137,6 +138,10 @@ impl BackendDevice for Gpu {
         let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
         Ok(Arc::new(LevelZeroContext {
             gpu: Arc::clone(gpu),
+            events: Arc::new(LevelZeroEvents {
+                gpu: Arc::clone(gpu),
+                core: gpu.driver.core()?,
+            }),
             core: gpu.driver.core()?,
             peers: gpu.peers(),
         }))
@@ -147,6 +152,7 @@ impl BackendDevice for Gpu {
 struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
+    events: Arc<LevelZeroEvents>,
     /// Other devices whose memory this one can map.
     peers: Vec<DeviceUuid>,
 }
@@ -191,6 +197,10 @@ impl BackendContext for LevelZeroContext {
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
         let range = LevelZeroRange::reserve(&self.core, wish, len, align)?;
         Ok(Box::new(range))
+    }
+
+    fn native_events(&self) -> Option<Arc<dyn NativeEvents>> {
+        Some(Arc::clone(&self.events) as _)
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {

@@ -4,10 +4,13 @@
 //! context of it, made when one is needed and gone when nothing in it is left.
 
 mod core;
+mod events;
 mod list;
 mod memory;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
+use events::CounterEvents;
+pub(super) use events::{CreatedEvent, OpenedEvent};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
 
@@ -84,6 +87,7 @@ pub(super) struct Driver {
     pub(super) version: u32,
     /// Whether memory can be shared.
     pub(super) shares_memory: bool,
+    counter_events: OnceLock<Option<CounterEvents>>,
     core: Mutex<Weak<Core>>,
 }
 
@@ -148,6 +152,7 @@ impl Driver {
             api: (api.0 >> 16, api.0 & 0xffff),
             version: properties.driverVersion,
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
+            counter_events: OnceLock::new(),
             core: Mutex::default(),
         })
     }
@@ -165,6 +170,20 @@ impl Driver {
         check("zeDeviceGet", code)?;
         handles.truncate(count as usize);
         Ok(handles.into_iter().map(Handle).collect())
+    }
+
+    /// How many drivers the loader has.
+    fn count(loader: &Loader) -> u32 {
+        let mut count = 0;
+        // SAFETY: asks for the count alone.
+        let code = unsafe { (loader.zeDriverGet)(&mut count, ptr::null_mut()) };
+        check("zeDriverGet", code).map_or(0, |()| count)
+    }
+
+    /// Its functions for counter-based events, looked for with the first call.
+    fn counter_events(&self) -> Option<&CounterEvents> {
+        let find = || CounterEvents::find(self);
+        self.counter_events.get_or_init(find).as_ref()
     }
 
     /// The context of all its devices.

@@ -1,12 +1,16 @@
 //! One list of a queue, its commands, and the thread that looks after them.
 //!
-//! What waits for nothing but the list itself is appended when it is submitted. What waits for the
-//! host is *held*, and all behind it: the thread waits, and then appends as much as it can, or
-//! calls the function. The thread also waits for each command's end, to signal its event and to
-//! let go of what it used.
+//! What waits for nothing but the list itself, or for what the driver's own events tell, is appended
+//! when it is submitted. What waits for the host is *held*, and all behind it: the thread waits,
+//! and then appends as much as it can, or calls the function. The thread also waits for each
+//! command's end, to signal its event and to let go of what it used.
+//!
+//! A list that waits for a signal of a process that died never goes on. It is given up, with what
+//! its commands use, and they are appended to a new one.
 
 use super::device::Gpu;
-use super::driver::{Core, List};
+use super::driver::{Core, EventHandle, List};
+use super::event;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{Extra, Target};
@@ -19,6 +23,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// After so many looks, a list that has not gone on although all is there that it waits for will
+/// never do so.
+const OVERDUE: u32 = 2;
 
 /// How long to wait for the device before having a look at the rest of the world.
 const SLICE: Duration = Duration::from_millis(40);
@@ -60,8 +68,16 @@ struct Entry {
     after: Vec<Arc<Over>>,
     signal: Option<(Arc<EventCore>, Ticket)>,
     over: Arc<Over>,
-    /// Signalled by the list when the command is done. `None` while it is held.
-    done: Option<Arc<Pooled>>,
+    /// What the list signals. `None` while the command is held.
+    marks: Option<Arc<Marks>>,
+}
+
+/// How far the list is with a command.
+struct Marks {
+    /// Signalled before the work, if the list waits for driver's events until then.
+    started: Option<Pooled>,
+    /// Signalled after it.
+    done: Pooled,
 }
 
 impl Entry {
@@ -69,7 +85,10 @@ impl Entry {
     fn needs_host(&self) -> bool {
         matches!(self.work, Work::Call(_))
             || self.after.iter().any(|over| !over.is_over())
-            || !self.waits.iter().all(is_there)
+            || !self
+                .waits
+                .iter()
+                .all(|wait| is_there(wait) || native_of(wait).is_some())
     }
 
     fn profile(&self) -> Option<&Profile> {
@@ -82,7 +101,7 @@ impl Entry {
             Profile::stamp(&profile.ended);
         }
         // What it captured and kept may be the user's code.
-        discard((self.work, self.extra, self.waits, self.done));
+        discard((self.work, self.extra, self.waits, self.marks));
         match (self.signal, result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
             (None, Err(error)) => notes.add(error),
@@ -96,6 +115,19 @@ impl Entry {
 /// Whether a signal has come, and not as a failure.
 fn is_there(wait: &Point) -> bool {
     matches!(wait.event.result(wait.number), Some(Ok(())))
+}
+
+fn copy_of(wait: &Point) -> Point {
+    Point {
+        event: Arc::clone(&wait.event),
+        ..*wait
+    }
+}
+
+/// The driver's event that tells a list of a signal that is yet to come.
+fn native_of(wait: &Point) -> Option<EventHandle> {
+    let is_told = wait.event.is_native(wait.number) && wait.event.result(wait.number).is_none();
+    is_told.then(|| event::native(&wait.event)).flatten()
 }
 
 /// An error as the waiters for a failed command get to see it.
@@ -148,8 +180,6 @@ struct State {
     has_thread: bool,
     is_waiting: bool,
     is_closed: bool,
-    /// Why the device runs nothing any more.
-    broken: Option<Error>,
 }
 
 impl Lane {
@@ -182,9 +212,6 @@ impl Lane {
     ) -> Result<Arc<Over>> {
         let inner = &self.0;
         let mut state = inner.state();
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
         inner.start(&mut state)?;
         // Under the lock, so that numbers follow the order of the queue.
         let signal = match submission.signal {
@@ -206,7 +233,7 @@ impl Lane {
             after,
             signal,
             over: Arc::clone(&over),
-            done: None,
+            marks: None,
         });
         inner.append_more(&mut state);
         // Notifying nobody is a system call too.
@@ -258,20 +285,34 @@ impl Inner {
     /// Appends commands to the list until one needs the host.
     fn append_more(&self, state: &mut State) {
         while let Some(entry) = state.entries.get(state.appended) {
-            if entry.needs_host() || !self.append(state, state.appended) {
+            if entry.needs_host() {
+                return;
+            }
+            if let Err(error) = self.append(state, state.appended) {
+                // The thread tries again when it is the first, and then it fails.
+                tracing::debug!(%error, "a command could not be appended");
                 return;
             }
         }
     }
 
-    /// Appends a command. Whether that went well; otherwise the thread deals with it.
-    fn append(&self, state: &mut State, index: usize) -> bool {
-        let (Some(list), Some(entry)) = (&state.list, state.entries.get_mut(index)) else {
-            return false;
+    /// Appends a command, after all before it.
+    fn append(&self, state: &mut State, index: usize) -> Result<()> {
+        let entry = state.entries.get_mut(index);
+        let (Some(list), Some(entry)) = (&state.list, entry) else {
+            return Err(Error::CommandFailed("there is no command list".into()));
         };
-        let Ok(done) = Pooled::take(&self.core) else {
-            return false;
+        let natives: Vec<_> = entry.waits.iter().filter_map(native_of).collect();
+        let marks = || -> Result<Marks> {
+            let waits = !natives.is_empty();
+            Ok(Marks {
+                started: waits.then(|| Pooled::take(&self.core)).transpose()?,
+                done: Pooled::take(&self.core)?,
+            })
         };
+        let marks = marks()?;
+        let signal = entry.signal.as_ref();
+        let native = signal.and_then(|(event, _)| event::native(event));
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
@@ -283,18 +324,32 @@ impl Inner {
         // SAFETY: the entry has all that the command uses, and stays until the list has signalled
         // its event; if it never does, it is not dropped.
         let appended = unsafe {
-            let appended = target.append(&entry.work, &mut entry.extra);
-            appended.and_then(|()| list.signal(done.handle()))
+            let mut append = || -> Result<()> {
+                if let Some(started) = &marks.started {
+                    list.wait(&natives)?;
+                    list.signal(started.handle())?;
+                }
+                target.append(&entry.work, &mut entry.extra)?;
+                if let Some(native) = native {
+                    list.signal(native)?;
+                }
+                list.signal(marks.done.handle())
+            };
+            append()
         };
         match appended {
             Ok(()) => {
-                entry.done = Some(Arc::new(done));
+                if let (Some(_), Some((event, ticket))) = (native, signal) {
+                    event.note_native(ticket.number);
+                }
+                entry.marks = Some(Arc::new(marks));
                 state.appended += 1;
-                true
+                Ok(())
             }
             Err(error) => {
-                tracing::debug!(%error, "a command could not be appended");
-                false
+                // The list may have a part of it.
+                std::mem::forget(marks);
+                Err(error)
             }
         }
     }
@@ -318,10 +373,19 @@ impl Inner {
                 state.is_waiting = false;
             }
             let front = &mut state.entries[0];
-            let result = match front.done.clone() {
-                Some(done) => {
+            let result = match front.marks.clone() {
+                Some(marks) => {
+                    let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
                     drop(state);
-                    self.wait_done(&done)
+                    match self.wait_done(&marks, &waits) {
+                        Ok(true) => Ok(()),
+                        Ok(false) => {
+                            drop(marks);
+                            self.give_up_list();
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 None => {
                     let waits = std::mem::take(&mut front.waits);
@@ -337,10 +401,56 @@ impl Inner {
         }
     }
 
-    /// Waits for a command in the list.
-    fn wait_done(&self, done: &Pooled) -> Result<()> {
-        while !done.wait(SLICE)? {}
-        Ok(())
+    /// Waits for a command in the list; `false` if that will never go on.
+    fn wait_done(&self, marks: &Marks, waits: &[Point]) -> Result<bool> {
+        let mut overdue = 0;
+        while !marks.done.wait(SLICE)? {
+            let Some(started) = &marks.started else {
+                continue;
+            };
+            if started.wait(Duration::ZERO)? {
+                continue;
+            }
+            for wait in waits {
+                // Fails the signal of a process that died.
+                wait.event.assist(wait.number);
+            }
+            let is_settled = |wait: &Point| wait.event.result(wait.number).is_some();
+            if waits.iter().all(is_settled) {
+                overdue += 1;
+            }
+            if overdue == OVERDUE {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
+    /// stays with the old list: the driver may look at it for as long as that exists.
+    fn give_up_list(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        tracing::warn!(
+            device = self.gpu.info().name,
+            commands = state.appended,
+            "a command list waits for a process that is gone; it is given up"
+        );
+        std::mem::forget(state.list.take());
+        for entry in state.entries.iter_mut().take(state.appended) {
+            let keeps = entry.work.places().map(|place| place.keep.clone());
+            std::mem::forget(keeps.collect::<Vec<_>>());
+            std::mem::forget(entry.waits.iter().map(copy_of).collect::<Vec<_>>());
+            std::mem::forget(entry.signal.as_ref().map(|(event, _)| Arc::clone(event)));
+            std::mem::forget((entry.marks.take(), entry.extra.take()));
+        }
+        state.appended = 0;
+        let (device, group) = (self.gpu.handle(), self.gpu.group());
+        match List::create(&self.core, device, group) {
+            Ok(list) => state.list = Some(list),
+            Err(error) => tracing::error!(%error, "there is no new command list"),
+        }
+        self.append_more(state);
     }
 
     /// Does what the host has to for the first command; its result, if it is over with that.
@@ -367,10 +477,8 @@ impl Inner {
                 _ => None,
             };
         }
-        if !self.append(&mut state, 0) {
-            return Some(Err(Error::CommandFailed(
-                "the driver does not take the command".into(),
-            )));
+        if let Err(error) = self.append(&mut state, 0) {
+            return Some(Err(error));
         }
         self.append_more(&mut state);
         None
@@ -382,7 +490,7 @@ impl Inner {
         let Some(entry) = state.entries.pop_front() else {
             return;
         };
-        if entry.done.is_some() {
+        if entry.marks.is_some() {
             state.appended -= 1;
         }
         drop(state);

@@ -35,12 +35,34 @@ unsafe impl Sync for LevelZeroSegment {}
 enum Source {
     /// Allocated here: ends by being freed.
     Allocated {
-        /// The driver's handle, made with the first of ours and kept as long as the memory: the
-        /// driver has one descriptor for each allocation.
-        exported: OnceLock<[u8; IPC_HANDLE]>,
+        /// Made with the first handle and kept as long as the memory: the driver has one descriptor
+        /// for each allocation.
+        exported: OnceLock<Exported>,
     },
     /// Opened from a driver's handle: ends by being closed.
     Opened,
+}
+
+/// What importers get.
+pub(super) struct Exported {
+    /// The driver's handle.
+    pub(super) handle: [u8; IPC_HANDLE],
+    /// Our own descriptor of what the driver's in the handle leads to: the driver ends its own as
+    /// it likes, and a handle that was given away must not fail for want of a descriptor.
+    pub(super) file: Arc<OwnedFd>,
+}
+
+impl Exported {
+    pub(super) fn new(handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        let [a, b, c, d, ..] = handle;
+        let number = i32::from_ne_bytes([a, b, c, d]);
+        let file = descriptor::duplicate(number);
+        let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
+        Ok(Self {
+            handle,
+            file: Arc::new(file),
+        })
+    }
 }
 
 impl LevelZeroSegment {
@@ -95,13 +117,13 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// The driver's handle of memory that was allocated here.
-    fn export(&self) -> Result<&[u8; IPC_HANDLE]> {
+    /// Of memory that was allocated here.
+    fn export(&self) -> Result<&Exported> {
         let Source::Allocated { exported } = &self.source else {
             return Err(Error::invalid("only the exporter of memory can share it"));
         };
-        if let Some(handle) = exported.get() {
-            return Ok(handle);
+        if let Some(exported) = exported.get() {
+            return Ok(exported);
         }
         if !self.core.driver.shares_memory {
             return Err(Error::Unsupported(
@@ -109,16 +131,9 @@ impl LevelZeroSegment {
             ));
         }
         // Two threads may do it at once: both get the same descriptor.
-        let handle = self.core.export(self.start)?;
-        Ok(exported.get_or_init(|| handle))
+        let made = Exported::new(self.core.export(self.start)?)?;
+        Ok(exported.get_or_init(|| made))
     }
-}
-
-/// A descriptor of our own for the one whose number a driver's handle begins with.
-pub(super) fn descriptor_in(handle: &[u8; IPC_HANDLE]) -> Result<OwnedFd> {
-    let [a, b, c, d, ..] = *handle;
-    let number = i32::from_ne_bytes([a, b, c, d]);
-    descriptor::duplicate(number).map_err(Error::os("keeping a descriptor of the driver"))
 }
 
 /// A number for a descriptor of `file` that is not the one in a handle, since the driver takes it
@@ -158,14 +173,13 @@ impl Shared for LevelZeroSegment {
         self.export().map(drop)
     }
 
-    /// For whoever fetches it now: the driver's own stays where it is.
     fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
-        descriptor_in(self.export()?).map(Arc::new)
+        Ok(Arc::clone(&self.export()?.file))
     }
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok(handle) => note::encode(self.core.driver, Subject::Memory, *handle),
+            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
             Err(_) => Note::NONE,
         }
     }

@@ -6,6 +6,7 @@
 
 mod device;
 mod driver;
+mod event;
 mod info;
 mod lane;
 mod memory;
