@@ -169,6 +169,13 @@ impl ContextCore {
     fn import(self: &Arc<Self>, key: Key, fields: &Fields) -> Result<Arc<Imported>> {
         let attachment = self.attachment(fields)?;
         let fetched = attachment.fetch(fields, key.access)?;
+        // Before a driver hears of it.
+        if fetched.len != fields.segment_length {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: fetched.len,
+            });
+        }
         let memory = self.backend().import_segment(fetched.into(), key.access)?;
         let imported = Arc::new(Imported { attachment, memory });
         let kept = if fields.segment & DEDICATED == 0 {

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// After so many looks, a list that has not gone on although all is there that it waits for will
@@ -68,6 +69,8 @@ struct Entry {
     after: Vec<Arc<Over>>,
     signal: Option<(Arc<EventCore>, Ticket)>,
     over: Arc<Over>,
+    /// The thread is about to append it or to call its function, and nobody else may.
+    is_taken: bool,
     /// What the list signals. `None` while the command is held.
     marks: Option<Arc<Marks>>,
 }
@@ -83,7 +86,8 @@ struct Marks {
 impl Entry {
     /// Whether the host has something to do before the list can go on with it.
     fn needs_host(&self) -> bool {
-        matches!(self.work, Work::Call(_))
+        self.is_taken
+            || matches!(self.work, Work::Call(_))
             || self.after.iter().any(|over| !over.is_over())
             || !self
                 .waits
@@ -177,7 +181,7 @@ struct State {
     entries: VecDeque<Entry>,
     /// So many of the first entries are in the list.
     appended: usize,
-    has_thread: bool,
+    thread: Option<JoinHandle<()>>,
     is_waiting: bool,
     is_closed: bool,
 }
@@ -233,6 +237,7 @@ impl Lane {
             after,
             signal,
             over: Arc::clone(&over),
+            is_taken: false,
             marks: None,
         });
         inner.append_more(&mut state);
@@ -251,9 +256,19 @@ impl Drop for Lane {
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        // What was submitted still runs.
-        self.0.state().is_closed = true;
+        let mut state = self.0.state();
+        state.is_closed = true;
+        let thread = state.thread.take();
+        let is_idle = state.entries.is_empty();
+        drop(state);
         self.0.added.notify_one();
+        // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
+        if let Some(thread) = thread
+            && is_idle
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -268,16 +283,16 @@ impl Inner {
             let (device, group) = (self.gpu.handle(), self.gpu.group());
             state.list = Some(List::create(&self.core, device, group)?);
         }
-        if !state.has_thread {
+        if state.thread.is_none() {
             let inner = Arc::clone(self);
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name("crosshandle-lane".into())
                 .spawn(move || inner.run())
                 .map_err(|error| Error::LimitReached {
                     what: format!("a queue's thread cannot be started: {error}"),
                     remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
                 })?;
-            state.has_thread = true;
+            state.thread = Some(thread);
         }
         Ok(())
     }
@@ -388,6 +403,7 @@ impl Inner {
                     }
                 }
                 None => {
+                    front.is_taken = true;
                     let waits = std::mem::take(&mut front.waits);
                     let after = std::mem::take(&mut front.after);
                     drop(state);
@@ -443,6 +459,7 @@ impl Inner {
             std::mem::forget(entry.waits.iter().map(copy_of).collect::<Vec<_>>());
             std::mem::forget(entry.signal.as_ref().map(|(event, _)| Arc::clone(event)));
             std::mem::forget((entry.marks.take(), entry.extra.take()));
+            entry.is_taken = false;
         }
         state.appended = 0;
         let (device, group) = (self.gpu.handle(), self.gpu.group());
