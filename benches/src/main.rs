@@ -4,6 +4,7 @@
 //! technique taking turns in the same processes, so that the machine's noise hits both alike.
 //! What is measured and how is told in `docs/performance.md`.
 
+mod cuda;
 mod harness;
 mod host;
 mod raw;
@@ -31,7 +32,9 @@ struct Cli {
 enum Command {
     /// Memory and events of the host backend
     Host(SuiteArgs),
-    /// The Unified Runtime adapter: what the stock loader and the adapter add to the library's calls
+    /// Memory and events of the CUDA backend
+    Cuda(SuiteArgs),
+    /// The Unified Runtime adapter: what loader and adapter add to the library's calls
     Ur(SuiteArgs),
     /// One process of a measurement; started by the benchmark itself
     #[command(hide = true)]
@@ -71,13 +74,25 @@ struct ChildArgs {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Host(args) => bench(host::SCENARIOS, &args),
-        Command::Ur(args) => bench(ur::SCENARIOS, &args),
+        Command::Host(args) => bench(host::SCENARIOS, &args, || None),
+        Command::Cuda(args) => {
+            if let (false, Some(reason)) = (args.list, cuda::unavailable()) {
+                eprintln!("nothing to measure: {reason}");
+                return ExitCode::SUCCESS;
+            }
+            bench(cuda::SCENARIOS, &args, cuda::machine)
+        }
+        Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
         Command::Child(args) => harness::child::run(&args.scenario, args.seat, &args.plan),
     }
 }
 
-fn bench(scenarios: &[&'static Scenario], args: &SuiteArgs) -> ExitCode {
+/// Measures a suite. `gpus` names those that its figures belong to.
+fn bench(
+    scenarios: &[&'static Scenario],
+    args: &SuiteArgs,
+    gpus: fn() -> Option<String>,
+) -> ExitCode {
     if args.list {
         return list(scenarios);
     }
@@ -89,7 +104,10 @@ fn bench(scenarios: &[&'static Scenario], args: &SuiteArgs) -> ExitCode {
         }
     };
     let report = match measure(scenarios, &plan, args.only.as_deref()) {
-        Ok(report) => report,
+        Ok(mut report) => {
+            report.machine.gpus = gpus();
+            report
+        }
         Err(error) => {
             eprintln!("error: {error:#}");
             return ExitCode::from(2);

@@ -1,9 +1,9 @@
 //! All scenarios there are.
 
 use crate::harness::scenario::Scenario;
-use crate::{host, ur};
+use crate::{cuda, host, ur};
 
-static SUITES: &[&[&Scenario]] = &[host::SCENARIOS, ur::SCENARIOS];
+static SUITES: &[&[&Scenario]] = &[host::SCENARIOS, cuda::SCENARIOS, ur::SCENARIOS];
 
 /// The scenario of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use crate::Result;
-use crate::step::say;
+use crate::python::{Environment, requirement};
+use crate::step::{Step, say};
 use crate::workspace::Workspace;
+use crate::{Result, clients};
 
 /// Runs all of it there.
 const SCRIPT: &str = include_str!("gpu/run.sh");
@@ -21,6 +22,28 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("crosshandle-bench", "bench"),
 ];
 
+/// The Unified Runtime adapter, and its package.
+const ADAPTER: (&str, &str) = (
+    "crosshandle-ur-adapter-cuda",
+    "libur_adapter_crosshandle_cuda.so",
+);
+/// Of the stock runtime, what its loader and its SYCL library are and need.
+const RUNTIME: [&str; 6] = [
+    "libur_loader.so.0",
+    "libsycl.so.9",
+    "libimf.so",
+    "libintlc.so.5",
+    "libirng.so",
+    "libsvml.so",
+];
+/// Versions of Python that such a machine may have: dpctl is packed for each.
+const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
+/// Compresses files, named after the archive: with links followed, and without directories.
+const ARCHIVE: &str = "import os, sys, tarfile
+with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
+    for path in sys.argv[2:]:
+        archive.add(path, os.path.basename(path))";
+
 /// Builds `target/gpu`.
 pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     let packages = [
@@ -28,7 +51,37 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
         "crosshandle-cli",
         "crosshandle-bench",
     ];
-    let mut build = workspace.cargo(&["build", "--locked", "--bins", "--profile", PROFILE]);
+    build(workspace, "--bins", &packages)?;
+    let (package, adapter) = ADAPTER;
+    build(workspace, "--lib", &[package])?;
+    let built = workspace.target.join(PROFILE);
+    let directory = workspace.target.join("gpu");
+    // What an earlier version packed must not be taken for this one's.
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).map_err(|error| cannot("create", &directory, &error))?;
+    for (program, name) in PROGRAMS {
+        copy(&built.join(program), &directory.join(name))?;
+    }
+    copy(&built.join(adapter), &directory.join(adapter))?;
+    copy(
+        &unit_tests(workspace)?,
+        &directory.join("crosshandle-units"),
+    )?;
+    pack_clients(workspace, &directory)?;
+    let script = directory.join("run.sh");
+    fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+        .map_err(|error| cannot("make executable", &script, &error))?;
+    say(&format!(
+        "{}: {:.1} MiB; run ./run.sh there",
+        directory.display(),
+        size_of(&directory)? as f64 / f64::from(1 << 20)
+    ));
+    Ok(())
+}
+
+fn build(workspace: &Workspace, what: &str, packages: &[&str]) -> Result<()> {
+    let mut build = workspace.cargo(&["build", "--locked", what, "--profile", PROFILE]);
     for package in packages {
         build.args(["--package", package]);
     }
@@ -38,29 +91,39 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     if !status.success() {
         return Err("the programs don't build".into());
     }
-    let built = workspace.target.join(PROFILE);
-    let directory = workspace.target.join("gpu");
-    // What an earlier version packed must not be taken for this one's.
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir_all(&directory).map_err(|error| cannot("create", &directory, &error))?;
-    let mut total = 0;
-    for (program, name) in PROGRAMS {
-        total += copy(&built.join(program), &directory.join(name))?;
-    }
-    total += copy(
-        &unit_tests(workspace)?,
-        &directory.join("crosshandle-units"),
-    )?;
-    let script = directory.join("run.sh");
-    fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
-        .map_err(|error| cannot("make executable", &script, &error))?;
-    say(&format!(
-        "{}: {:.1} MiB; run ./run.sh there",
-        directory.display(),
-        total as f64 / f64::from(1 << 20)
-    ));
     Ok(())
+}
+
+/// The adapter's clients, and what of the stock runtime they need.
+fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let environment = Environment::ensure(workspace)?;
+    let clients = clients::build(workspace, &environment)?;
+    let programs = directory.join("clients");
+    fs::create_dir_all(&programs).map_err(|error| cannot("create", &programs, &error))?;
+    for name in &clients.names {
+        copy(&clients.directory.join(name), &programs.join(name))?;
+    }
+    let mut archive = Command::new(environment.python());
+    archive
+        .args(["-c", ARCHIVE])
+        .arg(directory.join("runtime.tar.xz"))
+        .args(RUNTIME.map(|library| environment.library_dir().join(library)));
+    Step::new(workspace, "the stock runtime, compressed", archive).run()?;
+    let required = workspace.target.join("dpctl-requirement.txt");
+    fs::write(&required, requirement("dpctl")?)
+        .map_err(|error| cannot("write", &required, &error))?;
+    for python in PYTHONS {
+        let mut download = environment.pip();
+        download
+            .args(["download", "--no-deps", "--only-binary", ":all:"])
+            .args(["--python-version", python, "--dest"])
+            .arg(directory)
+            .args(["--require-hashes", "--requirement"])
+            .arg(&required);
+        Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
+    }
+    let script = workspace.root.join(clients::SOURCES).join("arrays.py");
+    copy(&script, &programs.join("arrays.py"))
 }
 
 /// The library's unit tests, some of which only a GPU can run.
@@ -94,8 +157,24 @@ fn unit_tests(workspace: &Workspace) -> Result<PathBuf> {
         .ok_or_else(|| "cargo names no program with the unit tests".into())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<u64> {
-    fs::copy(from, to).map_err(|error| cannot("copy", from, &error))
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let copied = fs::copy(from, to).map_err(|error| cannot("copy", from, &error));
+    copied.map(drop)
+}
+
+/// Bytes of all files in a directory.
+fn size_of(directory: &Path) -> Result<u64> {
+    let entries = fs::read_dir(directory).map_err(|error| cannot("read", directory, &error))?;
+    let mut total = 0;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        total += match entry.metadata() {
+            Ok(data) if data.is_dir() => size_of(&path)?,
+            Ok(data) => data.len(),
+            Err(error) => return Err(cannot("look at", &path, &error)),
+        };
+    }
+    Ok(total)
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> String {

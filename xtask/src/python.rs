@@ -18,6 +18,28 @@ use crate::workspace::Workspace;
 /// What is installed, to the last package and byte.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
+/// A package with its version and hashes, as it is required.
+pub(crate) fn requirement(package: &str) -> Result<String> {
+    let is_it = |line: &&str| {
+        line.split_once("==")
+            .is_some_and(|(name, _)| name == package)
+    };
+    let mut lines = REQUIREMENTS.lines().skip_while(|line| !is_it(line));
+    let mut found = String::new();
+    // A line goes on after a backslash.
+    for line in &mut lines {
+        found.push_str(line);
+        found.push('\n');
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    if found.is_empty() {
+        return Err(format!("{package} is not among the requirements"));
+    }
+    Ok(found)
+}
+
 /// The oldest interpreter that every package supports.
 const OLDEST: (u32, u32) = (3, 11);
 
@@ -83,6 +105,19 @@ impl Environment {
     /// The interpreter, which finds the packages by itself.
     pub(crate) fn python(&self) -> PathBuf {
         self.directory.join("bin").join("python")
+    }
+
+    /// Its pip, which asks nothing.
+    pub(crate) fn pip(&self) -> Command {
+        let mut pip = command(&self.python());
+        pip.args([
+            "-m",
+            "pip",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]);
+        pip
     }
 
     /// Where `unified-runtime/ur_api.h` and `sycl/sycl.hpp` lie.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, debian, fuzz, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, supply_chain, tools};
 
 /// How long each fuzz target is run.
 const FUZZ_SECONDS: u64 = 20;
@@ -62,6 +62,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         );
     }
 
+    let mut variables = match &runtime {
+        Some(runtime) => variables(workspace, runtime)?.to_vec(),
+        None => Vec::new(),
+    };
     let runner = tools::NEXTEST.get(workspace)?;
     let mut build = Command::new(&runner);
     workspace.prepare(&mut build);
@@ -78,10 +82,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
     // The ignored ones need what is named in `variables`.
-    let (which, mut variables) = match &runtime {
-        Some(runtime) => ("all", variables(runtime).to_vec()),
-        None => ("default", Vec::new()),
-    };
+    let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
@@ -106,13 +107,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ))
 }
 
-/// Where tests find the stock runtime.
-fn variables(runtime: &Environment) -> [(&'static str, PathBuf); 3] {
-    [
+/// Where tests find the stock runtime, and the programs that run on it.
+fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 4]> {
+    Ok([
+        (
+            "UR_CLIENTS_DIR",
+            clients::build(workspace, runtime)?.directory,
+        ),
         ("UR_INCLUDE_DIR", runtime.include()),
         ("UR_RUNTIME_LIB_DIR", runtime.library_dir()),
         ("UR_PYTHON", runtime.python()),
-    ]
+    ])
 }
 
 /// Where tests find Level Zero's stock loaders and its headers. What cannot be had is skipped: the

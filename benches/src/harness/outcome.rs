@@ -56,6 +56,7 @@ pub(crate) struct Recorder {
     ours: BTreeMap<&'static str, Vec<f64>>,
     raw: BTreeMap<&'static str, Vec<f64>>,
     notes: BTreeMap<&'static str, String>,
+    absent: BTreeMap<&'static str, String>,
 }
 
 impl Recorder {
@@ -77,6 +78,11 @@ impl Recorder {
         self.notes.insert(row, text.into());
     }
 
+    /// Why this machine cannot measure a row, or not all of it.
+    pub(crate) fn absent(&mut self, row: &'static str, reason: impl Into<String>) {
+        self.absent.insert(row, reason.into());
+    }
+
     /// Adds what another recorder holds, measured later.
     pub(crate) fn absorb(&mut self, other: Self) {
         for (row, samples) in other.ours {
@@ -86,6 +92,7 @@ impl Recorder {
             self.extend(row, Side::Raw, samples);
         }
         self.notes.extend(other.notes);
+        self.absent.extend(other.absent);
     }
 
     fn series(&mut self, row: &'static str, side: Side) -> &mut Vec<f64> {
@@ -104,14 +111,15 @@ impl Recorder {
                 .filter_map(|(row, samples)| Some((row.to_owned(), Summary::of(&samples)?)))
                 .collect()
         };
+        let texts = |texts: BTreeMap<&'static str, String>| {
+            let owned = |(row, text): (&str, String)| (row.to_owned(), text);
+            texts.into_iter().map(owned).collect()
+        };
         Outcome {
             ours: summarise(self.ours),
             raw: summarise(self.raw),
-            notes: self
-                .notes
-                .into_iter()
-                .map(|(row, text)| (row.to_owned(), text))
-                .collect(),
+            notes: texts(self.notes),
+            absent: texts(self.absent),
         }
     }
 }
@@ -122,6 +130,8 @@ pub(crate) struct Outcome {
     pub(crate) ours: BTreeMap<String, Summary>,
     pub(crate) raw: BTreeMap<String, Summary>,
     pub(crate) notes: BTreeMap<String, String>,
+    /// Rows that this machine cannot measure, or not completely, and why.
+    pub(crate) absent: BTreeMap<String, String>,
 }
 
 impl Outcome {
@@ -130,6 +140,7 @@ impl Outcome {
         self.ours.extend(other.ours);
         self.raw.extend(other.raw);
         self.notes.extend(other.notes);
+        self.absent.extend(other.absent);
     }
 }
 

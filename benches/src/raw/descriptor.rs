@@ -116,9 +116,9 @@ pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedF
     Ok(None)
 }
 
-/// Asks for what is offered as `number`, maps it and closes the descriptor: the whole opening.
+/// Asks for what is offered as `number`.
 #[inline]
-pub(crate) fn open(socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapping> {
+pub(crate) fn request(socket: BorrowedFd<'_>, number: u64) -> Result<OwnedFd> {
     let request = number.to_le_bytes();
     retry_on_intr(|| {
         sendmsg(
@@ -129,7 +129,13 @@ pub(crate) fn open(socket: BorrowedFd<'_>, number: u64, length: usize) -> Result
         )
     })
     .context("cannot send a request")?;
-    let file = receive_descriptor(socket)?.context("no descriptor came")?;
+    receive_descriptor(socket)?.context("no descriptor came")
+}
+
+/// Asks for what is offered as `number`, maps it and closes the descriptor: the whole opening.
+#[inline]
+pub(crate) fn open(socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapping> {
+    let file = request(socket, number)?;
     Mapping::shared(&file, length)
 }
 

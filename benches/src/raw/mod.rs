@@ -2,6 +2,7 @@
 //! one purpose, with nothing checked, counted or cleaned up that the purpose does not need.
 
 pub(crate) mod counter;
+pub(crate) mod cuda;
 pub(crate) mod descriptor;
 pub(crate) mod memfd;
 pub(crate) mod slab;

@@ -14,6 +14,8 @@ pub(crate) struct Machine {
     /// CPUs this process may use.
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
+    /// GPUs and their driver, where the figures are theirs.
+    pub(crate) gpus: Option<String>,
     /// Load average over one minute, before the first measurement: near zero, or the figures tell
     /// about others too.
     pub(crate) load: Option<f64>,
@@ -31,6 +33,7 @@ impl Machine {
                 uname.release().to_string_lossy(),
                 uname.machine().to_string_lossy()
             ),
+            gpus: None,
             load: procfs::load_average().ok(),
         }
     }
@@ -42,8 +45,12 @@ impl fmt::Display for Machine {
             cpu,
             cpus,
             kernel,
+            gpus,
             load,
         } = self;
+        if let Some(gpus) = gpus {
+            write!(f, "{gpus}; ")?;
+        }
         write!(f, "{cpu}, {cpus} CPUs, {kernel}")?;
         match load {
             Some(load) => write!(f, ", load {load:.2} at the start"),

@@ -98,7 +98,17 @@ impl RowSpec {
         let raw = outcome.raw.get(self.id).copied();
         let mut row = self.empty(Verdict::Failed, outcome.notes.get(self.id).cloned());
         (row.ours, row.raw) = (ours, raw);
+        if let Some(reason) = outcome.absent.get(self.id) {
+            row.verdict = Verdict::Skipped;
+            row.note = Some(reason.clone());
+            return row;
+        }
         let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
+            if raw.is_some() && self.target == Target::None {
+                // The cost of something that has no counterpart here.
+                row.verdict = Verdict::Information;
+                return row;
+            }
             row.note
                 .get_or_insert_with(|| "the scenario reported no figure".to_owned());
             return row;
@@ -194,6 +204,7 @@ fn reached(yes: bool) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::Verdict::*;
     use super::*;
 
     fn verdict(target: Target, ours: Option<f64>, raw: Option<f64>) -> Verdict {
@@ -213,8 +224,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_absent_is_skipped() {
+        let spec = RowSpec {
+            id: "a",
+            what: "",
+            raw: "",
+            unit: Unit::Nanoseconds,
+            statistic: Statistic::P50,
+            target: Target::AtMostTimesRaw(1.0),
+        };
+        let mut outcome = Outcome::default();
+        outcome.absent.insert("a".to_owned(), "no GPU".to_owned());
+        let row = spec.measured(&outcome);
+        assert_eq!(row.verdict, Skipped);
+        assert_eq!(row.note.as_deref(), Some("no GPU"));
+    }
+
+    #[test]
     fn verdicts() {
-        use Verdict::*;
         assert_eq!(verdict(Target::AtMost(10.0), Some(10.0), None), Reached);
         assert_eq!(verdict(Target::AtMost(10.0), Some(10.1), None), Missed);
         assert_eq!(verdict(Target::AtLeast(10.0), Some(9.9), None), Missed);
@@ -251,5 +278,6 @@ mod tests {
             Failed
         );
         assert_eq!(verdict(Target::None, Some(1.0), None), Information);
+        assert_eq!(verdict(Target::None, None, Some(1.0)), Information);
     }
 }

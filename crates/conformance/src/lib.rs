@@ -14,6 +14,7 @@
 mod cases;
 mod failure;
 mod harness;
+mod kernels;
 mod pattern;
 mod peer;
 mod procfs;
@@ -24,6 +25,7 @@ mod transfer;
 
 pub use failure::{Failure, Verdict};
 pub use harness::{Devices, Harness};
+pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
 pub use procfs::Usage;

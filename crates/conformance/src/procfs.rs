@@ -1,5 +1,6 @@
 //! What the system says of a process.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
@@ -66,6 +67,28 @@ pub(crate) fn maps(pid: u32) -> io::Result<Vec<MapsLine>> {
         })
     };
     Ok(text.lines().filter_map(line).collect())
+}
+
+/// How many mappings of each name and protection a process has.
+pub(crate) fn mappings(pid: u32) -> io::Result<BTreeMap<String, usize>> {
+    let mut counts = BTreeMap::new();
+    for line in maps(pid)? {
+        let name = format!("{} {}", line.protection, line.name);
+        *counts.entry(name).or_default() += 1;
+    }
+    Ok(counts)
+}
+
+/// Those of which there are more than before, and how many.
+pub(crate) fn more_than(
+    before: &BTreeMap<String, usize>,
+    now: &BTreeMap<String, usize>,
+) -> Vec<(String, usize)> {
+    let more = |name: &str, count: usize| count.saturating_sub(*before.get(name).unwrap_or(&0));
+    now.iter()
+        .map(|(name, count)| (name.clone(), more(name, *count)))
+        .filter(|(_, more)| *more > 0)
+        .collect()
 }
 
 /// The protection of what is mapped at an address of a process.

@@ -2,6 +2,7 @@
 
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
+use crate::kernels::Kernels;
 use crosshandle::Capabilities;
 
 /// One rule that every backend keeps.
@@ -105,6 +106,7 @@ macro_rules! for_each_case {
                 overlapping_copies
                 fills_with_any_pattern
                 keeps_order
+                takes_any_number
                 free_order_overtakes
                 halves_of_a_barrier
                 waits_across_queues_and_processes
@@ -118,17 +120,26 @@ macro_rules! for_each_case {
                 fills_rows
                 bad_ones_are_refused
             }
+            kernels {
+                processes_compute_in_turns
+                kernels_write_opened_memory
+                launches_outlive_what_they_use
+                faults_stay_in_their_process
+                programs_come_and_go
+            }
             queue_events {
                 many_signals_are_unfinished
                 queues_signal_in_turns
                 sleepers_learn_of_queues
                 free_order_untangles
+                any_number_waits
                 functions_may_use_the_device
                 failures_go_on
                 commands_have_times
             }
             faults {
                 exporter_killed_before_open
+                exporter_killed_during_open
                 exporter_killed_after_open
                 death_fails_unfinished_signals
                 polling_learns_of_deaths
@@ -235,6 +246,10 @@ fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     }
     if topic == "physical" && lacks(|can| can.physical_memory_sharing) {
         return Some("physical_memory_sharing");
+    }
+    let devices = [harness.device(), harness.peer_device()];
+    if topic == "kernels" && !devices.into_iter().all(Kernels::run_on) {
+        return Some("kernels");
     }
     let needs_events = topic != "memory" && topic != "access";
     (needs_events && lacks(|can| can.event_sharing)).then_some("event_sharing")

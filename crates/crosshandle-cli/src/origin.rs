@@ -27,8 +27,24 @@ impl Origin {
 
     /// A context on a named device.
     pub(crate) fn context_on(&self, device: &str) -> Result<Context> {
+        self.patient_context_on(device, None)
+    }
+
+    /// The same, which waits no longer than this for an exporter's answer.
+    pub(crate) fn patient_context_on(
+        &self,
+        device: &str,
+        patience: Option<Duration>,
+    ) -> Result<Context> {
         let device = Device::find(device)?;
-        Ok(Context::with_options(&device, self.options())?)
+        Ok(Context::with_options(&device, self.patient(patience))?)
+    }
+
+    fn patient(&self, patience: Option<Duration>) -> ContextOptions {
+        match patience {
+            Some(patience) => self.options().exchange_timeout(patience),
+            None => self.options(),
+        }
     }
 
     /// A context in which a handle for this device can be opened.
@@ -50,11 +66,7 @@ impl Origin {
             .find(|device| device.info().backend == backend && device.info().uuid == uuid)
             .or(devices.first())
             .ok_or_else(|| Failure::error("there is no device; run `crosshandle doctor`"))?;
-        let mut options = self.options();
-        if let Some(patience) = patience {
-            options = options.exchange_timeout(patience);
-        }
-        Ok(Context::with_options(device, options)?)
+        Ok(Context::with_options(device, self.patient(patience))?)
     }
 }
 

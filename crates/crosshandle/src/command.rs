@@ -3,10 +3,12 @@
 use crate::backend::Work;
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::kernel::{Kernel, KernelArguments, LaunchShape};
 use crate::memory::MemoryRange;
 use crate::rect::{Pitches, Region};
 use crate::sharing::EventCore;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a queue shall do, after which events, and which event that signals.
@@ -21,7 +23,7 @@ pub struct Command {
 }
 
 impl Command {
-    fn new(work: Work) -> Self {
+    pub(crate) fn new(work: Work) -> Self {
         Self {
             work,
             after_earlier: false,
@@ -177,6 +179,67 @@ impl Command {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
+    }
+
+    /// Calls a function with the driver's own queue when the command is handed to the driver: what
+    /// the function submits there is the command. As a rule that is while the command is submitted,
+    /// on the calling thread; later only if commands before it are kept back. It must not use the
+    /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
+    /// has no [native handle](crate::Queue::native_handle).
+    ///
+    /// [`Queue`]: crate::Queue
+    ///
+    /// # Safety
+    /// The function does with the driver's queue nothing but submit to it, and what it submits
+    /// stays valid until the command is done.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
+    pub unsafe fn native<F, E>(function: F) -> Self
+    where
+        F: Fn(usize) -> std::result::Result<(), E> + Send + 'static,
+        E: fmt::Display,
+    {
+        Self::new(Work::Native(Box::new(move |queue| {
+            let call = || function(queue).map_err(|error| error.to_string());
+            let message = match catch_unwind(AssertUnwindSafe(call)) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(message)) => message,
+                Err(_) => "a function that submits to a driver's queue panicked".into(),
+            };
+            Err(Error::CommandFailed(message.into()))
+        })))
+    }
+
+    /// Runs a kernel, in a queue of its context's device. The arguments' memory and the kernel's
+    /// program are kept until it is done.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
+    /// arguments that the kernel doesn't take, as far as the driver says what it takes;
+    /// [`Error::Unsupported`] for a shape of a kind that the device doesn't know.
+    ///
+    /// # Safety
+    /// From the submission of the command until it is done, whatever the kernel does with these
+    /// arguments on threads of this shape must be sound:
+    /// - It reads and writes only memory that stays valid for the device so long, and writes none
+    ///   that was opened read-only or that code on the host refers to as unshared. An address that
+    ///   is not in an argument added as [memory](KernelArguments::memory), but in a value or in
+    ///   memory, keeps nothing.
+    /// - Where the driver doesn't say what parameters it has
+    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), the arguments
+    ///   must be at least as many, and each at least as large, as the parameters.
+    /// - It ends. One that faults breaks the device for this process: all that is under way
+    ///   fails.
+    #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
+    pub unsafe fn launch(
+        kernel: &Kernel,
+        shape: LaunchShape,
+        arguments: KernelArguments,
+    ) -> Result<Self> {
+        let launch = kernel.launch(shape, arguments)?;
+        Ok(Self::new(match launch {
+            Some(launch) => Work::Launch(Box::new(launch)),
+            None => Work::Nothing,
+        }))
     }
 
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was

@@ -1,6 +1,6 @@
 //! Devices: where memory lives and queues run.
 
-use crate::backend::{self, Backend, BackendDevice, DeviceInfo};
+use crate::backend::{self, Backend, BackendDevice, DeviceInfo, NativeHandle};
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
 use crate::os::process;
@@ -64,6 +64,19 @@ impl Device {
     /// Bytes of its memory that are free at the moment, if that is known.
     pub fn free_memory(&self) -> Option<u64> {
         self.inner.free_memory()
+    }
+
+    /// Whether contexts on it can open memory of another device, and its queues use memory that was
+    /// allocated on that in this process.
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
+    }
+
+    /// The driver's own device, for programs that use the driver too; `None` where there is no such
+    /// thing.
+    pub fn native_handle(&self) -> Option<NativeHandle> {
+        let native = self.inner.native()?;
+        Some(NativeHandle::new(self.info().backend, native.handle()))
     }
 
     /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses

@@ -96,6 +96,25 @@ pub enum Error {
     #[error("a command failed: {0}")]
     CommandFailed(Arc<str>),
 
+    /// The driver cannot make a program of an image, for this device.
+    #[error("{backend} {operation} failed: {name} ({code}){}", after_colon(.log))]
+    Program {
+        /// Whose driver.
+        backend: BackendKind,
+        /// The call that failed.
+        operation: &'static str,
+        /// The driver's own code.
+        code: i64,
+        /// The driver's name for that code.
+        name: String,
+        /// What its compiler or linker said, if it did.
+        log: String,
+    },
+
+    /// A program has no kernel or variable of this name.
+    #[error("the program has no '{0}'")]
+    NoSymbol(String),
+
     /// An argument is wrong.
     #[error("{0}")]
     InvalidArgument(String),
@@ -156,6 +175,14 @@ pub enum Error {
         /// The driver's name for that code.
         name: String,
     },
+}
+
+/// What follows a message, if there is anything.
+fn after_colon(text: &str) -> String {
+    match text.trim() {
+        "" => String::new(),
+        text => format!(":\n{text}"),
+    }
 }
 
 impl Error {

@@ -68,7 +68,7 @@ impl Event {
             context.exporter(),
             options.mode(),
             options.is_profiling(),
-            context.backend().native_events(),
+            context.backend().driver_events(),
         )?;
         let exporter = sharing.then(|| Arc::clone(context));
         Ok(Self { core, exporter })

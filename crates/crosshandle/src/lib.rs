@@ -45,7 +45,8 @@
 //! | [`MemoryPool`] | memory kept apart, with a limit and books | `memory/` |
 //! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical`, `virtual_range` |
 //! | [`Event`] | a counter of signals that processes wait on | `event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, signals and waits, run beside the host | `queue`, `command` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `queue`, `command` |
+//! | [`Program`], [`Kernel`] | code for a device, where that runs any | `program`, `kernel` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | what crosses | [`handle`] |
 //!
 //! # What happens
@@ -95,31 +96,37 @@ mod exchange;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod handle;
+mod kernel;
 mod memory;
 #[allow(unsafe_code)]
 mod os;
 mod physical;
 mod platform;
 mod pool;
+mod program;
 mod queue;
 mod rect;
 #[allow(unsafe_code)]
 mod sharing;
 mod virtual_range;
 
-pub use backend::{Capabilities, DeviceInfo, MemoryKind, QueueOrder};
+pub use backend::{
+    Capabilities, DeviceInfo, KernelLimits, MemoryKind, NativeHandle, Ownership, QueueOrder,
+};
 pub use command::Command;
-pub use context::{AllocationOptions, Context, ContextOptions, EventOptions};
+pub use context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
 pub use device::{BackendStatus, Device};
 pub use error::{Error, Result};
 pub use event::{Event, EventProfile, EventStatus};
 pub use exchange::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+pub use kernel::{Kernel, KernelArguments, KernelParameter, KernelProperties, LaunchShape};
 pub use memory::{Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange};
 pub use os::mapping::Access;
 pub use os::process::host_identity;
 pub use os::shared_bytes::{SharedBytes, TypedSlice};
 pub use physical::{PhysicalMemory, PhysicalMemoryExport};
+pub use program::{Program, ProgramImage, ProgramOptions};
 pub use queue::Queue;
 pub use rect::{Pitches, Region};
 pub use virtual_range::VirtualRange;

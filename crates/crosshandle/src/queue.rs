@@ -1,9 +1,10 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
 use crate::command::Command;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::handle::BackendKind;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -11,16 +12,34 @@ use std::time::{Duration, Instant};
 pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
+    backend: BackendKind,
 }
 
 impl Queue {
-    pub(crate) fn new(inner: Box<dyn BackendQueue>, order: QueueOrder) -> Self {
-        Self { inner, order }
+    pub(crate) fn new(
+        inner: Box<dyn BackendQueue>,
+        order: QueueOrder,
+        backend: BackendKind,
+    ) -> Self {
+        Self {
+            inner,
+            order,
+            backend,
+        }
     }
 
     /// In which order it runs commands.
     pub fn order(&self) -> QueueOrder {
         self.order
+    }
+
+    /// The driver's own queue, for programs that submit to it too: what they submit runs in the
+    /// order of the calls, among this queue's barriers where its own order is free. `None` where
+    /// there is no such thing. From the first call on, [`finish`](Self::finish) and
+    /// [`is_idle`](Self::is_idle) count the program's commands too.
+    pub fn native_handle(&self) -> Option<NativeHandle> {
+        let native = self.inner.native()?;
+        Some(NativeHandle::new(self.backend, native.share()))
     }
 
     /// Submits a command.
@@ -34,6 +53,11 @@ impl Queue {
             .iter()
             .filter_map(|(event, value)| Event::point(event, *value))
             .collect();
+        if matches!(command.work, Work::Native(_)) && self.inner.native().is_none() {
+            return Err(Error::Unsupported(
+                "there is no driver's queue behind this one".into(),
+            ));
+        }
         let is_call = matches!(command.work, Work::Call(_));
         let may_fail = is_call || waits.iter().any(|wait| wait.event.is_fallible());
         if may_fail && let Some(event) = &command.signal {

@@ -5,10 +5,12 @@ use crate::boundary::{enter, not_null, put};
 use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::ipc::HandleBuffers;
-use crate::native::NativeHandles;
+use crate::native::{NativeHandles, of_driver};
 use crate::object::{Object, Ref, Shared, from_handles, release, retain};
+use crate::platform::platform;
 use crate::query::Query;
 use crate::{usm, virtual_memory};
+use crosshandle::NativeHandle;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use unified_runtime_sys::{
@@ -61,12 +63,16 @@ impl Context {
                 Ok((device, context))
             })
             .collect::<Result<_>>()?;
-        Ok(Self::with_state(Arc::new(ContextState {
+        Ok(Self::on_devices(devices))
+    }
+
+    fn on_devices(devices: Vec<(Ref<Device>, crosshandle::Context)>) -> Self {
+        Self::with_state(Arc::new(ContextState {
             devices,
             usm: usm::Allocations::default(),
             ranges: virtual_memory::Ranges::default(),
             handles: HandleBuffers::default(),
-        })))
+        }))
     }
 
     fn with_state(state: Arc<ContextState>) -> Self {
@@ -205,7 +211,13 @@ unsafe extern "C" fn get_native_handle(
         // SAFETY: the caller passes a context's handle and a valid pointer.
         unsafe {
             let context = Shared::<Context>::from_handle(handle)?;
-            put(native, NATIVE.of(&context.state))
+            let (_, inner) = context.first();
+            // The driver has a context for each device.
+            let native_of_driver = inner.native_handle().map(NativeHandle::value);
+            put(
+                native,
+                native_of_driver.unwrap_or_else(|| NATIVE.of(&context.state)),
+            )
         }
     })
 }
@@ -222,17 +234,67 @@ unsafe extern "C" fn create_with_native_handle(
         // SAFETY: the caller passes an adapter's handle.
         unsafe { Shared::<Adapter>::from_handle(adapter) }?;
         not_null(created)?;
-        let context = Context::with_state(NATIVE.find(native)?);
-        if !devices.is_null() {
+        let devices = if devices.is_null() {
+            Vec::new()
+        } else {
             // SAFETY: the caller passes this many devices' handles.
-            for device in unsafe { devices_of(count, devices) }? {
-                context.on(&device)?;
+            unsafe { devices_of(count, devices) }?
+        };
+        let context = if platform()
+            .devices()
+            .iter()
+            .any(|device| device.has_driver())
+        {
+            // SAFETY: the caller passes a context of the driver, and keeps it.
+            unsafe { adopt(native, &devices) }?
+        } else {
+            let context = Context::with_state(NATIVE.find(native)?);
+            for device in &devices {
+                context.on(device)?;
             }
-        }
+            context
+        };
         let context = Shared::new(context);
         // SAFETY: the caller passes a valid pointer.
         unsafe { put(created, Shared::hand_out(context)) }
     })
+}
+
+/// A context in one of the driver's. It stays the program's, whatever the properties say: others
+/// may use it by then, and it has to outlive what was submitted.
+///
+/// # Errors
+/// `INVALID_DEVICE` for devices that it is not on.
+///
+/// # Safety
+/// It is a context of the driver, and lives as long as whatever is made of it.
+unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<Context> {
+    let candidates = match devices {
+        [] => platform().devices(),
+        devices => devices,
+    };
+    let mut refused = None;
+    for device in candidates {
+        // SAFETY: as promised to this function.
+        let adopted = unsafe {
+            let options = crosshandle::ContextOptions::new();
+            crosshandle::Context::adopt(device.inner(), of_driver(native), options)
+        };
+        match adopted {
+            Ok(context) if devices.len() <= 1 => {
+                return Ok(Context::on_devices(vec![(Ref::clone(device), context)]));
+            }
+            Ok(_) => break,
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if devices.is_empty() => Err(error.into()),
+        _ => Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
+            "a context of the driver is on one device, and on no other",
+        )),
+    }
 }
 
 unsafe extern "C" fn set_extended_deleter(

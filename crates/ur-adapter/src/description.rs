@@ -2,8 +2,9 @@
 
 use crosshandle::handle::BackendKind;
 use std::env;
+use std::ffi::CStr;
 use std::sync::OnceLock;
-use unified_runtime_sys::{ur_backend_t, ur_device_type_t};
+use unified_runtime_sys::{UR_DEVICE_BINARY_TARGET_NVPTX64, ur_backend_t, ur_device_type_t};
 
 /// The environment variable that makes an adapter report another UR backend than its own, for
 /// clients that don't know that one: `opencl`, `cuda`, `hip` or `native_cpu`.
@@ -20,6 +21,8 @@ pub struct Description {
     pub device_type: ur_device_type_t,
     /// The name of its only platform.
     pub platform_name: &'static str,
+    /// The target of images with programs for its devices; `None` if they run none.
+    pub program_target: Option<&'static CStr>,
 }
 
 impl Description {
@@ -29,6 +32,7 @@ impl Description {
         ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_CPU,
         platform_name: "Crosshandle (host)",
+        program_target: None,
     };
 
     /// The adapter for NVIDIA GPUs.
@@ -37,6 +41,7 @@ impl Description {
         ur_backend: ur_backend_t::UR_BACKEND_CUDA,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (CUDA)",
+        program_target: Some(UR_DEVICE_BINARY_TARGET_NVPTX64),
     };
 }
 

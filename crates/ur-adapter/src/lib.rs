@@ -7,7 +7,8 @@
 //! # Where things are
 //! One file or folder per UR object, with the object, its entry points and, last, the table in
 //! which the loader finds them: `adapter`, `platform`, `device`, `context`, `queue`, `event`,
-//! `enqueue`, `usm`, `buffer`, `physical_memory`, `virtual_memory`, `ipc`, `sampler`. What has no
+//! `enqueue`, `usm`, `buffer`, `physical_memory`, `virtual_memory`, `ipc`, `program`, `kernel`,
+//! `sampler`. What has no
 //! implementation answers through `stub`. Around them:
 //!
 //! - `boundary`: each entry point's way in and out. Nothing unwinds across it.
@@ -36,12 +37,14 @@ mod enqueue;
 mod event;
 mod failure;
 mod ipc;
+mod kernel;
 mod lock;
 mod log;
 mod native;
 mod object;
 mod physical_memory;
 mod platform;
+mod program;
 mod query;
 mod queue;
 mod sampler;

@@ -1,12 +1,29 @@
-//! Native handles of objects that no driver has handles for.
+//! Native handles: the driver's own objects, where there is a driver; otherwise what stands for
+//! them.
 //!
-//! Such an object's native handle is the address of its state, which several UR objects may share.
-//! It is looked up, never followed: a value that is no such handle is an error.
+//! Without a driver, an object's native handle is the address of its state, which several UR
+//! objects may share. It is looked up, never followed: a value that is no such handle is an error.
 
+use crate::description;
 use crate::failure::{Failure, Result};
+use crosshandle::{NativeHandle, Ownership};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use unified_runtime_sys::ur_native_handle_t;
+
+/// An object of the adapter's driver.
+pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeHandle {
+    NativeHandle::new(description::get().backend, value)
+}
+
+/// Who destroys an object of the driver, as UR's properties tell.
+pub(crate) fn ownership(is_owned: bool) -> Ownership {
+    if is_owned {
+        Ownership::Given
+    } else {
+        Ownership::Kept
+    }
+}
 
 /// The native handles of one kind of object that were given out, and what they stand for.
 pub(crate) struct NativeHandles<T> {

@@ -52,6 +52,15 @@ impl Query {
         unsafe { self.bytes(values.as_ptr().cast(), size_of_val(values)) }
     }
 
+    /// Answers with the size alone: the value is there already.
+    pub(crate) fn size(self, size: usize) -> Result<()> {
+        if !self.size_ret.is_null() {
+            // SAFETY: valid for a write by the promise made to `new`.
+            unsafe { self.size_ret.write(size) };
+        }
+        Ok(())
+    }
+
     /// Answers with text and the null byte after it.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let mut bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();

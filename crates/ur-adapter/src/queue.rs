@@ -5,11 +5,11 @@ use crate::chain;
 use crate::context::Context;
 use crate::device::Device;
 use crate::failure::{Failure, Result};
-use crate::native::NativeHandles;
+use crate::native::{NativeHandles, of_driver, ownership};
 use crate::object::{Object, Ref, Shared, release, retain};
 use crate::query::Query;
 use crate::stub::{Reason, Stub};
-use crosshandle::{Command, QueueOrder};
+use crosshandle::{Command, NativeHandle, QueueOrder};
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -52,6 +52,23 @@ impl QueueState {
 }
 
 impl Queue {
+    /// Makes a queue for the caller.
+    fn create(
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+        inner: crosshandle::Queue,
+        flags: ur_queue_flags_t,
+    ) -> ur_queue_handle_t {
+        let state = Arc::new(QueueState {
+            device: device.to_ref(),
+            inner,
+            flags,
+        });
+        device.register_queue(&state);
+        let context = context.to_ref();
+        Shared::hand_out(Shared::new(Self { context, state }))
+    }
+
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
@@ -150,16 +167,10 @@ unsafe extern "C" fn create(
         } else {
             QueueOrder::InOrder
         };
-        let state = Arc::new(QueueState {
-            device: device.to_ref(),
-            inner: context.on(device)?.create_queue_with(order)?,
-            flags,
-        });
-        device.register_queue(&state);
-        let context = context.to_ref();
-        let queue = Shared::new(Queue { context, state });
+        let inner = context.on(device)?.create_queue_with(order)?;
+        let queue = Queue::create(context, device, inner, flags);
         // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, Shared::hand_out(queue)) }
+        unsafe { put(created, queue) }
     })
 }
 
@@ -227,7 +238,11 @@ unsafe extern "C" fn get_native_handle(
         // SAFETY: the caller passes a queue's handle and a valid pointer.
         unsafe {
             let queue = Shared::<Queue>::from_handle(handle)?;
-            put(native, NATIVE.of(&queue.state))
+            let native_of_driver = queue.inner().native_handle().map(NativeHandle::value);
+            put(
+                native,
+                native_of_driver.unwrap_or_else(|| NATIVE.of(&queue.state)),
+            )
         }
     })
 }
@@ -236,13 +251,32 @@ unsafe extern "C" fn create_with_native_handle(
     native: ur_native_handle_t,
     context: ur_context_handle_t,
     device: ur_device_handle_t,
-    _properties: *const ur_queue_native_properties_t,
+    properties: *const ur_queue_native_properties_t,
     created: *mut ur_queue_handle_t,
 ) -> ur_result_t {
     enter(|| {
         // SAFETY: the caller passes a context's handle.
         let context = unsafe { Shared::<Context>::from_handle(context) }?;
         not_null(created)?;
+        if context.first().0.has_driver() {
+            // SAFETY: the caller passes null or a device's handle, and null or properties.
+            let (device, properties) = unsafe {
+                let device = if device.is_null() {
+                    context.first().0
+                } else {
+                    Shared::<Device>::from_handle(device)?
+                };
+                (device, properties.as_ref())
+            };
+            let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
+            let inner = context.on(device)?;
+            // SAFETY: the caller passes a queue of the driver, and keeps it unless he gives it
+            // away.
+            let inner = unsafe { inner.adopt_queue(of_driver(native), ownership(is_owned))? };
+            let queue = Queue::create(context, device, inner, 0);
+            // SAFETY: the caller passes a valid pointer.
+            return unsafe { put(created, queue) };
+        }
         let state = NATIVE.find(native)?;
         if !device.is_null() && device != state.device.handle() {
             return Err(Failure::new(

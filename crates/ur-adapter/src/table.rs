@@ -4,8 +4,8 @@ use crate::boundary::enter;
 use crate::description::{self, Description};
 use crate::failure::Failure;
 use crate::{
-    adapter, buffer, context, device, enqueue, event, ipc, physical_memory, platform, queue,
-    sampler, unsupported, usm, virtual_memory,
+    adapter, buffer, context, device, enqueue, event, ipc, kernel, physical_memory, platform,
+    program, queue, sampler, unsupported, usm, virtual_memory,
 };
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
@@ -16,9 +16,9 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     Context: context::TABLE,
     Event: event::TABLE,
     EventExp: event::EXP_TABLE,
-    Program: unsupported::PROGRAM,
-    ProgramExp: unsupported::PROGRAM_EXP,
-    Kernel: unsupported::KERNEL,
+    Program: program::TABLE,
+    ProgramExp: program::EXP_TABLE,
+    Kernel: kernel::TABLE,
     Queue: queue::TABLE,
     QueueExp: queue::EXP_TABLE,
     Sampler: sampler::TABLE,

@@ -3,8 +3,7 @@
 use crate::stub::{Reason, Stub};
 use unified_runtime_sys::{
     ur_bindless_images_exp_dditable_t, ur_command_buffer_exp_dditable_t, ur_graph_exp_dditable_t,
-    ur_kernel_dditable_t, ur_memory_export_exp_dditable_t, ur_program_dditable_t,
-    ur_program_exp_dditable_t,
+    ur_memory_export_exp_dditable_t,
 };
 
 pub(crate) struct CommandBuffers;
@@ -26,6 +25,12 @@ impl Reason for Graphs {
     const TEXT: &str = "this adapter has no graphs";
 }
 
+pub(crate) struct HostPipes;
+
+impl Reason for HostPipes {
+    const TEXT: &str = "kernels of this adapter have no pipes to the host";
+}
+
 struct Images;
 
 impl Reason for Images {
@@ -35,48 +40,22 @@ impl Reason for Images {
 pub(crate) struct Kernels;
 
 impl Reason for Kernels {
-    const TEXT: &str = "this adapter runs no kernels yet; it shares and moves memory and events";
+    const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
 }
 
-pub(crate) const PROGRAM: ur_program_dditable_t = ur_program_dditable_t {
-    pfnCreateWithIL: Stub::<Kernels>::STUB,
-    pfnCreateWithBinary: Stub::<Kernels>::STUB,
-    pfnBuild: Stub::<Kernels>::STUB,
-    pfnCompile: Stub::<Kernels>::STUB,
-    pfnLink: Stub::<Kernels>::STUB,
-    pfnRetain: Stub::<Kernels>::STUB,
-    pfnRelease: Stub::<Kernels>::STUB,
-    pfnGetFunctionPointer: Stub::<Kernels>::STUB,
-    pfnGetGlobalVariablePointer: Stub::<Kernels>::STUB,
-    pfnGetInfo: Stub::<Kernels>::STUB,
-    pfnGetBuildInfo: Stub::<Kernels>::STUB,
-    pfnSetSpecializationConstants: Stub::<Kernels>::STUB,
-    pfnGetNativeHandle: Stub::<Kernels>::STUB,
-    pfnCreateWithNativeHandle: Stub::<Kernels>::STUB,
-};
+pub(crate) struct IntermediateLanguages;
 
-pub(crate) const PROGRAM_EXP: ur_program_exp_dditable_t = ur_program_exp_dditable_t {
-    pfnDynamicLinkExp: Stub::<Kernels>::STUB,
-    pfnBuildExp: Stub::<Kernels>::STUB,
-    pfnCompileExp: Stub::<Kernels>::STUB,
-    pfnLinkExp: Stub::<Kernels>::STUB,
-};
+impl Reason for IntermediateLanguages {
+    const TEXT: &str =
+        "this adapter takes programs that are compiled for its devices, and no others";
+}
 
-pub(crate) const KERNEL: ur_kernel_dditable_t = ur_kernel_dditable_t {
-    pfnCreate: Stub::<Kernels>::STUB,
-    pfnGetInfo: Stub::<Kernels>::STUB,
-    pfnGetGroupInfo: Stub::<Kernels>::STUB,
-    pfnGetSubGroupInfo: Stub::<Kernels>::STUB,
-    pfnRetain: Stub::<Kernels>::STUB,
-    pfnRelease: Stub::<Kernels>::STUB,
-    pfnGetNativeHandle: Stub::<Kernels>::STUB,
-    pfnCreateWithNativeHandle: Stub::<Kernels>::STUB,
-    pfnGetSuggestedLocalWorkSize: Stub::<Kernels>::STUB,
-    pfnGetSuggestedLocalWorkSizeWithArgs: Stub::<Kernels>::STUB,
-    pfnSetExecInfo: Stub::<Kernels>::STUB,
-    pfnSetSpecializationConstants: Stub::<Kernels>::STUB,
-    pfnSuggestMaxCooperativeGroupCount: Stub::<Kernels>::STUB,
-};
+pub(crate) struct NativeKernels;
+
+impl Reason for NativeKernels {
+    const TEXT: &str = "a driver's handle of a kernel keeps nothing; create the kernel from its \
+                        program instead";
+}
 
 pub(crate) const BINDLESS_IMAGES_EXP: ur_bindless_images_exp_dditable_t =
     ur_bindless_images_exp_dditable_t {

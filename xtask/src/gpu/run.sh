@@ -62,6 +62,61 @@ conformance() {
     run "$1 with $2" "$here/conformance" --device "$1" --peer-device "$2" --jobs "$jobs" $filter
 }
 
+# Programs in C and C++ on the stock Unified Runtime, with the adapter for GPUs beneath.
+clients() {
+    mkdir -p "$out/runtime"
+    tar -xJf "$here/runtime.tar.xz" -C "$out/runtime" ||
+        python3 -m tarfile -e "$here/runtime.tar.xz" "$out/runtime" || return
+    # Short, as sockets need it, and nobody else's.
+    sockets=$(mktemp -d) || return
+    for client in events free hostile_handles kernels leaks memory memory_handles native null_arguments \
+        pending physical_memory sycl_commands sycl_sharing; do
+        on_adapter "ur $client" "$here/clients/$client"
+    done
+    for client in events memory physical_memory sycl_sharing; do
+        on_adapter "ur $client, intercepted" UR_ENABLE_LOADER_INTERCEPT=1 "$here/clients/$client"
+        on_adapter "ur $client, validated" \
+            UR_ENABLE_LAYERS=UR_LAYER_FULL_VALIDATION "$here/clients/$client"
+    done
+    # Two processes, each of which reads what the other one writes.
+    on_adapter "ur example" sh -c 'cd "$1" && mkfifo to from && {
+        "$0" producer > to < from & "$0" consumer < to > from && wait $!; }' \
+        "$here/clients/ipc" "$sockets"
+    # dpctl, if there is one for this Python, which also needs numpy.
+    wheel=$(echo "$here"/dpctl-*-"$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"-*.whl)
+    if [ -f "$wheel" ] && python3 -c 'import numpy'; then
+        python3 -m zipfile -e "$wheel" "$out/dpctl"
+        for mode in "" listed; do
+            on_adapter "ur dpctl${mode:+, $mode}" "PYTHONPATH=$out/dpctl" \
+                python3 "$here/clients/arrays.py" $mode
+        done
+    fi
+    rm -rf "$sockets"
+}
+
+# on_adapter NAME [VARIABLE=VALUE]… COMMAND…
+on_adapter() {
+    title=$1
+    shift
+    run "$title" env "LD_LIBRARY_PATH=$out/runtime${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+        "UR_ADAPTERS_FORCE_LOAD=$here/libur_adapter_crosshandle_cuda.so" \
+        "CROSSHANDLE_SOCKET_DIR=$sockets" "$@"
+}
+
+# A file's bytes on a GPU, read by another process.
+share_and_read() {
+    run "share and read" sh -c '
+        head -c 30000000 /dev/urandom > "$1/shared" || exit
+        "$0" share --device cuda:0 "$1/shared" > "$1/handle" & holder=$!
+        for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$1/handle" ] && break; sleep 1; done
+        "$0" read "$(head -n 1 "$1/handle")" > "$1/read" &&
+            cmp "$1/shared" "$1/read"
+        code=$?
+        kill $holder; wait $holder
+        rm -f "$1/shared" "$1/read" "$1/handle"
+        exit $code' "$here/crosshandle" "$out"
+}
+
 run "driver" "$here/crosshandle-units" backend::cuda --include-ignored --test-threads 1
 conformance host host
 conformance cuda:0 cuda:0
@@ -70,6 +125,18 @@ conformance cuda:0 host
 if [ "$gpus" -gt 1 ]; then
     conformance cuda:0 cuda:1
     conformance cuda:1 cuda:0
+fi
+if [ -z "$filter" ]; then
+    clients
+    run "demo" "$here/crosshandle" demo --device cuda:0
+    [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
+    share_and_read
+fi
+# The driver's own checker, over the same cases. Processes start slowly under it.
+if command -v compute-sanitizer > /dev/null; then
+    run "compute-sanitizer" compute-sanitizer --tool memcheck --target-processes all \
+        --error-exitcode 9 "$here/conformance" --device cuda:0 --peer-device cuda:0 \
+        --jobs 2 $filter
 fi
 if [ -z "$filter" ] && "$here/bench" --help | grep -q '^ *cuda'; then
     run "bench cuda" "$here/bench" cuda --quick

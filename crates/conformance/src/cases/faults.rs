@@ -3,10 +3,10 @@
 use crate::failure::{Failure, Verdict};
 use crate::harness::{DEADLINE, Harness, eventually};
 use crate::suite::PASSED;
-use crate::{Outcome, Peer};
+use crate::{Outcome, Peer, Transfer};
 use crosshandle::{Command, Device, Error, EventHandle, MemoryHandle};
 use std::fmt::Debug;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) fn event_of(peer: &Peer, name: &str) -> Result<EventHandle, Failure> {
     peer.ask(format!("event {name}"))?;
@@ -69,6 +69,45 @@ pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
     importer.refused(format!("open-event e {event}"), "ExporterGone")?;
     importer.refused(format!("open-memory m {memory}"), "ExporterGone")?;
     PASSED
+}
+
+/// The exporter is killed while its handles are opened, sooner or later: an open works, and then
+/// the memory does, or says that the exporter is gone.
+pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
+    const DELAYS: [u64; 7] = [0, 100, 400, 2_000, 10_000, 50_000, 200_000];
+    // So that the device is ready.
+    let _context = harness.context()?;
+    let mut opens = 0;
+    for delay in DELAYS.map(Duration::from_micros) {
+        let exporter = harness.peer()?;
+        let event = event_of(&exporter, "e")?;
+        let memory = memory_of(&exporter, "m", 1)?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(delay);
+                exporter.kill();
+            });
+            let start = Instant::now();
+            while start.elapsed() < DEADLINE {
+                // A new one, which connects anew and maps anew.
+                let context = harness.context()?;
+                let opened = context
+                    .open_memory(&memory)
+                    .and_then(|memory| Ok((memory, context.open_event(&event)?)));
+                match opened {
+                    Ok((memory, event)) => {
+                        opens += 1;
+                        event.signal()?;
+                        Transfer::new(&context)?.check(&memory, 0, 1, 1_000)?;
+                    }
+                    Err(error) if error.is_peer_dead() => return Ok(()),
+                    Err(error) => return Err(Failure::from(error)),
+                }
+            }
+            Err(Failure::new("a death is not noticed"))
+        })?;
+    }
+    Ok(Outcome::Passed(format!("{opens} opens before")))
 }
 
 /// What is open stays open: the memory can be read and written, finished signals stay finished.

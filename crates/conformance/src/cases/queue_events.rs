@@ -119,6 +119,34 @@ pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// Any number of queues can wait for one that signals them, the last one first.
+pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
+    const COUNT: usize = 40;
+    let context = harness.context()?;
+    let memory = context.allocate(4096)?;
+    let (gates, done) = (events(&context, COUNT)?, events(&context, COUNT)?);
+    let mut queues = Vec::new();
+    for (index, (gate, done)) in gates.iter().zip(&done).enumerate() {
+        let queue = context.create_queue()?;
+        let fill = Command::fill(memory.range(index * 8, 8)?, &[1])?;
+        queue.submit(fill.after_value(gate, 1))?;
+        queue.submit(Command::barrier().signal(done))?;
+        queues.push(queue);
+    }
+    let queue = context.create_queue()?;
+    for (gate, done) in gates.iter().zip(&done).rev() {
+        let fill = Command::fill(memory.range(2048, 8)?, &[2])?;
+        queue.submit(fill.signal(gate))?;
+        queue.submit(Command::barrier().after(done))?;
+    }
+    queue.finish_timeout(DEADLINE)?;
+    for (queue, done) in queues.iter().zip(&done) {
+        done.wait_timeout(DEADLINE)?;
+        queue.finish_timeout(DEADLINE)?;
+    }
+    PASSED
+}
+
 /// A function may wait for other queues, and allocate and free memory of the device.
 pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
     let context = harness.context()?;

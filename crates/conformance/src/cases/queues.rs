@@ -177,6 +177,43 @@ pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// Any number of commands, of all kinds, can be submitted behind one that waits.
+pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
+    const COUNT: u64 = 3_000;
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let memory = context.allocate(64)?;
+    let queue = context.create_queue()?;
+    let (gate, done) = (context.create_event()?, context.create_event()?);
+    let called = Arc::new(Mutex::new(0));
+    hold(&queue, &gate)?;
+    for number in 0..COUNT {
+        queue.submit(match number % 5 {
+            0 => Command::fill(memory.range(0, 8)?, &number.to_le_bytes())?,
+            1 => Command::copy(memory.range(8, 8)?, memory.range(0, 8)?)?,
+            2 => Command::barrier().signal(&done),
+            3 => Command::barrier().after(&done),
+            _ => {
+                let called = Arc::clone(&called);
+                Command::call(move || {
+                    *called.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                    Ok::<_, Error>(())
+                })
+            }
+        })?;
+    }
+    assert_eq!(done.value(), COUNT / 5, "numbers are taken at once");
+    assert!(!queue.is_idle() && !done.try_wait()?);
+    gate.signal()?;
+    done.wait_timeout(DEADLINE)?;
+    queue.finish_timeout(DEADLINE)?;
+    let last = (COUNT - 5).to_le_bytes();
+    assert_eq!(transfer.read(&memory, 0, 16)?, [last, last].concat());
+    let called = *called.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(called, COUNT / 5);
+    PASSED
+}
+
 /// Out of order: what waits holds up nothing but what comes behind a barrier.
 pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     let context = harness.context()?;

@@ -30,6 +30,11 @@ pub struct DeviceInfo {
     pub total_memory: u64,
     /// Bytes that one allocation can have at most.
     pub max_allocation: u64,
+    /// The highest rate at which its memory ticks, in MHz, and how many bits it moves with each
+    /// half of a tick; 0 if they are not known.
+    pub memory_clock_rate: u32,
+    /// See [`memory_clock_rate`](Self::memory_clock_rate).
+    pub memory_bus_width: u32,
     /// Bytes of its largest cache; 0 if none is known.
     pub cache_size: u64,
     /// Bytes of a line of that cache; 0 if none is known.
@@ -44,6 +49,37 @@ pub struct DeviceInfo {
     pub granularity: usize,
     /// What it can do.
     pub capabilities: Capabilities,
+    /// How large what its kernels use may be; `None` if it runs no programs
+    /// ([`Context::load_program`](crate::Context::load_program)).
+    pub kernels: Option<KernelLimits>,
+}
+
+/// What limits kernels on a device, whatever they need themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct KernelLimits {
+    /// The version of the device's instruction set: major and minor number.
+    pub architecture: (u32, u32),
+    /// Threads in a block.
+    pub block_threads: u32,
+    /// Threads in a block, in each dimension.
+    pub block: [u32; 3],
+    /// Blocks in a grid, in each dimension.
+    pub grid: [u32; 3],
+    /// Threads that run in lockstep.
+    pub subgroup: u32,
+    /// Bytes of shared memory of a block.
+    pub shared_memory: u32,
+    /// Registers of all threads of a block together.
+    pub registers: u32,
+    /// Bytes of constants of a program.
+    pub constant_memory: u32,
+    /// Bytes of all arguments of a launch.
+    pub arguments: u32,
+    /// Whether all blocks of a launch can run at the same time, to wait for each other.
+    pub cooperative: bool,
+    /// Whether blocks can be put together in clusters.
+    pub clusters: bool,
 }
 
 /// What a device can do. What is absent here is never tried and fails.

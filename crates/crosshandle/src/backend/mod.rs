@@ -19,7 +19,12 @@
 //! A backend doesn't implement events; it signals and waits on the words of `counter`, which lie
 //! in shared host memory. It completes each ticket that it took exactly once, also when the
 //! command fails. A driver that has events for several processes, but cannot use those words, lets
-//! its own ride along ([`NativeEvents`]).
+//! its own ride along ([`DriverEvents`]).
+//!
+//! # The driver's own objects
+//! Where a program may use the driver besides, a backend shows its objects and takes the program's:
+//! see `native`. What was adopted is the program's, and so is what it does with what it was shown;
+//! it synchronises the two as the driver wants it.
 //!
 //! # Absence
 //! A driver that isn't there is no error: its backend lists no devices.
@@ -28,19 +33,25 @@ pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
 pub(crate) mod level_zero;
+mod native;
 
-pub use info::{Capabilities, DeviceInfo};
+pub use info::{Capabilities, DeviceInfo, KernelLimits};
+pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
+pub use native::{NativeHandle, Ownership};
 
 use crate::error::Result;
 use crate::exchange::Fetched;
 use crate::exchange::protocol::Note;
 use crate::handle::{BackendKind, DeviceUuid};
+use crate::kernel::{KernelArguments, KernelProperties, LaunchShape};
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::SharedBytes;
+use crate::program::{ProgramImage, ProgramOptions};
 use crate::rect::{Pitches, Region};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -66,8 +77,16 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Bytes of its memory that are free at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
+    /// Whether contexts on it can map memory of a device: its own, or one near enough.
+    fn reaches(&self, device: DeviceUuid) -> bool;
+
     /// A new context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        None
+    }
 }
 
 /// What allocates, maps and queues on one device.
@@ -100,12 +119,72 @@ pub(crate) trait BackendContext: Send + Sync {
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
     /// Events of the driver's own, if it has any that ride along with ours.
-    fn native_events(&self) -> Option<Arc<dyn NativeEvents>> {
+    fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
         None
     }
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeContext> {
+        None
+    }
+
+    /// What loads programs, if the device runs any. It does if its information has limits for
+    /// kernels.
+    fn programs(&self) -> Option<&dyn Programs> {
+        None
+    }
+}
+
+/// What loads programs for one device.
+pub(crate) trait Programs {
+    /// Loads a program made of one image, or of several that are linked first. There is at least
+    /// one.
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn LoadedProgram>>;
+
+    /// A program that somebody else has loaded, by the driver's handle; what `is_owned` is unloaded
+    /// with the result.
+    ///
+    /// # Safety
+    /// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what
+    /// is owned.
+    unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram>;
+}
+
+/// A program on a device. Its kernels keep it loaded.
+pub(crate) trait LoadedProgram: Send + Sync {
+    /// A kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if there is none of that name.
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
+
+    /// Where a variable of it lies and how many bytes it has; errors as for kernels.
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
+
+    /// What the driver had to say about it.
+    fn log(&self) -> &str;
+
+    /// The driver's handle.
+    fn native(&self) -> usize;
+}
+
+/// A kernel of a loaded program.
+pub(crate) trait LoadedKernel: Any + Send + Sync {
+    fn properties(&self) -> &KernelProperties;
+
+    /// Threads in a block with which most of them run at a time, for this much dynamic shared
+    /// memory, and at most `limit`.
+    fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
+
+    /// Blocks that a compute unit runs at a time.
+    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32>;
+
+    /// The driver's handle.
+    fn native(&self) -> usize;
 }
 
 /// What an exporter sent: to be checked by the backend before its driver sees any of it.
@@ -130,7 +209,7 @@ impl From<Fetched> for Import {
 /// Events of a driver's own. One rides along with an event of ours from when a queue of that driver
 /// first signals it, so that queues wait for each other without the host, also across processes.
 /// The words of `counter` stay the account: of numbers, failures and deaths.
-pub(crate) trait NativeEvents: Send + Sync {
+pub(crate) trait DriverEvents: Send + Sync {
     /// A new one, to be shared.
     fn create(&self) -> Result<Arc<dyn Shared>>;
 
@@ -148,6 +227,10 @@ pub(crate) trait Segment: Shared {
 
     /// Asks for the best pages for a part of it now; losing nothing but speed where it can't.
     fn populate(&self, offset: usize, len: usize);
+
+    /// Lets go now of what commands keep that are done, as far as that can be found out without
+    /// waiting: a backend may otherwise learn of it late.
+    fn let_go(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
@@ -190,6 +273,11 @@ pub(crate) trait BackendQueue: Send + Sync {
 
     /// Whether nothing is left to do.
     fn is_idle(&self) -> bool;
+
+    /// The driver's view of it, if programs may use the driver besides.
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        None
+    }
 }
 
 /// A command with what it waits for and signals.
@@ -247,13 +335,26 @@ pub(crate) enum Work {
     },
     /// Calls the host.
     Call(HostFunction),
+    /// Calls a function during the submission, with the driver's queue: what that queues there is
+    /// the command. Only for queues that have one.
+    Native(NativeFunction),
+    /// Runs a kernel. There is at least one block, with at least one thread.
+    Launch(Box<Launch>),
+}
+
+/// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
+/// arguments suit it.
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<dyn LoadedKernel>,
+    pub(crate) shape: LaunchShape,
+    pub(crate) arguments: KernelArguments,
 }
 
 impl Work {
-    /// The memory that it uses.
+    /// The memory that it uses, as far as it names it.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         let (to, from) = match self {
-            Self::Nothing | Self::Call(_) => (None, None),
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
             Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
             Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
         };
@@ -264,6 +365,9 @@ impl Work {
 /// A function of the host, run in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+/// A function that submits to the driver's queue. It is called once, by who submits the command.
+pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
 /// An address that a command uses, and what keeps it valid until the command is done (nothing, if
 /// the caller promised to).

@@ -2,7 +2,7 @@
 
 use super::import::Imports;
 use super::options::ContextOptions;
-use crate::backend::{BackendContext, MemoryKind};
+use crate::backend::{BackendContext, BackendDevice, MemoryKind};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::exchange::address;
@@ -11,10 +11,11 @@ use crate::memory::Allocation;
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::pool::{self, PoolOptions, Trimmed, Usage};
+use crate::queue::Queue;
 use crate::sharing::{Attachment, Exporter, Origin, Record};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 /// A pool of allocations of one kind.
 pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
@@ -33,6 +34,8 @@ pub(crate) struct ContextCore {
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
     numbers: Arc<AtomicU32>,
     pub(super) imports: Imports,
+    /// Where events of the driver and ours meet.
+    pub(super) native_events: OnceLock<Queue>,
     pub(super) origin: Origin,
     exporter_id: u64,
     pid: u32,
@@ -41,13 +44,18 @@ pub(crate) struct ContextCore {
 }
 
 impl ContextCore {
-    pub(super) fn new(device: Device, options: ContextOptions) -> Result<Self> {
+    /// `backend` makes what allocates and queues on the device.
+    pub(super) fn new(
+        device: Device,
+        options: ContextOptions,
+        backend: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
+    ) -> Result<Self> {
         process::watch_forks();
         if process::is_forked() {
             return Err(Error::forked());
         }
         let exporter_id = address::exporter_id()?;
-        let backend = device.inner.create_context()?;
+        let backend = backend(&*device.inner)?;
         let numbers = Arc::new(AtomicU32::new(0));
         let pool_options = options.pool();
         let origin = options.into_origin();
@@ -63,6 +71,7 @@ impl ContextCore {
             addresses: RwLock::default(),
             numbers,
             imports: Imports::default(),
+            native_events: OnceLock::new(),
             origin,
             exporter_id,
             pid: process::pid(),

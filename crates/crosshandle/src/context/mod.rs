@@ -2,10 +2,12 @@
 
 mod core;
 mod import;
+mod native;
 mod options;
 
 pub(crate) use core::{ContextCore, Pool, Pools, pool_of, record_of, trim};
 pub(crate) use import::Imported;
+pub use native::NativeEvent;
 pub use options::{AllocationOptions, ContextOptions, EventOptions};
 
 use crate::backend::QueueOrder;
@@ -17,6 +19,7 @@ use crate::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::physical::PhysicalMemory;
+use crate::program::{Program, ProgramImage, ProgramOptions};
 use crate::queue::Queue;
 use crate::sharing::EventCore;
 use crate::virtual_range::VirtualRange;
@@ -67,10 +70,14 @@ impl Context {
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
     pub fn with_options(device: &Device, options: ContextOptions) -> Result<Self> {
-        let core = Arc::new(ContextCore::new(device.clone(), options)?);
-        Ok(Self {
-            handle: Arc::new(Lifetime(core)),
-        })
+        let core = ContextCore::new(device.clone(), options, |device| device.create_context())?;
+        Ok(Self::of(core))
+    }
+
+    fn of(core: ContextCore) -> Self {
+        Self {
+            handle: Arc::new(Lifetime(Arc::new(core))),
+        }
     }
 
     fn core(&self) -> &Arc<ContextCore> {
@@ -229,7 +236,7 @@ impl Context {
         let attachment = core.attachment(&fields)?;
         let record = record_of(&fields);
         let native = match fields.backend == core.device().info().backend {
-            true => core.backend().native_events(),
+            true => core.backend().driver_events(),
             false => None,
         };
         EventCore::open(attachment, record, options.mode(), native).map(Event::opened)
@@ -248,10 +255,50 @@ impl Context {
     /// # Errors
     /// If the driver or the operating system refuses.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
-        Ok(Queue::new(
-            self.core().backend().create_queue(order)?,
-            order,
-        ))
+        let backend = self.device().info().backend;
+        let queue = self.core().backend().create_queue(order)?;
+        Ok(Queue::new(queue, order, backend))
+    }
+
+    /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
+    ///
+    /// Drivers may let this wait until the device has done all that it was given: load programs
+    /// before you submit what waits for this thread.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
+    /// ([`DeviceInfo::kernels`](crate::DeviceInfo::kernels));
+    /// [`Error::Program`](crate::Error::Program), with its compiler's log, if the driver refuses it.
+    pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {
+        Program::load(self.core(), &[image], &ProgramOptions::new())
+    }
+
+    /// Loads a program with options, linked from several images if there are more than one.
+    ///
+    /// # Errors
+    /// As [`load_program`](Self::load_program);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no image.
+    pub fn load_program_with(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Program> {
+        Program::load(self.core(), images, options)
+    }
+
+    /// A program that was loaded without this crate, by the driver's own handle. With `is_owned` it
+    /// is unloaded when neither the result nor a kernel of it is left.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs.
+    ///
+    /// # Safety
+    /// The handle must be one of a program on this context's device, which stays loaded as long as
+    /// the result or a kernel of it lives. Nobody else may unload it if it is owned.
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub unsafe fn adopt_program(&self, native: usize, is_owned: bool) -> Result<Program> {
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt(self.core(), native, is_owned) }
     }
 
     /// Gives freed memory back to the system that is kept for reuse.

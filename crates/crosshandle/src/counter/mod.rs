@@ -58,5 +58,5 @@ mod wait;
 pub(crate) use device::Arming;
 pub(crate) use recovery::Liveness;
 pub(crate) use signal::{Completion, IssueError, Signalled, Ticket};
-pub(crate) use slot::{FailureReason, Owner, Slot};
+pub(crate) use slot::{FailureReason, Owner, RING, Slot};
 pub(crate) use wait::{Interrupt, Outcome, Target, WaitError, WaitMode, wait_any};

@@ -17,6 +17,12 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    /// The number that its word must have reached before, if there was one.
+    pub(crate) fn previous_number(self) -> Option<u64> {
+        let step = (self.number as u32).wrapping_sub(self.previous);
+        self.number.checked_sub(u64::from(step))
+    }
+
     /// The first number that it completes: its own, or one before it after a jump.
     fn first(self) -> u64 {
         let step = (self.number as u32).wrapping_sub(self.previous);
@@ -154,9 +160,11 @@ impl Slot {
         loop {
             let current = self.load_issued();
             let mut left = is_armed && self.armed.load(Ordering::SeqCst) > current.number();
-            for (index, word) in self.words.iter().enumerate() {
-                left |=
-                    current.is_complete() && self.catch_up(index as u64, word, current, !is_armed);
+            // That of the latest number first: it is what a device waits for, as a rule.
+            for step in 0..RING {
+                let index = (current.number() + RING - step) % RING;
+                let word = self.word(index);
+                left |= current.is_complete() && self.catch_up(index, word, current, !is_armed);
             }
             // While numbers are pending, their completions do the waking; the mark stays for the
             // numbers after them.

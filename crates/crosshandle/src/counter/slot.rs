@@ -3,7 +3,7 @@
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 
 /// Completion words of a slot: with `issued` they fill one cache line.
-pub(super) const RING: u64 = 7;
+pub(crate) const RING: u64 = 7;
 /// Changes of owner that can be remembered while signals before them are unfinished.
 pub(super) const RUNS: usize = 16;
 /// Bits of `issued` and of a run that hold the owner.
@@ -136,7 +136,7 @@ pub(crate) struct Slot {
     pub(super) armed: AtomicU64,
     pub(super) failed_to: [AtomicU64; RING as usize],
     /// The greatest number that a driver's own event signals as well.
-    pub(super) native: AtomicU64,
+    pub(super) companion: AtomicU64,
 
     /// Where runs of one owner ended, in the form of `issued`: at `number mod 16`, or at the next
     /// place that no unfinished signal needs.
@@ -156,7 +156,7 @@ impl Slot {
             failed_from: std::array::from_fn(|_| AtomicU64::new(0)),
             armed: AtomicU64::new(0),
             failed_to: std::array::from_fn(|_| AtomicU64::new(0)),
-            native: AtomicU64::new(0),
+            companion: AtomicU64::new(0),
             runs: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         slot.reset();
@@ -174,7 +174,7 @@ impl Slot {
         self.signaller_cpu.store(0, Ordering::Relaxed);
         self.marks.store(0, Ordering::Relaxed);
         self.armed.store(0, Ordering::Relaxed);
-        self.native.store(0, Ordering::Relaxed);
+        self.companion.store(0, Ordering::Relaxed);
         let records = self.failed_from.iter().chain(&self.failed_to);
         for record in records.chain(&self.settled) {
             record.store(0, Ordering::Relaxed);

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// How long a waiter spins before it sleeps: about what waking a sleeper costs.
 const SPIN: Duration = Duration::from_micros(50);
+/// The same if a device signals, which wakes nobody: about what the shortest sleep takes.
+const SPIN_FOR_DEVICE: Duration = Duration::from_micros(100);
 /// Looks between two readings of the clock.
 const LOOKS: u32 = 64;
 
@@ -193,7 +195,11 @@ impl Target<'_> {
             // Reading the clock takes as long as a peer takes to answer, so only now.
             let now = Instant::now();
             let end = *end.get_or_insert_with(|| {
-                let end = now + SPIN;
+                let end = now
+                    + match self.slot.is_device_signalled() {
+                        true => SPIN_FOR_DEVICE,
+                        false => SPIN,
+                    };
                 deadline.map_or(end, |deadline| deadline.min(end))
             });
             if now >= end || !self.slot.signaller_is_elsewhere() {

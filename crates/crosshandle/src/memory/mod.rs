@@ -1,5 +1,6 @@
 //! Memory: allocated here, or opened from a handle.
 
+mod adopted;
 mod allocation;
 mod opened;
 mod pool;
@@ -7,13 +8,14 @@ mod pool;
 pub(crate) use allocation::Allocation;
 pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 
-use crate::backend::{MemoryKind, Place};
+use crate::backend::{MemoryKind, Place, Segment};
 use crate::context::ContextCore;
 use crate::error::{Error, Result};
 use crate::handle::MemoryHandle;
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::{SharedBytes, TypedSlice, check_range};
+use adopted::Adopted;
 use allocation::Owned;
 use opened::Opened;
 use std::any::Any;
@@ -36,6 +38,7 @@ pub struct Memory {
 enum Source {
     Owned(Owned),
     Opened(Arc<Opened>),
+    Adopted(Arc<Adopted>),
 }
 
 impl Memory {
@@ -56,11 +59,26 @@ impl Memory {
         })
     }
 
+    /// Memory that the program allocated elsewhere: `len` bytes that start `offset` bytes into a
+    /// segment.
+    pub(crate) fn adopted(
+        core: &Arc<ContextCore>,
+        segment: Arc<dyn Segment>,
+        offset: usize,
+        len: usize,
+    ) -> Self {
+        let adopted = Adopted::new(core, segment, offset, len);
+        Self {
+            source: Source::Adopted(Arc::new(adopted)),
+        }
+    }
+
     #[inline]
     fn start(&self) -> Address {
         match &self.source {
             Source::Owned(owned) => owned.start(),
             Source::Opened(opened) => opened.start(),
+            Source::Adopted(adopted) => adopted.start(),
         }
     }
 
@@ -76,6 +94,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => owned.len(),
             Source::Opened(opened) => opened.len(),
+            Source::Adopted(adopted) => adopted.len(),
         }
     }
 
@@ -87,7 +106,7 @@ impl Memory {
     /// What may be done with it.
     pub fn access(&self) -> Access {
         match &self.source {
-            Source::Owned(_) => Access::ReadWrite,
+            Source::Owned(_) | Source::Adopted(_) => Access::ReadWrite,
             Source::Opened(opened) => opened.access(),
         }
     }
@@ -96,6 +115,7 @@ impl Memory {
     pub fn kind(&self) -> Option<MemoryKind> {
         match &self.source {
             Source::Owned(owned) => Some(owned.kind()),
+            Source::Adopted(_) => Some(MemoryKind::Device),
             Source::Opened(_) => None,
         }
     }
@@ -107,7 +127,7 @@ impl Memory {
     /// handle on instead); limits of the system.
     #[inline]
     pub fn handle(&self) -> Result<MemoryHandle> {
-        self.allocation()?.handle(0, Access::ReadWrite)
+        self.handle_to(0, Access::ReadWrite)
     }
 
     /// A handle to what starts at `offset`, up to the end. Opening it gives that address.
@@ -115,7 +135,7 @@ impl Memory {
     /// # Errors
     /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
     pub fn handle_at(&self, offset: usize) -> Result<MemoryHandle> {
-        self.allocation()?.handle(offset, Access::ReadWrite)
+        self.handle_to(offset, Access::ReadWrite)
     }
 
     /// A handle with which it can be opened for reading only.
@@ -126,12 +146,14 @@ impl Memory {
     /// # Errors
     /// As [`handle`](Self::handle).
     pub fn handle_read_only(&self) -> Result<MemoryHandle> {
-        self.allocation()?.handle(0, Access::ReadOnly)
+        self.handle_to(0, Access::ReadOnly)
     }
 
-    fn allocation(&self) -> Result<&Arc<Allocation>> {
+    #[inline]
+    fn handle_to(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         match &self.source {
-            Source::Owned(owned) => Ok(owned.allocation()),
+            Source::Owned(owned) => owned.allocation().handle(offset, access),
+            Source::Adopted(adopted) => adopted.handle(offset, access),
             Source::Opened(_) => Err(Error::invalid(
                 "this memory was opened from a handle; pass that handle on instead of a new one",
             )),
@@ -143,16 +165,22 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
     pub fn bytes(&self) -> Result<SharedBytes<'_>> {
-        let (segment, offset) = match &self.source {
-            Source::Owned(owned) => owned.segment(),
-            Source::Opened(opened) => opened.segment(),
-        };
+        let (segment, offset) = self.segment();
         let bytes = segment.host_bytes().ok_or_else(|| {
             Error::Unsupported(
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
         bytes.slice(offset, self.len())
+    }
+
+    /// The mapping that it is in, and where it starts there.
+    fn segment(&self) -> (&dyn Segment, usize) {
+        match &self.source {
+            Source::Owned(owned) => owned.segment(),
+            Source::Opened(opened) => opened.segment(),
+            Source::Adopted(adopted) => adopted.segment(),
+        }
     }
 
     /// Copies bytes out, starting at `offset`, on the calling thread.
@@ -185,9 +213,18 @@ impl Memory {
     /// Whether commands that were submitted use it. They keep it until they are done, so nobody
     /// has to wait for them to drop it.
     pub fn is_in_use(&self) -> bool {
+        self.is_kept() && {
+            self.segment().0.let_go();
+            self.is_kept()
+        }
+    }
+
+    /// Whether anything else than this keeps it.
+    fn is_kept(&self) -> bool {
         match &self.source {
             Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
             Source::Opened(opened) => Arc::strong_count(opened) > 1,
+            Source::Adopted(adopted) => Arc::strong_count(adopted) > 1,
         }
     }
 
@@ -213,6 +250,7 @@ impl Memory {
         match &self.source {
             Source::Owned(owned) => Arc::clone(owned.allocation()) as _,
             Source::Opened(opened) => Arc::clone(opened) as _,
+            Source::Adopted(adopted) => Arc::clone(adopted) as _,
         }
     }
 }
@@ -264,6 +302,16 @@ impl MemoryRange {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where it starts, as for [`Memory::as_ptr`]. The address alone keeps nothing.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.pointer().as_ptr()
+    }
+
+    /// What keeps its memory, if anything does.
+    pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.keep.clone()
     }
 
     /// A part of it.

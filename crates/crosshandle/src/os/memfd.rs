@@ -2,7 +2,7 @@
 
 use super::mapping::page_size;
 use rustix::fs::{self, MemfdFlags, Mode, OFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Creates `len` bytes of zeros that nobody can ever shrink or grow, so that no peer can turn a
@@ -14,6 +14,24 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     fs::ftruncate(&file, len)?;
     fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// Creates a file with these bytes, which nobody can ever change.
+pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
+    let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    // Into memory, so all of it at once.
+    if io::pwrite(&file, bytes, 0)? != bytes.len() {
+        return Err(Errno::NOSPC);
+    }
+    let changes = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    fs::fcntl_add_seals(&file, changes | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// How many bytes a stranger's file begins with, as far as there is room for them.
+pub(crate) fn read_start(file: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
+    io::pread(file, into, 0)
 }
 
 /// The size of a stranger's file in bytes, and whether touching a mapping of it is safe: ordinary

@@ -44,9 +44,9 @@ struct Entry {
 
 /// A mapped arena, the exporter's own or an importer's view of it.
 pub(crate) struct Arena {
-    /// Before the mapping, so that it is dropped first.
     pins: Pins,
-    mapping: Mapping,
+    /// Pins keep it too.
+    mapping: Arc<Mapping>,
     file: Arc<OwnedFd>,
     /// That this process lives, once others rely on it.
     proof: Mutex<Option<Proof>>,
@@ -81,7 +81,7 @@ impl Arena {
         mapping.exclude_from_dumps();
         Ok(Self {
             pins: Pins::default(),
-            mapping,
+            mapping: Arc::new(mapping),
             file: Arc::new(file),
             proof: Mutex::default(),
         })
@@ -133,8 +133,8 @@ impl Arena {
         let (start, len) = (self.mapping.start(), self.mapping.len());
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
         assert!(offset < len, "a slot of this arena");
-        // SAFETY: the mapping, of whole pages, is dropped after the pins.
-        unsafe { self.pins.pin(pinner, start, len, offset) }
+        // SAFETY: mapped for both.
+        unsafe { self.pins.pin(pinner, &self.mapping, offset) }
     }
 
     /// Puts a record to use, for an event or for memory. The exporter only.

@@ -1,10 +1,10 @@
 //! The importing process's half of sharing.
 
 use super::arena::{self, Arena, MAX_RECORDS};
+use super::companion::COMPANION;
 use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
-use super::native::NATIVE;
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::{Reply, Request};
@@ -214,7 +214,7 @@ impl Attachment {
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
         let fetched = self.fetch_record(fields.record, fields.generation, access)?;
-        if fetched.segment == NATIVE {
+        if fetched.segment == COMPANION {
             // An event's.
             return Err(Error::Stale);
         }

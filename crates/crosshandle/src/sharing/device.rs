@@ -9,7 +9,7 @@
 
 use super::event::EventCore;
 use super::pins::Pinner;
-use crate::counter::{Arming, FailureReason, IssueError, Outcome, Ticket};
+use crate::counter::{Arming, FailureReason, IssueError, Outcome, RING, Ticket};
 use crate::error::{Error, Result};
 use std::ptr;
 use std::sync::Arc;
@@ -47,6 +47,16 @@ impl EventCore {
     #[inline]
     pub(crate) fn announce(&self) {
         self.slot().mark_device();
+    }
+
+    /// The signal that must finish before one with this ticket, or before the next one there is.
+    #[inline]
+    pub(crate) fn turn_after(&self, ticket: Option<Ticket>) -> Option<u64> {
+        let previous = match ticket {
+            Some(ticket) => ticket.previous_number(),
+            None => (self.issued() + 1).checked_sub(RING),
+        };
+        previous.filter(|previous| *previous > 0 && !self.is_settled(*previous))
     }
 
     /// Whether a signal's word has reached `previous`, so that a device may write its number.

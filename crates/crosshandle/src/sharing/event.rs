@@ -2,11 +2,11 @@
 
 use super::arena::Arena;
 use super::attachment::Attachment;
+use super::companion::Companion;
 use super::deferred;
 use super::exporter::Exporter;
-use super::native::Native;
 use super::record::Record;
-use crate::backend::NativeEvents;
+use crate::backend::DriverEvents;
 use crate::counter::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
@@ -33,7 +33,7 @@ pub(crate) struct EventCore {
     pub(super) pinned: AtomicU32,
     /// The latest failed command of this process.
     failure: Mutex<Option<Box<Failure>>>,
-    pub(super) native: Option<Arc<Native>>,
+    pub(super) companion: Option<Arc<Companion>>,
 }
 
 /// Why a command failed, in words.
@@ -113,7 +113,7 @@ impl EventCore {
         exporter: &Arc<Exporter>,
         mode: WaitMode,
         profiling: bool,
-        native: Option<Arc<dyn NativeEvents>>,
+        companion: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         let record = exporter.begin(true)?;
         Ok(Arc::new(Self {
@@ -125,7 +125,7 @@ impl EventCore {
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
-            native: native.map(|events| Arc::new(Native::new(events))),
+            companion: companion.map(|events| Arc::new(Companion::new(events))),
         }))
     }
 
@@ -133,7 +133,7 @@ impl EventCore {
         attachment: Arc<Attachment>,
         record: Record,
         mode: WaitMode,
-        native: Option<Arc<dyn NativeEvents>>,
+        companion: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
         Ok(Arc::new(Self {
@@ -145,7 +145,7 @@ impl EventCore {
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
-            native: native.map(|events| Arc::new(Native::new(events))),
+            companion: companion.map(|events| Arc::new(Companion::new(events))),
         }))
     }
 
@@ -155,7 +155,7 @@ impl EventCore {
             Home::Created(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
                     self.exported.store(true, Ordering::Relaxed);
-                    self.offer_native(exporter);
+                    self.offer_companion(exporter);
                 }
                 Some(self.record)
             }

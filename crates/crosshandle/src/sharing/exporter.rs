@@ -1,9 +1,9 @@
 //! The exporting context's half of sharing.
 
 use super::arena::Arena;
+use super::companion::COMPANION;
 use super::holding;
 use super::ledger::Ledger;
-use super::native::NATIVE;
 use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
@@ -105,7 +105,7 @@ impl Exporter {
     pub(super) fn offer(&self, record: Record, memory: Arc<dyn Shared>) {
         let export = Export {
             memory,
-            segment: NATIVE,
+            segment: COMPANION,
             access: Access::ReadWrite,
         };
         self.records().set_export(record.index, export);

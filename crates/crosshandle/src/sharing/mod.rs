@@ -12,13 +12,13 @@
 
 mod arena;
 mod attachment;
+mod companion;
 mod deferred;
 mod device;
 mod event;
 mod exporter;
 mod holding;
 mod ledger;
-mod native;
 mod pins;
 mod record;
 

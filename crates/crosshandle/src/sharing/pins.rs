@@ -2,10 +2,11 @@
 
 use crate::error::Result;
 use crate::handle::BackendKind;
+use crate::os::mapping::Mapping;
 use std::any::Any;
 use std::collections::HashMap;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pinned at once, and where such a part starts: an arena has hundreds of megabytes, most of
 /// which are never touched.
@@ -17,41 +18,40 @@ pub(crate) trait Pinner {
     /// Whose devices.
     fn kind(&self) -> BackendKind;
 
-    /// Pins whole pages of shared memory until the result is dropped.
+    /// Pins whole pages of shared memory until the result is dropped, or a while longer.
     ///
     /// # Safety
-    /// They stay mapped, for reading and writing, as long as that lives.
-    unsafe fn pin(&self, start: NonNull<u8>, len: usize) -> Result<Pin>;
+    /// They are of this mapping, for reading and writing, which keeps them as long as it lives.
+    unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin>;
 }
 
 /// Keeps memory pinned.
 pub(crate) type Pin = Box<dyn Any + Send + Sync>;
 
-/// What of one mapping is pinned, until it is dropped: before the mapping.
+/// What of one mapping is pinned, until this is dropped.
 #[derive(Default)]
 pub(super) struct Pins(Mutex<HashMap<(BackendKind, usize), Pin>>);
 
 impl Pins {
-    /// Pins the part of the mapping `start..start + len` that an offset is in, unless it is.
+    /// Pins the part of a mapping that an offset is in, unless it is.
     ///
     /// # Safety
-    /// The mapping stays, for reading and writing, until after `self` is dropped.
+    /// The mapping is there for reading and writing.
     pub(super) unsafe fn pin(
         &self,
         pinner: &dyn Pinner,
-        start: NonNull<u8>,
-        len: usize,
+        mapping: &Arc<Mapping>,
         offset: usize,
     ) -> Result<()> {
+        let (start, len) = (mapping.start(), mapping.len());
         let (first, end) = part_of(start.addr().get(), len, offset);
         let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (pinner.kind(), first);
         if pins.contains_key(&key) {
             return Ok(());
         }
-        // SAFETY: inside the mapping; the caller promised that it stays longer than what is kept
-        // here.
-        let pin = unsafe { pinner.pin(start.add(first), end - first)? };
+        // SAFETY: inside the mapping; the rest is promised by the caller.
+        let pin = unsafe { pinner.pin(start.add(first), end - first, mapping)? };
         pins.insert(key, pin);
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! A Rust program on the `crosshandle` library opens what a UR program shares: the bytes are the
 //! same.
 
-use crate::build::Source;
 use crate::process::Program;
 use crate::runtime::Runtime;
 use crosshandle::{
@@ -23,7 +22,7 @@ fn receive(link: &mut UnixStream) -> Vec<u8> {
 pub(crate) fn opens_what_a_ur_program_shares() {
     let runtime = Runtime::find();
     // It exports one object of each kind, and ends when its link does.
-    let mut exporter = Program::new(&Source::C("hostile_handles.c").build(&runtime), &runtime);
+    let mut exporter = Program::new(&runtime.client("hostile_handles"), &runtime);
     let (mut link, theirs) = UnixStream::pair().expect("a pair of sockets");
     link.set_read_timeout(Some(Duration::from_secs(30)))
         .expect("a timeout");

@@ -1,23 +1,21 @@
 //! Programs as users write them, unmodified, on the stock loader and the stock SYCL runtime, with
 //! this adapter beneath: each in several processes, under each of the loader's settings.
 //!
-//! Their sources are in `clients/` and `examples/`. They need the stock runtime, its headers and
-//! dpctl, which `cargo xtask test` installs and names in the environment; a plain `cargo test`
-//! leaves them out.
+//! Their sources are in `clients/` of the package `crosshandle-ur-adapter`, and in `examples/`. They
+//! need the stock runtime and dpctl; `cargo xtask test` installs these, compiles the programs and
+//! names all of it in the environment. A plain `cargo test` leaves them out.
 
-mod build;
 mod library;
 mod process;
 mod runtime;
 
-use build::Source;
 use process::{Program, run_in_a_loop};
 use runtime::{Runtime, Setting};
 
-/// Builds a client and runs it; it starts its second processes itself.
-fn run(source: Source, setting: Setting) {
+/// Runs a client; it starts its second processes itself.
+fn run(client: &str, setting: Setting) {
     let runtime = Runtime::find();
-    let mut program = Program::new(&source.build(&runtime), &runtime);
+    let mut program = Program::new(&runtime.client(client), &runtime);
     program.set(setting);
     program.run();
 }
@@ -27,7 +25,7 @@ fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.python, &runtime);
     program.set(setting);
-    program.argument(build::client(script));
+    program.argument(runtime::script(script));
     if let Some(backend) = reported_backend {
         program.variable("CROSSHANDLE_UR_BACKEND", backend);
         program.argument("listed");
@@ -61,25 +59,26 @@ macro_rules! under_each_setting {
 }
 
 under_each_setting! {
-    memory: |setting| run(Source::C("memory.c"), setting);
-    events: |setting| run(Source::C("events.c"), setting);
-    physical_memory: |setting| run(Source::C("physical_memory.c"), setting);
-    memory_handles: |setting| run(Source::C("memory_handles.c"), setting);
-    hostile_handles: |setting| run(Source::C("hostile_handles.c"), setting);
-    sycl_commands: |setting| run(Source::Sycl("clients/sycl_commands.cpp"), setting);
-    sycl_sharing: |setting| run(Source::Sycl("clients/sycl_sharing.cpp"), setting);
+    memory: |setting| run("memory", setting);
+    events: |setting| run("events", setting);
+    physical_memory: |setting| run("physical_memory", setting);
+    memory_handles: |setting| run("memory_handles", setting);
+    native: |setting| run("native", setting);
+    hostile_handles: |setting| run("hostile_handles", setting);
+    sycl_commands: |setting| run("sycl_commands", setting);
+    sycl_sharing: |setting| run("sycl_sharing", setting);
     dpctl: |setting| run_python("arrays.py", setting, None);
 }
 
 tests! {
     // Where it intercepts and doesn't validate, the loader itself follows the null handles.
-    null_arguments: run(Source::C("null_arguments.c"), Setting::default());
+    null_arguments: run("null_arguments", Setting::default());
     null_arguments_validated: {
-        run(Source::C("null_arguments.c"), Setting { validated: true, ..Setting::default() });
+        run("null_arguments", Setting { validated: true, ..Setting::default() });
     };
-    nothing_leaks: run(Source::C("leaks.c"), Setting::default());
-    freeing_waits_for_commands: run(Source::C("free.c"), Setting::default());
-    what_is_pending_still_runs: run(Source::C("pending.c"), Setting::default());
+    nothing_leaks: run("leaks", Setting::default());
+    freeing_waits_for_commands: run("free", Setting::default());
+    what_is_pending_still_runs: run("pending", Setting::default());
     dpctl_lists_it_as_opencl: run_python("arrays.py", Setting::default(), Some("opencl"));
     dpctl_lists_it_as_cuda: run_python("arrays.py", Setting::default(), Some("cuda"));
     dpctl_lists_it_as_hip: run_python("arrays.py", Setting::default(), Some("hip"));
@@ -90,7 +89,7 @@ tests! {
 /// The program of the README, connected as its first comment tells.
 fn example() {
     let runtime = Runtime::find();
-    let ipc = Source::Sycl("examples/ipc.cpp").build(&runtime);
+    let ipc = runtime.client("ipc");
     let mut producer = Program::new(&ipc, &runtime);
     let mut consumer = Program::new(&ipc, &runtime);
     producer.argument("producer");

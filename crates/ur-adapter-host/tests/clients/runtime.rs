@@ -1,13 +1,13 @@
 //! Where the stock runtime and the adapter are, and how the loader is set.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The stock runtime, as `cargo xtask test` names it, and the adapter that was built with this
 /// test.
 pub(crate) struct Runtime {
-    /// Holds `unified-runtime/` and `sycl/`.
-    pub(crate) include: PathBuf,
+    /// Holds the compiled clients.
+    clients: PathBuf,
     /// Holds `libur_loader.so.0` and `libsycl.so.9`.
     pub(crate) libraries: PathBuf,
     /// An interpreter that finds dpctl.
@@ -18,12 +18,26 @@ pub(crate) struct Runtime {
 impl Runtime {
     pub(crate) fn find() -> Self {
         Self {
-            include: directory("UR_INCLUDE_DIR"),
+            clients: directory("UR_CLIENTS_DIR"),
             libraries: directory("UR_RUNTIME_LIB_DIR"),
             python: directory("UR_PYTHON"),
             adapter: adapter(),
         }
     }
+
+    /// A compiled client.
+    pub(crate) fn client(&self, name: &str) -> PathBuf {
+        let path = self.clients.join(name);
+        assert!(path.is_file(), "there is no {}", path.display());
+        path
+    }
+}
+
+/// A client in Python.
+pub(crate) fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../ur-adapter/clients")
+        .join(name)
 }
 
 fn directory(variable: &str) -> PathBuf {

@@ -18,7 +18,7 @@ use mapping::Mappings;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use storage::Storage;
+use storage::{Held, Storage};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
     UR_MEM_FLAG_READ_WRITE, UR_MEM_FLAG_USE_HOST_POINTER, UR_MEM_FLAG_WRITE_ONLY,
@@ -40,7 +40,7 @@ const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 /// A buffer, or a part of one.
 pub(crate) struct Buffer {
     context: Ref<Context>,
-    storage: Arc<Storage>,
+    storage: Held,
     /// Where in the storage it starts, and how many bytes it has.
     offset: usize,
     len: usize,
@@ -60,7 +60,7 @@ impl Buffer {
             context,
             offset: 0,
             len: storage.len(),
-            storage,
+            storage: Held(storage),
             kernel_access,
             is_part: false,
             mappings: Mappings::default(),
@@ -74,6 +74,26 @@ impl Buffer {
     pub(crate) fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
         let offset = self.place(offset, len)?;
         self.storage.range(offset, len)
+    }
+
+    /// All of it, for a kernel on a device.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
+    pub(crate) fn on(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<MemoryRange> {
+        let (own, _) = self.context.first();
+        let is_near = std::ptr::eq(&**own, device) || !self.storage.is_on_device();
+        if !Arc::ptr_eq(self.context.state(), context.state()) || !is_near {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "a kernel takes buffers of its queue's context, which lie on its first device",
+            ));
+        }
+        self.range(0, self.len)
     }
 
     /// Where in the storage a range of the buffer starts.

@@ -1,16 +1,22 @@
 //! The memory of a buffer and its parts.
 
+use crate::enqueue::wait_while;
 use crate::failure::Result;
 use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
+use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_USE_HOST_POINTER, ur_mem_flags_t,
 };
 
 /// What buffers start at multiples of, in bytes: the largest vector of a kernel.
 const ALIGN: usize = 128;
+
+/// How long after a command it may take until nothing of it is left. Queues look 20 times a second.
+const GRACE: Duration = Duration::from_millis(200);
 
 /// The memory of a buffer. Commands keep it until they are done.
 pub(super) struct Storage {
@@ -129,6 +135,15 @@ impl Storage {
         self.len
     }
 
+    /// Whether only the context's own device can use it in place.
+    pub(super) fn is_on_device(&self) -> bool {
+        match &self.place {
+            Place::Allocated { is_direct, .. } | Place::Adopted { is_direct, .. } => !is_direct,
+            Place::Mirror { .. } => true,
+            Place::User(_) => false,
+        }
+    }
+
     pub(super) fn context(&self) -> &Context {
         &self.context
     }
@@ -152,6 +167,16 @@ impl Storage {
             // Only after the last command may the contents go back.
             Place::Mirror { memory, .. } => memory.range(offset, len)?.keeping(Arc::clone(self)),
         })
+    }
+
+    /// Waits a moment for commands that are done to let go of it, if its end means anything to the
+    /// user: he may free his memory when the last buffer of it was released and no command is
+    /// left.
+    fn let_go(&self) {
+        if let Place::Mirror { memory, .. } = &self.place {
+            let began = Instant::now();
+            wait_while(|| memory.is_in_use() && began.elapsed() < GRACE);
+        }
     }
 
     /// A range of the user's memory that it mirrors.
@@ -201,6 +226,23 @@ impl Drop for Storage {
                 "a buffer's contents did not reach the user's memory"
             );
         }
+    }
+}
+
+/// A storage of a buffer.
+pub(super) struct Held(pub(super) Arc<Storage>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+impl Deref for Held {
+    type Target = Arc<Storage>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 

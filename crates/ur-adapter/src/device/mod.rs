@@ -4,14 +4,14 @@
 mod info;
 
 use crate::adapter::Adapter;
-use crate::boundary::{enter, not_null, put, put_optional};
+use crate::boundary::{enter, list, not_null, put, put_optional};
 use crate::description;
 use crate::failure::{Failure, Result};
 use crate::object::{Object, Ref, Shared};
 use crate::platform::{Platform, platform};
 use crate::query::Query;
 use crate::queue::QueueState;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use unified_runtime_sys::{
     ur_adapter_handle_t, ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t,
@@ -40,6 +40,11 @@ impl Device {
         });
         Shared::hand_out(Ref::clone(&device));
         device
+    }
+
+    /// Whether there is a driver, with objects that programs may use too.
+    pub(crate) fn has_driver(&self) -> bool {
+        self.inner.native_handle().is_some()
     }
 
     /// The library's device.
@@ -169,14 +174,46 @@ unsafe extern "C" fn select_binary(
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        Err(Failure::new(
-            ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-            "this adapter runs no kernels yet, so no image with kernels suits its devices",
-        ))
+        // SAFETY: the caller passes this many descriptions, each with a text for its target.
+        let chosen = unsafe { choose(list(binaries, count as usize)?) };
+        // SAFETY: the caller passes a valid pointer.
+        unsafe { put(selected, chosen?) }
     })
 }
 
-/// A device's native handle is its handle: the library has no driver's handle to show.
+/// The first image for the adapter's devices.
+///
+/// # Errors
+/// `INVALID_BINARY` if there is none.
+///
+/// # Safety
+/// Each target is null or ends with a zero.
+unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
+    let target = description::get().program_target;
+    let suits = |binary: &ur_device_binary_t| {
+        let name = binary.pDeviceTargetSpec;
+        // SAFETY: not null, so it ends with a zero, by the caller's promise.
+        !name.is_null() && target.is_some_and(|target| target == unsafe { CStr::from_ptr(name) })
+    };
+    let chosen = binaries.iter().position(suits);
+    chosen.map(|index| index as u32).ok_or_else(|| {
+        Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
+            match target {
+                Some(_) => "no image is for the target of these devices",
+                None => "this adapter runs no kernels, so no image with kernels suits its devices",
+            },
+        )
+    })
+}
+
+/// The driver's device; without a driver, the device's handle.
+fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
+    let own = device.handle() as ur_native_handle_t;
+    let native = device.inner.native_handle();
+    native.map_or(own, |native| native.value())
+}
+
 unsafe extern "C" fn get_native_handle(
     handle: ur_device_handle_t,
     native: *mut ur_native_handle_t,
@@ -184,8 +221,8 @@ unsafe extern "C" fn get_native_handle(
     enter(|| {
         // SAFETY: the caller passes a device's handle and a valid pointer.
         unsafe {
-            Shared::<Device>::from_handle(handle)?;
-            put(native, handle as ur_native_handle_t)
+            let device = Shared::<Device>::from_handle(handle)?;
+            put(native, native_of(device))
         }
     })
 }
@@ -202,8 +239,8 @@ unsafe extern "C" fn create_with_native_handle(
         let device = platform()
             .devices()
             .iter()
+            .find(|device| native_of(device) == native)
             .map(|device| device.handle())
-            .find(|device| *device as ur_native_handle_t == native)
             .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
         // SAFETY: the caller passes a valid pointer.
         unsafe { put(created, device) }

@@ -7,6 +7,8 @@ use crosshandle::Command;
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::c_void;
+use std::thread;
+use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_EXP_ENQUEUE_NATIVE_COMMAND_FLAGS_MASK, UR_EXP_HOST_TASK_FLAGS_MASK, ur_bool_t, ur_command_t,
     ur_event_handle_t, ur_exp_enqueue_native_command_function_t,
@@ -29,8 +31,19 @@ thread_local! {
 }
 
 /// Whether this thread runs a function for a queue, which does nothing else meanwhile.
-pub(crate) fn is_inside_a_queue() -> bool {
+fn is_inside_a_queue() -> bool {
     IS_INSIDE.get()
+}
+
+/// Waits while commands use something; not at all in a function of a queue, which they may be
+/// behind.
+pub(crate) fn wait_while(is_in_use: impl Fn() -> bool) {
+    let began = Instant::now();
+    while is_in_use() && !is_inside_a_queue() {
+        // Late by an eighth of the time at most, which costs next to no time of the CPU.
+        let nap = began.elapsed() / 8;
+        thread::sleep(nap.clamp(Duration::from_micros(20), Duration::from_millis(1)));
+    }
 }
 
 impl Task {
@@ -93,7 +106,12 @@ pub(super) unsafe extern "C" fn native_command(
         // so there is nothing to prepare.
         unsafe { list(buffers, buffer_count as usize) }?;
         let queue = submission.queue().inner();
-        let before = submission.after_waits(Command::nothing().before_later())?;
+        let mut before = Command::nothing().before_later();
+        if queue.native_handle().is_some() {
+            // What the function finds in the driver's queue is the place of barriers.
+            before = before.after_earlier();
+        }
+        let before = submission.after_waits(before)?;
         queue.submit(before)?;
         // SAFETY: the caller vouches for the function.
         unsafe { function(handle, data) };

@@ -3,17 +3,19 @@
 mod allocation;
 mod buffer;
 mod host;
+mod kernel;
 mod order;
 mod submission;
 mod usm;
 mod usm_2d;
+mod variable;
 
-pub(crate) use host::is_inside_a_queue;
+pub(crate) use host::wait_while;
 pub(crate) use submission::Submission;
 
 use crate::buffer::NoImages;
 use crate::stub::Stub;
-use crate::unsupported::{CommandBuffers, Graphs, Kernels};
+use crate::unsupported::{CommandBuffers, Graphs, HostPipes};
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
 pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
@@ -37,15 +39,15 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnUSMAdvise: Some(usm::advise),
     pfnUSMFill2D: Some(usm_2d::fill),
     pfnUSMMemcpy2D: Some(usm_2d::memcpy),
-    pfnDeviceGlobalVariableWrite: Stub::<Kernels>::STUB,
-    pfnDeviceGlobalVariableRead: Stub::<Kernels>::STUB,
-    pfnReadHostPipe: Stub::<Kernels>::STUB,
-    pfnWriteHostPipe: Stub::<Kernels>::STUB,
+    pfnDeviceGlobalVariableWrite: Some(variable::write),
+    pfnDeviceGlobalVariableRead: Some(variable::read),
+    pfnReadHostPipe: Stub::<HostPipes>::STUB,
+    pfnWriteHostPipe: Stub::<HostPipes>::STUB,
     pfnEventsWaitWithBarrierExt: Some(order::events_wait_with_barrier_ext),
 };
 
 pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_t {
-    pfnKernelLaunchWithArgsExp: Stub::<Kernels>::STUB,
+    pfnKernelLaunchWithArgsExp: Some(kernel::launch),
     pfnUSMDeviceAllocExp: Some(allocation::device),
     pfnUSMSharedAllocExp: Some(allocation::shared),
     pfnUSMHostAllocExp: Some(allocation::host),

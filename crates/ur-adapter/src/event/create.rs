@@ -1,4 +1,4 @@
-//! Reusable events, and events of native handles.
+//! Reusable events.
 
 use super::{Event, Kind, Origin};
 use crate::boundary::{enter, not_null, put};
@@ -6,15 +6,13 @@ use crate::chain;
 use crate::context::Context;
 use crate::device::Device;
 use crate::failure::{Failure, Result};
-use crate::native::NativeHandles;
 use crate::object::Shared;
 use crosshandle::EventOptions;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_EXP_EVENT_FLAG_ENABLE_PROFILING, UR_EXP_EVENT_FLAG_IPC_EXP, UR_EXP_EVENT_FLAGS_MASK,
-    ur_context_handle_t, ur_device_handle_t, ur_event_handle_t, ur_event_native_properties_t,
-    ur_exp_event_desc_t, ur_exp_event_flags_t, ur_native_handle_t, ur_result_t,
-    ur_structure_type_t,
+    ur_context_handle_t, ur_device_handle_t, ur_event_handle_t, ur_exp_event_desc_t,
+    ur_exp_event_flags_t, ur_result_t, ur_structure_type_t,
 };
 
 /// `ur_exp_event_sync_mode_desc_t`, which later versions of the interface can chain to the
@@ -85,48 +83,4 @@ fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
         (false, true) => Ok(Kind::Profiling),
         (false, false) => Ok(Kind::Plain),
     }
-}
-
-static NATIVE: NativeHandles<Shared<Event>> = NativeHandles::new();
-
-pub(super) unsafe extern "C" fn get_native_handle(
-    handle: ur_event_handle_t,
-    native: *mut ur_native_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes an event's handle and a valid pointer.
-        unsafe {
-            let event = Shared::<Event>::from_handle(handle)?;
-            put(native, NATIVE.of(&event.to_ref()))
-        }
-    })
-}
-
-pub(super) unsafe extern "C" fn create_with_native_handle(
-    native: ur_native_handle_t,
-    context: ur_context_handle_t,
-    _properties: *const ur_event_native_properties_t,
-    created: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a context's handle.
-        let context = unsafe { Shared::<Context>::from_handle(context) }?;
-        not_null(created)?;
-        let (inner, origin) = match native {
-            0 => {
-                let options = EventOptions::new().shareable(false);
-                (
-                    context.first().1.create_event_with(options)?,
-                    Origin::Nothing,
-                )
-            }
-            native => {
-                let event = NATIVE.find(native)?;
-                (event.inner().clone(), event.origin().clone())
-            }
-        };
-        let event = Event::hand_out(context.to_ref(), inner, origin);
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, event) }
-    })
 }

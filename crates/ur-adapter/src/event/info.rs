@@ -48,7 +48,7 @@ impl Event {
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } => queue.handle(),
-            Origin::Reusable(_) | Origin::Opened | Origin::Nothing => ptr::null_mut(),
+            Origin::Reusable(_) | Origin::Opened | Origin::Native => ptr::null_mut(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Event {
             Origin::Reusable(_) | Origin::Opened => {
                 ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER
             }
-            Origin::Nothing => ur_command_t::UR_COMMAND_EVENTS_WAIT,
+            Origin::Native => ur_command_t::UR_COMMAND_EVENTS_WAIT,
         }
     }
 

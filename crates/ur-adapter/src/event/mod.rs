@@ -1,11 +1,13 @@
 //! Events: of commands, reusable ones, and those opened from handles.
 //!
-//! `create` makes them, `info` answers what they are and how they stand, `callback` calls back
-//! when they have come so far, and `reusable` knows which of them commands may signal again.
+//! `create` makes reusable ones, `native` those of native handles; `info` answers what they are and
+//! how they stand, `callback` calls back when they have come so far, and `reusable` knows which of
+//! them commands may signal again.
 
 mod callback;
 mod create;
 mod info;
+mod native;
 pub(crate) mod reusable;
 
 use crate::boundary::{enter, not_null};
@@ -24,6 +26,7 @@ pub(crate) struct Event {
     inner: crosshandle::Event,
     origin: Origin,
     registration: reusable::Registration,
+    natives: native::Natives,
 }
 
 /// Where an event comes from.
@@ -38,8 +41,8 @@ pub(crate) enum Origin {
     Reusable(Kind),
     /// A handle of another process's event, or of one of this process.
     Opened,
-    /// The native handle 0: nothing, and therefore complete.
-    Nothing,
+    /// A native handle: an event of the driver; or 0, which is nothing and therefore complete.
+    Native,
 }
 
 /// What a reusable event was made for.
@@ -69,6 +72,7 @@ impl Event {
             inner,
             origin,
             registration: reusable::Registration::default(),
+            natives: native::Natives::default(),
         });
         if matches!(event.origin, Origin::Reusable(_) | Origin::Opened) {
             reusable::register(&event);
@@ -137,8 +141,8 @@ pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnWait: Some(wait),
     pfnRetain: Some(retain::<Event>),
     pfnRelease: Some(release::<Event>),
-    pfnGetNativeHandle: Some(create::get_native_handle),
-    pfnCreateWithNativeHandle: Some(create::create_with_native_handle),
+    pfnGetNativeHandle: Some(native::get_native_handle),
+    pfnCreateWithNativeHandle: Some(native::create_with_native_handle),
     pfnSetCallback: Some(callback::set),
 };
 

@@ -5,13 +5,11 @@ use super::{Pool, request};
 use crate::boundary::{enter, not_null, put};
 use crate::context::Context;
 use crate::device::Device;
-use crate::enqueue::is_inside_a_queue;
+use crate::enqueue::wait_while;
 use crate::failure::{Failure, Result};
 use crate::object::Shared;
 use crosshandle::{AllocationOptions, MemoryKind};
 use std::ffi::c_void;
-use std::thread;
-use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     ur_context_handle_t, ur_device_handle_t, ur_result_t, ur_usm_desc_t, ur_usm_pool_handle_t,
 };
@@ -203,12 +201,7 @@ pub(super) unsafe extern "C" fn free(
         let context = unsafe { Shared::<Context>::from_handle(context) }?;
         not_null(memory)?;
         let allocation = context.state().usm.free(memory)?;
-        let began = Instant::now();
-        while allocation.is_in_use() && !is_inside_a_queue() {
-            // Late by an eighth of the time at most, which costs next to no time of the CPU.
-            let nap = began.elapsed() / 8;
-            thread::sleep(nap.clamp(Duration::from_micros(20), Duration::from_millis(1)));
-        }
+        wait_while(|| allocation.is_in_use());
         Ok(())
     })
 }

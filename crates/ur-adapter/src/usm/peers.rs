@@ -9,8 +9,8 @@ use std::ffi::c_void;
 use std::ptr;
 use unified_runtime_sys::{ur_device_handle_t, ur_exp_peer_info_t, ur_result_t};
 
-/// Whether one device can access the memory of the other: its own, and that of another where all
-/// memory is the host's.
+/// Whether one device can access the memory of the other: its own, that of another where all
+/// memory is the host's, and that of a peer.
 ///
 /// # Safety
 /// The handles are null or devices'.
@@ -23,7 +23,9 @@ unsafe fn reaches(device: ur_device_handle_t, peer: ur_device_handle_t) -> Resul
         )
     };
     let is_unified = |device: &Device| device.inner().info().capabilities.unified_memory;
-    Ok(ptr::eq(device, peer) || (is_unified(device) && is_unified(peer)))
+    Ok(ptr::eq(device, peer)
+        || (is_unified(device) && is_unified(peer))
+        || device.inner().reaches(peer.inner()))
 }
 
 /// What can be accessed always can, so that there is nothing to enable or to disable.

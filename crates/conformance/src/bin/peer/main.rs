@@ -6,6 +6,7 @@
 //! own; then `begun THREAD` comes first.
 
 mod events;
+mod kernels;
 mod memory;
 mod physical;
 mod process;
@@ -69,6 +70,7 @@ fn execute(state: &Arc<State>, request: &Request<'_>) -> Answer {
         memory::execute,
         events::execute,
         queues::execute,
+        kernels::execute,
         physical::execute,
     ];
     topics

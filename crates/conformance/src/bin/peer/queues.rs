@@ -1,5 +1,6 @@
 //! Commands about queues.
 
+use crate::kernels;
 use crate::request::{Answer, Complaint, Request, done, list, one, read};
 use crate::state::{Object, State};
 use crosshandle::{Command, Memory, MemoryRange, Pitches, QueueOrder, Region};
@@ -26,7 +27,7 @@ fn create(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
-/// panic`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
+/// panic | scale … | fill-words … | fault …`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
 fn submit(state: &State, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
@@ -36,6 +37,8 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
             state.memory(request.word(3)?)?.all(),
         )?,
         "fill" => Command::fill(state.memory(request.word(2)?)?.all(), &[request.parsed(3)?])?,
+        "scale" | "fill-words" => kernels::launch(state, request, 1)?,
+        "fault" => kernels::fault(state, request)?,
         "copy-rect" => copy_rect(state, request)?,
         "fill-2d" => fill_2d(state, request)?,
         "fail" => {

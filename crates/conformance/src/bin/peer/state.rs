@@ -4,6 +4,7 @@ use crate::request::{Complaint, Request};
 use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue, VirtualRange,
 };
+use crosshandle_conformance::Kernels;
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ pub(crate) enum Object {
     Memory(Arc<Memory>),
     Event(Event),
     Queue(Arc<Queue>),
+    Kernels(Arc<Kernels>),
     Physical(PhysicalMemory),
     Range(Arc<VirtualRange>),
     Memories(Arc<Vec<Memory>>),
@@ -78,6 +80,13 @@ impl State {
     pub(crate) fn queue(&self, name: &str) -> Result<Arc<Queue>, Complaint> {
         match self.get(name)? {
             Object::Queue(queue) => Ok(queue),
+            _ => Err(unknown(name)),
+        }
+    }
+
+    pub(crate) fn kernels(&self, name: &str) -> Result<Arc<Kernels>, Complaint> {
+        match self.get(name)? {
+            Object::Kernels(kernels) => Ok(kernels),
             _ => Err(unknown(name)),
         }
     }

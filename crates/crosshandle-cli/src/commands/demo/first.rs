@@ -52,6 +52,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
         rounds: args.rounds,
         patience,
         cpus,
+        device: args.peer_device.clone(),
         pid: std::process::id(),
     })?;
     at(Point::Shared);
@@ -102,6 +103,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     Ok(Report {
         device: context.device().to_string(),
         device_name: context.device().info().name.clone(),
+        peer_device: answer.device.clone(),
         processes: [std::process::id(), peer_pid],
         exchange: Exchange {
             size: args.size,

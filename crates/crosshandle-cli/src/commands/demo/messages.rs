@@ -15,6 +15,8 @@ pub(super) struct Offer {
     pub(super) patience: Duration,
     /// On which processors the two sides measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
+    /// The second process's device, if it is not that of the memory.
+    pub(super) device: Option<String>,
     /// The first process's id.
     pub(super) pid: u32,
 }
@@ -24,6 +26,8 @@ pub(super) struct Offer {
 pub(super) struct Answer {
     /// Handle of the second process's event, as text.
     pub(super) event: String,
+    /// The device that it uses.
+    pub(super) device: String,
     pub(super) opens: Opens,
 }
 

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
+    /// The second process's device, which can map the first one's memory [default: the same]
+    #[arg(long, value_name = "D")]
+    peer_device: Option<String>,
     /// How much memory to share
     #[arg(long, default_value = "64MiB", value_name = "S", value_parser = parse_size)]
     size: u64,

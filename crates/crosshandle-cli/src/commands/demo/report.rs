@@ -10,6 +10,8 @@ use serde::Serialize;
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) device_name: String,
+    /// That of the second process.
+    pub(super) peer_device: String,
     /// Ids of the two processes.
     pub(super) processes: [u32; 2],
     pub(super) exchange: Exchange,
@@ -54,8 +56,13 @@ impl Report {
             return output::json(self);
         }
         let [first, second] = self.processes;
+        let elsewhere = if self.peer_device == self.device {
+            String::new()
+        } else {
+            format!("; the second one uses {}", self.peer_device)
+        };
         output::line(format_args!(
-            "Processes {first} and {second} share {} and two events on {} ({}).\n",
+            "Processes {first} and {second} share {} and two events on {} ({}){elsewhere}.\n",
             bytes(self.exchange.size),
             self.device,
             self.device_name

@@ -25,16 +25,17 @@ pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
     let offer: Offer = link.receive(START)?;
     let at = |point| stop::at(SIDE, point, offer.pid);
     let handle: MemoryHandle = offer.memory.parse()?;
-    let context = settings.origin.patient_context_for(
-        handle.backend(),
-        handle.device(),
-        Some(offer.patience),
-    )?;
+    let (origin, patience) = (&settings.origin, Some(offer.patience));
+    let context = match &offer.device {
+        Some(device) => origin.patient_context_on(device, patience)?,
+        None => origin.patient_context_for(handle.backend(), handle.device(), patience)?,
+    };
     let opened = Opened::new(&context, &offer, &handle)?;
     let mine = context.create_event()?;
     at(Point::Shared);
     link.send(&Answer {
         event: mine.handle()?.to_string(),
+        device: context.device().to_string(),
         opens: opened.times,
     })?;
 

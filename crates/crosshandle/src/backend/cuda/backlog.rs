@@ -33,12 +33,21 @@ impl<T> Backlog<T> {
         self.entries.is_empty()
     }
 
-    /// Adds an entry; with a greater weight it is let go of sooner. Whether it is time for a mark.
-    pub(super) fn push(&mut self, entry: T, weight: u32) -> bool {
+    /// Whether there are entries after the latest part.
+    pub(super) fn is_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Whether it is time for a mark after one more entry; with a greater weight that is sooner.
+    pub(super) fn is_mark_due(&self, weight: u32) -> bool {
+        self.weight + weight >= PART
+    }
+
+    /// Adds an entry.
+    pub(super) fn push(&mut self, entry: T, weight: u32) {
         self.entries.push_back(entry);
         self.open += 1;
         self.weight += weight;
-        self.weight >= PART
     }
 
     /// Ends a part: the device will write `mark` now.
@@ -63,6 +72,16 @@ impl<T> Backlog<T> {
         None
     }
 
+    /// The entry that comes so many after the next one, if it is in the part that is done.
+    pub(super) fn peek_done(&self, index: usize) -> Option<&T> {
+        let (_, left) = self.parts.front()?;
+        if index < *left {
+            self.entries.get(index)
+        } else {
+            None
+        }
+    }
+
     /// All entries, in order: for when everything is done, or nothing will be.
     pub(super) fn take_all(&mut self) -> VecDeque<T> {
         self.parts.clear();
@@ -84,7 +103,8 @@ mod tests {
     fn a_part_goes_when_its_mark_is_written() {
         let mut backlog = Backlog::new();
         for entry in 0..3 {
-            assert!(!backlog.push(entry, 1));
+            assert!(!backlog.is_mark_due(1));
+            backlog.push(entry, 1);
         }
         assert!(done(&mut backlog, 100).is_empty(), "no part has ended");
         // Around the end of all numbers.
@@ -94,6 +114,10 @@ mod tests {
         backlog.push(4, 1);
         assert!(done(&mut backlog, u32::MAX - 1).is_empty());
         assert_eq!(backlog.pop_done(u32::MAX), Some(0));
+        assert_eq!(
+            (backlog.peek_done(1), backlog.peek_done(2)),
+            (Some(&2), None)
+        );
         assert_eq!(done(&mut backlog, u32::MAX), [1, 2]);
         assert_eq!(done(&mut backlog, 0), [3]);
         assert!(!backlog.is_empty());
@@ -105,9 +129,14 @@ mod tests {
     fn heavy_commands_end_a_part_sooner() {
         let mut backlog = Backlog::new();
         let mut until_mark = |weight| {
-            let count = (1..).find(|entry| backlog.push(*entry, weight));
+            let mut count = 1;
+            while !backlog.is_mark_due(weight) {
+                backlog.push(count, weight);
+                count += 1;
+            }
+            backlog.push(count, weight);
             backlog.end_part(1);
-            count.unwrap()
+            count
         };
         assert_eq!(until_mark(1), PART);
         assert_eq!(until_mark(PART / 4), 4);

@@ -6,6 +6,7 @@
 //! runs on a thread of the queue, while the stream waits for a word; what merely finds out whether
 //! a command failed is done at once.
 
+use super::queue::Inner;
 use super::words::Word;
 use crate::backend::{HostFunction, Point};
 use crate::counter::Ticket;
@@ -15,7 +16,7 @@ use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A command that ends on the host. Done once, or cancelled.
 pub(super) struct Job {
@@ -197,6 +198,8 @@ pub(super) unsafe extern "C" fn announce(job: *mut c_void) {
 pub(super) struct Worker {
     state: Mutex<Jobs>,
     added: Condvar,
+    /// Whose functions it runs.
+    queue: OnceLock<Weak<Inner>>,
 }
 
 #[derive(Default)]
@@ -211,6 +214,11 @@ struct Jobs {
 impl Worker {
     fn state(&self) -> MutexGuard<'_, Jobs> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whose functions it will run.
+    pub(super) fn serve(&self, queue: &Arc<Inner>) {
+        let _ = self.queue.set(Arc::downgrade(queue));
     }
 
     /// Makes sure that there is a thread.
@@ -271,6 +279,10 @@ impl Worker {
             };
             drop(state);
             job.run();
+            // Its stream goes on, and may take more.
+            if let Some(queue) = self.queue.get().and_then(Weak::upgrade) {
+                queue.feed();
+            }
         }
     }
 }

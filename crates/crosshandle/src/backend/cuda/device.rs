@@ -5,9 +5,11 @@ use super::info;
 use super::memory::{self, CudaPhysical};
 use super::queue;
 use super::range::CudaRange;
+use super::stock::Stock;
+use super::times::Clock;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
-    MemoryKind, QueueOrder, Segment,
+    MemoryKind, NativeContext, NativeDevice, Programs, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -72,7 +74,13 @@ pub(super) struct Gpu {
     info: DeviceInfo,
     /// The device's primary context. Retained when it is first needed, and never released: other
     /// libraries in this process use the same one, and making it takes a good part of a second.
+    /// Or another context, which is the program's.
     primary: OnceLock<ContextHandle>,
+    /// The device in its primary context, if this is it in another one.
+    lasting: Option<Arc<Gpu>>,
+    clock: Clock,
+    visitors: OnceLock<Vec<DeviceHandle>>,
+    stock: Stock,
 }
 
 impl Gpu {
@@ -82,7 +90,40 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             primary: OnceLock::new(),
+            lasting: None,
+            clock: Clock::default(),
+            visitors: OnceLock::new(),
+            stock: Stock::default(),
         })
+    }
+
+    /// The same device, in a context that the program made and keeps as long as this.
+    pub(super) fn inside(self: &Arc<Self>, context: ContextHandle) -> Arc<Self> {
+        Arc::new(Self {
+            driver: self.driver,
+            handle: self.handle,
+            info: self.info.clone(),
+            primary: OnceLock::from(context),
+            lasting: Some(Arc::clone(self.lasting())),
+            stock: Stock::default(),
+            clock: Clock::default(),
+            visitors: OnceLock::new(),
+        })
+    }
+
+    /// The same device in the context that is never destroyed: for what others use too.
+    pub(super) fn lasting(self: &Arc<Self>) -> &Arc<Self> {
+        self.lasting.as_ref().unwrap_or(self)
+    }
+
+    /// Its context, which is the primary one unless the program made another.
+    pub(super) fn context(&self) -> Result<ContextHandle> {
+        drop(self.enter()?);
+        Ok(*self.primary.get().expect("set by entering it"))
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -91,6 +132,11 @@ impl Gpu {
 
     pub(super) fn handle(&self) -> DeviceHandle {
         self.handle
+    }
+
+    /// Streams for its queues.
+    pub(super) fn stock(&self) -> &Stock {
+        &self.stock
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {
@@ -121,16 +167,34 @@ impl Gpu {
         self.driver.enter(*self.primary.get_or_init(|| primary))
     }
 
-    /// Other devices whose memory this one can map. What the driver can't say it can't reach.
+    /// Whether this device can map another one's memory. What the driver can't say it can't reach.
+    fn reaches_peer(&self, peer: &Self) -> bool {
+        let can = self.driver.can_access_peer(self.handle, peer.handle);
+        peer.handle != self.handle && can.unwrap_or(false)
+    }
+
+    /// Other devices whose memory this one can map.
     fn peers(&self) -> Vec<DeviceUuid> {
-        let reaches = |peer: &Gpu| {
-            let can = self.driver.can_access_peer(self.handle, peer.handle);
-            peer.handle != self.handle && can.unwrap_or(false)
-        };
         let all = gpus().unwrap_or_default().iter();
-        all.filter(|peer| reaches(peer))
+        all.filter(|peer| self.reaches_peer(peer))
             .map(|peer| peer.info.uuid)
             .collect()
+    }
+
+    /// Other devices that can map this one's memory.
+    pub(super) fn visitors(&self) -> &[DeviceHandle] {
+        self.visitors.get_or_init(|| {
+            let all = gpus().unwrap_or_default().iter();
+            all.filter(|peer| peer.reaches_peer(self))
+                .map(|peer| peer.handle)
+                .collect()
+        })
+    }
+
+    /// Itself, as everybody here refers to it.
+    pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))
     }
 
     /// Runs something with the context current, for a `drop`: not at all in a forked child, which
@@ -159,15 +223,19 @@ impl BackendDevice for Gpu {
         self.driver.free_memory().ok()
     }
 
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.info.uuid || self.peers().contains(&device)
+    }
+
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
-        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        let gpu = self.shared()?;
         // So that a device that doesn't work is found out here.
         drop(gpu.enter()?);
-        Ok(Arc::new(CudaContext {
-            gpu: Arc::clone(gpu),
-            peers: gpu.peers(),
-        }))
+        Ok(Arc::new(CudaContext::new(gpu)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 
@@ -176,6 +244,19 @@ pub(super) struct CudaContext {
     gpu: Arc<Gpu>,
     /// Other devices whose memory this one can map.
     peers: Vec<DeviceUuid>,
+}
+
+impl CudaContext {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            peers: gpu.peers(),
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
 }
 
 impl BackendContext for CudaContext {
@@ -221,5 +302,13 @@ impl BackendContext for CudaContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         queue::create(&self.gpu, order)
+    }
+
+    fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
+        self.gpu.info.kernels.is_some().then_some(self as _)
     }
 }

@@ -5,9 +5,13 @@
 //! a panic in the middle of something, and a driver newer than the bindings may return codes that
 //! `cudarc`'s result type does not know, so they are taken as numbers.
 
+mod function;
 mod library;
 mod memory;
+mod native;
+mod program;
 mod stream;
+mod words;
 
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -18,8 +22,12 @@ use std::ptr;
 use std::sync::OnceLock;
 
 pub(super) use cudarc::driver::sys;
+pub(super) use function::{FunctionHandle, Grid};
 pub(super) use memory::{Allocation, DeviceAddress};
+pub(super) use native::{Found, LegacyHandle};
+pub(super) use program::{Image, ImageKind, ModuleHandle};
 pub(super) use stream::{CudaEvent, EventHandle, FillWord, Stream, StreamHandle, is_capturing};
+pub(super) use words::WordOp;
 
 /// What a call returns.
 type Code = c_uint;
@@ -39,6 +47,13 @@ pub(super) struct Driver {
 /// A device of the driver. Only a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeviceHandle(CUdevice);
+
+impl DeviceHandle {
+    /// The driver's number for it.
+    pub(super) fn number(self) -> c_int {
+        self.0
+    }
+}
 
 impl Driver {
     /// The driver, loaded and initialised with the first call; why not, where there is none. That
@@ -193,7 +208,7 @@ impl Driver {
         if previous == context.0 {
             return Ok(Current(None));
         }
-        // SAFETY: a primary context that we retained, which lives as long as the process.
+        // SAFETY: a primary context that we retained, or one that the program promised to keep.
         self.check("cuCtxSetCurrent", unsafe {
             (self.library.ctx_set_current)(context.0)
         })?;
@@ -253,9 +268,9 @@ impl Driver {
     }
 }
 
-/// A primary context. It lives as long as the process.
-#[derive(Clone, Copy)]
-pub(super) struct ContextHandle(CUcontext);
+/// A context that lives as long as it is used: the primary one, or one that the program keeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct ContextHandle(pub(super) CUcontext);
 
 // SAFETY: the driver lets any thread use a context; here it is only a value.
 unsafe impl Send for ContextHandle {}

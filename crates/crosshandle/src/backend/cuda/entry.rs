@@ -1,10 +1,10 @@
 //! Commands as a queue keeps them.
 
-use super::call::{self, Job, Worker, text_of};
+use super::call::{Job, text_of};
 use super::work::Extra;
-use crate::backend::{Point, Submission, Work};
-use crate::counter::Ticket;
-use crate::error::{Error, Result};
+use crate::backend::{Point, Work};
+use crate::counter::{RING, Ticket};
+use crate::error::Error;
 use crate::sharing::EventCore;
 use std::sync::Arc;
 
@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub(super) signal: Option<Arc<EventCore>>,
     pub(super) ticket: Option<Ticket>,
     pub(super) _waits: Vec<Point>,
+    /// Calls of the driver that it took, at most.
+    pub(super) calls: u32,
     /// What else it uses: most commands only signal and wait.
     pub(super) used: Option<Box<Used>>,
 }
@@ -45,6 +47,16 @@ impl Entry {
         }
     }
 
+    /// Whether an earlier one need not be settled if this is.
+    pub(super) fn settles(&self, earlier: &Self) -> bool {
+        match (&self.signal, &earlier.signal, self.ticket, earlier.ticket) {
+            (Some(event), Some(other), Some(ticket), Some(before)) => {
+                Arc::ptr_eq(event, other) && ticket.number == before.number + RING
+            }
+            _ => false,
+        }
+    }
+
     /// It never will be.
     pub(super) fn fail(&self, error: &Error) {
         if let Some(job) = self.used.as_ref().and_then(|used| used.job.as_ref()) {
@@ -55,17 +67,4 @@ impl Entry {
             event.complete(ticket, Err(text_of(error.clone())));
         }
     }
-}
-
-/// Ends a command without running it.
-pub(super) fn skip(submission: Submission, error: Error, worker: &Worker) -> Result<()> {
-    call::discard(submission.work);
-    match submission.signal {
-        Some(event) => {
-            let ticket = event.issue()?;
-            event.complete(ticket, Err(text_of(error)));
-        }
-        None => worker.note(error),
-    }
-    Ok(())
 }

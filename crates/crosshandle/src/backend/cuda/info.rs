@@ -2,7 +2,7 @@
 
 use super::driver::sys::CUdevice_attribute as Attribute;
 use super::driver::{DeviceHandle, Driver};
-use crate::backend::{Capabilities, DeviceInfo};
+use crate::backend::{Capabilities, DeviceInfo, KernelLimits};
 use crate::error::Result;
 use crate::handle::BackendKind;
 use crate::os::mapping::HUGE_PAGE;
@@ -13,6 +13,8 @@ use std::time::Duration;
 const NVIDIA: u32 = 0x10de;
 /// Bytes of a line of the second-level cache, on all devices so far.
 const CACHE_LINE: u32 = 128;
+/// Bytes of a launch's arguments, on all devices: newer ones take more of newer programs.
+const ARGUMENTS: u32 = 4096;
 /// How finely the driver's events tell time.
 const TIMER_RESOLUTION: Duration = Duration::from_nanos(500);
 
@@ -34,30 +36,34 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
     let units =
         driver.device_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let total_memory = driver.device_memory(device)?;
+    let pci_address = format!(
+        "{:04x}:{:02x}:{:02x}.0",
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID),
+    );
     Ok(DeviceInfo {
         name: driver.device_name(device)?,
         vendor: "NVIDIA".into(),
         vendor_id: Some(NVIDIA),
-        device_id: None,
-        pci_address: Some(format!(
-            "{:04x}:{:02x}:{:02x}.0",
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
-            number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID),
-        )),
+        device_id: pci_device(&pci_address),
+        pci_address: Some(pci_address),
         driver_version: driver_version(driver),
         backend: BackendKind::Cuda,
         index,
         uuid: driver.device_uuid(device)?,
         total_memory,
         max_allocation: total_memory,
+        // The driver says it in kHz.
+        memory_clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000,
+        memory_bus_width: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
         cache_size: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).into(),
         cache_line: CACHE_LINE,
         compute_units: units.try_into().unwrap_or(0),
-        // The driver says it in kHz.
         clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000,
         vector_width: 0,
         granularity,
+        kernels: driver.has_programs().then(|| kernel_limits(number)),
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
@@ -80,6 +86,42 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             timer_resolution: TIMER_RESOLUTION,
         },
     })
+}
+
+/// The number that the maker gave a device on the PCI bus, where the system shows it.
+fn pci_device(address: &str) -> Option<u32> {
+    let text = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/device")).ok()?;
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+}
+
+fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
+    let architecture = (
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+    );
+    KernelLimits {
+        architecture,
+        block_threads: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        block: [
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z),
+        ],
+        grid: [
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
+        ],
+        subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+        // What a kernel gets that asks for it.
+        shared_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
+        constant_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),
+        arguments: ARGUMENTS,
+        cooperative: number(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
+        // With the architecture of 9.0.
+        clusters: architecture.0 >= 9,
+    }
 }
 
 /// The version of the kernel's part, where it shows, and of the API.

@@ -1,16 +1,19 @@
 //! One stream of a queue, with what is under way in it.
 
+mod enqueue;
+
 use super::backlog::Backlog;
-use super::call::{self, Gate, Job, Task, Worker, text_of};
+use super::call::{Worker, text_of};
 use super::device::Gpu;
-use super::driver::{self, CudaEvent, DeviceAddress, EventHandle, Stream, StreamHandle};
-use super::entry::{Entry, Used, skip};
-use super::times::CommandTimes;
+use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
+use super::entry::Entry;
+use super::held::Held;
 use super::turns::Turns;
+use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
-use crate::backend::{Submission, Work};
-use crate::counter::Ticket;
+use crate::backend::{Point, Submission, Work};
+use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
@@ -20,21 +23,40 @@ use std::sync::Arc;
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
 
+/// Calls of the driver that a stream takes while it waits, at most: after some 1,020 the next one
+/// returns when the stream goes on, and streams may share that number.
+const MOST_CALLS: u32 = 256;
+/// The same for functions of the host, with what comes after them: of those a stream takes 55, so
+/// each counts as so many calls.
+const CALLS_OF_A_FUNCTION: u32 = 32;
+
+/// Calls of the driver around a command, at most: times, a signal that may have to wait for one
+/// before it, and a mark.
+const AROUND: u32 = 5;
+
 /// A stream. In all methods the device's context is current.
 pub(super) struct Lane {
     gpu: Arc<Gpu>,
     stream: StreamHandle,
     /// Unless the stream is somebody else's.
-    _own: Option<Stream>,
+    own: Option<Stream>,
+    /// Others submit to it too.
+    is_shared: bool,
+    /// Whether it goes back to the stock.
+    is_of_stock: bool,
     backlog: Backlog<Entry>,
+    /// Calls of the driver that the backlog took, at most.
+    calls: u32,
     /// Where the device writes a mark after each part of the backlog, and the latest one.
     progress: Word,
     mark: u32,
     /// Where functions of the user let the stream go on, and the latest number for that.
     gate: Option<(Arc<Word>, u32)>,
     turns: Turns<EventCore>,
-    /// Signals that the stream waits for, in order.
-    unsettled: VecDeque<(Arc<EventCore>, u64)>,
+    /// What the stream waits for.
+    waits: Known,
+    /// What the driver does not have yet of the command that is being submitted.
+    ops: Vec<WordOp>,
     /// Notes for other lanes how far this one is, and whether anything came after that.
     join: Option<CudaEvent>,
     is_joined: bool,
@@ -43,33 +65,39 @@ pub(super) struct Lane {
 }
 
 /// What of a submission is left to wait for.
-struct Due {
-    /// Waits of the stream.
-    waits: Vec<(Arc<EventCore>, u64)>,
+pub(super) struct Due {
+    /// Signals that the stream has to wait for.
+    pub(super) waits: Vec<Wait>,
     /// What failed already.
-    failed: Option<Error>,
+    pub(super) failed: Option<Error>,
 }
 
 impl Lane {
     /// A lane on a stream of its own.
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        let stream = gpu.driver().create_stream()?;
-        Self::on(gpu, stream.handle(), Some(stream))
+        let stream = gpu.stock().take(gpu)?;
+        let mut lane = Self::on(gpu, stream.handle(), Some(stream))?;
+        lane.is_of_stock = true;
+        Ok(lane)
     }
 
     /// A lane on a stream that is kept by `own` or by whoever made it.
-    fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
+    pub(super) fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
         let progress = Word::new(gpu)?;
         Ok(Self {
             gpu: Arc::clone(gpu),
             stream,
-            _own: own,
+            own,
+            is_shared: false,
+            is_of_stock: false,
             backlog: Backlog::new(),
+            calls: 0,
             mark: progress.read(),
             progress,
             gate: None,
             turns: Turns::new(),
-            unsettled: VecDeque::new(),
+            waits: Known::new(),
+            ops: Vec::new(),
             join: None,
             is_joined: true,
             barrier: 0,
@@ -80,78 +108,146 @@ impl Lane {
         self.stream
     }
 
+    /// The stream, to which others will submit too.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        self.stream
+    }
+
+    /// Refuses to let a stream signal each time that somebody replays what he is recording.
+    pub(super) fn check_recording(&self) -> Result<()> {
+        if self.is_shared && self.gpu.driver().is_recording(self.stream)? {
+            return Err(Error::Unsupported(
+                "this stream is being captured: what events and memory of other processes mean \
+                 cannot be replayed"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether commands may be kept back from it: from a stream of somebody else's not, who
+    /// relies on their order among his own.
+    pub(super) fn may_hold(&self) -> bool {
+        self.own.is_some() && !self.is_shared
+    }
+
     /// Whether nothing is under way, as far as is known without asking the driver.
     pub(super) fn is_idle(&self) -> bool {
         self.backlog.is_empty()
     }
 
+    /// What the stream waits for.
+    pub(super) fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
     /// Whether the stream waits for something that has not happened, or calls a function, which
     /// may do the same.
-    pub(super) fn is_blocked(&mut self) -> bool {
-        self.unsettled.retain(|wait| !is_settled(wait));
-        let calls = |(word, number): &(Arc<Word>, u32)| word.read() != *number;
-        !self.unsettled.is_empty() || self.gate.as_ref().is_some_and(calls)
+    pub(super) fn is_blocked(&self) -> bool {
+        self.waits.is_blocked()
     }
 
-    /// The signal that the stream waits for at the moment, if it does.
-    pub(super) fn blocker(&mut self) -> Option<(Arc<EventCore>, u64)> {
-        self.forget_settled();
-        self.unsettled.front().cloned()
+    /// Whether one more command would not hold up its caller while the stream waits.
+    pub(super) fn has_room(&self, submission: &Submission, due: &Due) -> bool {
+        self.calls == 0 || self.calls + calls_of(submission, due) <= MOST_CALLS
     }
 
-    fn forget_settled(&mut self) {
-        while self.unsettled.front().is_some_and(is_settled) {
-            self.unsettled.pop_front();
-        }
-    }
-
-    /// Submits a command. `Ok` also if it is skipped, because what it waits for has failed.
-    pub(super) fn submit(&mut self, submission: Submission, worker: &Arc<Worker>) -> Result<()> {
-        self.prune();
-        if let Some(profile) = profile_of(&submission.signal) {
-            profile.restart();
-        }
-        let due = self.due(&submission)?;
+    /// Submits a command, after `due` of it. `Ok` also if it is skipped, because what it waits for
+    /// has failed.
+    #[inline]
+    pub(super) fn submit(&mut self, mut held: Held, due: Due, worker: &Arc<Worker>) -> Result<()> {
         if let Some(error) = due.failed {
-            return skip(submission, error, worker);
+            return held.skip(error, worker);
         }
         self.is_joined = false;
-        let mut entry = Entry::default();
-        // What it waits for may have failed by then, and nobody asks the device.
-        let is_fallible = submission.may_fail && !due.waits.is_empty();
-        let submitted = self.wait_for_all(due.waits).and_then(|()| {
-            let (signal, waits) = (&submission.signal, &submission.waits);
-            match submission.work {
-                Work::Call(function) => {
-                    worker.start()?;
-                    let gate = self.next_gate()?;
-                    let task = Task::new(Some((function, gate)), waits);
-                    self.call(task, signal, &mut entry, worker)
-                }
-                work => {
-                    self.run(work, signal, &mut entry)?;
-                    if is_fallible {
-                        self.call(Task::new(None, waits), signal, &mut entry, worker)
-                    } else {
-                        self.signal(signal, &mut entry)
-                    }
-                }
+        let mut entry = Entry {
+            calls: calls_of(&held.submission, &due),
+            ..Entry::default()
+        };
+        let submitted = self.enqueue(&mut held, due, &mut entry, worker);
+        if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
+            self.take_back(event, entry.ticket.take().or(held.ticket), error);
+        }
+        entry._waits = held.submission.waits;
+        self.keep(entry, submitted)
+    }
+
+    /// The signal that the stream has to wait for so that one with this ticket, or the next one
+    /// there is, comes after it.
+    #[inline]
+    pub(super) fn turn(&self, event: &Arc<EventCore>, ticket: Option<Ticket>) -> Option<Wait> {
+        // Without looking at the event, which devices write to: that takes as long as all the rest.
+        if ticket.is_none() && self.turns.has(event, RING) {
+            return None;
+        }
+        let previous = event.turn_after(ticket)?;
+        let is_own = self.turns.contains(event, previous);
+        (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
+    }
+
+    /// Whether a bare signal would neither wait nor hold up its caller.
+    #[inline]
+    pub(super) fn has_room_for_signal(&self, event: &Arc<EventCore>) -> bool {
+        let has_room = self.calls + AROUND <= MOST_CALLS || !self.is_blocked();
+        has_room && self.turn(event, None).is_none()
+    }
+
+    /// Submits a bare signal: the most frequent command, without detours.
+    #[inline]
+    pub(super) fn submit_signal(&mut self, event: &Arc<EventCore>) -> Result<()> {
+        self.is_joined = false;
+        let mut entry = Entry {
+            calls: AROUND,
+            ..Entry::default()
+        };
+        let submitted = self.signal(event, &mut None, &mut entry);
+        let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
+        if let Err(error) = &submitted {
+            self.take_back(event, entry.ticket.take(), error);
+        }
+        self.keep(entry, submitted)
+    }
+
+    /// Fails a signal that the driver did not take.
+    #[cold]
+    fn take_back(&mut self, event: &Arc<EventCore>, ticket: Option<Ticket>, error: &Error) {
+        if let Some(ticket) = ticket {
+            self.turns.forget(event);
+            event.complete(ticket, Err(text_of(error.clone())));
+        }
+    }
+
+    /// Keeps what a command uses until it is done. Also if something was refused: the rest may be
+    /// under way.
+    #[inline]
+    fn keep(&mut self, entry: Entry, submitted: Result<Option<u32>>) -> Result<()> {
+        self.calls += entry.calls;
+        self.waits.begin_anyway();
+        let weight = weight_of(&entry);
+        self.backlog.push(entry, weight);
+        match submitted {
+            Ok(None) => Ok(()),
+            Ok(Some(mark)) => {
+                self.mark = mark;
+                self.backlog.end_part(mark);
+                Ok(())
             }
-        });
-        // Also if something was refused: the rest may be under way.
-        entry._waits = submission.waits;
-        let weight = if entry.used.is_some() { HEAVY } else { 1 };
-        self.keep(entry, weight);
-        submitted
+            Err(error) => {
+                self.ops.clear();
+                Err(error)
+            }
+        }
     }
 
     /// What to wait for, and what has failed.
-    fn due(&self, submission: &Submission) -> Result<Due> {
+    #[inline]
+    pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
         let mut due = Due {
             waits: Vec::new(),
             failed: None,
         };
-        for wait in &submission.waits {
+        for wait in waits {
             let (event, number) = (&wait.event, wait.number);
             let known = match event.result(number) {
                 Some(result) => Some(result),
@@ -161,7 +257,7 @@ impl Lane {
                 None => event.arm(number)?,
             };
             match known {
-                None => due.waits.push((Arc::clone(event), number)),
+                None => due.waits.push(Wait::Event(Arc::clone(event), number)),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
                     due.failed.get_or_insert(error);
@@ -171,155 +267,8 @@ impl Lane {
         Ok(due)
     }
 
-    fn wait_for_all(&mut self, waits: Vec<(Arc<EventCore>, u64)>) -> Result<()> {
-        for (event, number) in waits {
-            self.wait(event, number, number as u32)?;
-        }
-        Ok(())
-    }
-
-    /// Lets the stream wait for a signal, whose word will reach `value`.
-    fn wait(&mut self, event: Arc<EventCore>, number: u64, value: u32) -> Result<()> {
-        let word = event.word(number, &self.gpu)? as DeviceAddress;
-        self.forget_settled();
-        self.unsettled.push_back((event, number));
-        let driver = self.gpu.driver();
-        // SAFETY: an event's word, aligned; the event is kept in the entry, or by the signal
-        // behind it, until the stream is past this.
-        unsafe { driver.wait_for_word(self.stream, word, value) }
-    }
-
-    /// Queues the work itself.
-    fn run(
-        &mut self,
-        work: Work,
-        signal: &Option<Arc<EventCore>>,
-        entry: &mut Entry,
-    ) -> Result<()> {
-        if matches!(work, Work::Nothing) && profile_of(signal).is_none() {
-            return Ok(());
-        }
-        let used = entry.used.insert(Box::new(Used::new(work)));
-        let profile = profile_of(signal);
-        let times = profile.map(|_| CommandTimes::begin(&self.gpu, self.stream));
-        let times = times.transpose()?;
-        // SAFETY: the entry keeps both until the stream is past this.
-        unsafe { work::enqueue(&self.gpu, self.stream, &used.work, &mut used.extra)? };
-        if let (Some(times), Some(profile)) = (times, profile) {
-            times.end(self.stream)?;
-            profile.follow(Box::new(times));
-        }
-        Ok(())
-    }
-
-    /// Lets the device signal.
-    #[inline]
-    fn signal(&mut self, signal: &Option<Arc<EventCore>>, entry: &mut Entry) -> Result<()> {
-        let Some(event) = signal else {
-            return Ok(());
-        };
-        event.announce();
-        // Before a number is taken, since this may fail.
-        event.word(0, &self.gpu)?;
-        let ticket = event.issue()?;
-        entry.signal = Some(Arc::clone(event));
-        match self.write(event, ticket) {
-            Ok(()) => {
-                entry.ticket = Some(ticket);
-                Ok(())
-            }
-            Err(error) => {
-                self.turns.forget(event);
-                event.complete(ticket, Err(text_of(error.clone())));
-                Err(error)
-            }
-        }
-    }
-
-    #[inline]
-    fn write(&mut self, event: &Arc<EventCore>, ticket: Ticket) -> Result<()> {
-        let step = (ticket.number as u32).wrapping_sub(ticket.previous);
-        let previous = ticket.number.checked_sub(u64::from(step));
-        let is_own = self.turns.note(event, ticket.number, previous);
-        if !is_own
-            && !event.is_turn(ticket)
-            && let Some(previous) = previous
-        {
-            self.wait(Arc::clone(event), previous, ticket.previous)?;
-        }
-        let word = event.word(ticket.number, &self.gpu)? as DeviceAddress;
-        let driver = self.gpu.driver();
-        // SAFETY: an event's word, aligned; the event is kept in the entry until the stream is
-        // past this.
-        unsafe { driver.write_word(self.stream, word, ticket.number as u32) }
-    }
-
-    /// Lets the host signal when it is this command's turn, or find out that it failed; and before
-    /// that call the user's function, while the stream waits.
-    fn call(
-        &mut self,
-        mut task: Task,
-        signal: &Option<Arc<EventCore>>,
-        entry: &mut Entry,
-        worker: &Arc<Worker>,
-    ) -> Result<()> {
-        if let Some(event) = signal {
-            task.signal = Some((Arc::clone(event), event.issue()?));
-        }
-        let gate = task.function.as_ref().map(|(_, gate)| {
-            let (word, number) = (&gate.word, gate.number);
-            (word.address(), number)
-        });
-        let job = Job::new(worker, task);
-        let used = entry
-            .used
-            .get_or_insert_with(|| Box::new(Used::new(Work::Nothing)));
-        used.job = Some(Arc::clone(&job));
-        let data = Arc::clone(&job).into_raw();
-        let driver = self.gpu.driver();
-        // SAFETY: the job goes to this call alone, and is safe to call on any thread.
-        let called = unsafe { driver.call_host(self.stream, call::announce, data) };
-        if let Err(error) = called {
-            // SAFETY: from above; the driver did not take it.
-            drop(unsafe { Job::from_raw(data) });
-            job.cancel(&error);
-            return Err(error);
-        }
-        match gate {
-            // SAFETY: a word of ours, aligned, that the lane and the job keep.
-            Some((word, number)) => unsafe { driver.wait_for_word(self.stream, word, number) },
-            None => Ok(()),
-        }
-    }
-
-    fn next_gate(&mut self) -> Result<Gate> {
-        let (word, number) = match &mut self.gate {
-            Some(gate) => gate,
-            gate => {
-                let word = Word::new(&self.gpu)?;
-                let number = word.read();
-                gate.insert((Arc::new(word), number))
-            }
-        };
-        *number = number.wrapping_add(1);
-        Ok(Gate {
-            word: Arc::clone(word),
-            number: *number,
-        })
-    }
-
-    /// Keeps what a command uses until it is done.
-    fn keep(&mut self, entry: Entry, weight: u32) {
-        if self.backlog.push(entry, weight)
-            && let Err(error) = self.end_part()
-        {
-            // Then all of it is kept until the stream has nothing left to do.
-            tracing::debug!(%error, "a stream's progress is not marked");
-        }
-    }
-
     /// Lets the device say when it is done with everything up to now.
-    pub(super) fn end_part(&mut self) -> Result<()> {
+    fn end_part(&mut self) -> Result<()> {
         let mark = self.mark.wrapping_add(1);
         let (driver, word) = (self.gpu.driver(), self.progress.address());
         // SAFETY: a word of ours, aligned, that the lane keeps.
@@ -334,14 +283,45 @@ impl Lane {
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();
         while let Some(entry) = self.backlog.pop_done(written) {
-            entry.settle();
+            self.calls -= entry.calls;
+            // Only the latest signal of a word counts, and looking at an event takes long.
+            let next = self.backlog.peek_done(RING as usize - 1);
+            if !next.is_some_and(|next| next.settles(&entry)) {
+                entry.settle();
+            }
         }
+        self.rest();
+    }
+
+    /// Lets others know if nothing is under way.
+    #[inline]
+    pub(super) fn rest(&self) {
+        if self.backlog.is_empty() {
+            self.waits.end();
+        }
+    }
+
+    /// Whether everything is done that the device was asked to say so of, which from now on is
+    /// everything up to now. Costs next to nothing.
+    pub(super) fn is_done(&mut self) -> bool {
+        self.prune();
+        if self.check_recording().is_err() {
+            return false;
+        }
+        if self.backlog.is_open()
+            && let Err(error) = self.end_part()
+        {
+            tracing::debug!(%error, "a stream's end is not marked");
+        }
+        let driver = self.gpu.driver();
+        self.backlog.is_empty()
+            && (!self.is_shared || matches!(driver.is_stream_done(self.stream), Ok(true)))
     }
 
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() {
+        if self.backlog.is_empty() && !self.is_shared {
             return Ok(true);
         }
         match self.gpu.driver().is_stream_done(self.stream) {
@@ -354,14 +334,18 @@ impl Lane {
         for entry in self.backlog.take_all() {
             entry.settle();
         }
-        self.unsettled.clear();
+        self.calls = 0;
+        self.waits.clear();
+        self.rest();
         Ok(true)
     }
 
     /// Fails all that is under way: the device has stopped. What comes back may be the user's.
     pub(super) fn abandon(&mut self, error: &Error) -> VecDeque<Entry> {
-        self.unsettled.clear();
+        self.calls = 0;
+        self.waits.clear();
         let entries = self.backlog.take_all();
+        self.rest();
         for entry in &entries {
             entry.fail(error);
         }
@@ -390,10 +374,34 @@ impl Lane {
     }
 }
 
-fn is_settled((event, number): &(Arc<EventCore>, u64)) -> bool {
-    event.is_settled(*number)
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // One that nobody else knows and in which nothing is under way; a stream that is destroyed
+        // still runs what it has.
+        if self.is_of_stock
+            && self.may_hold()
+            && self.backlog.is_empty()
+            && let Some(stream) = self.own.take()
+        {
+            self.gpu.stock().put(stream);
+        }
+    }
 }
 
-fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
+/// Calls of the driver that a command takes, at most: its waits, its work, and what is around it.
+fn calls_of(submission: &Submission, due: &Due) -> u32 {
+    let function = match submission.work {
+        Work::Call(_) => CALLS_OF_A_FUNCTION,
+        _ if submission.may_fail && !due.waits.is_empty() => CALLS_OF_A_FUNCTION,
+        _ => 0,
+    };
+    due.waits.len() as u32 + work::calls(&submission.work) + function + AROUND
+}
+
+fn weight_of(entry: &Entry) -> u32 {
+    if entry.used.is_some() { HEAVY } else { 1 }
+}
+
+pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
     signal.as_ref()?.profile()
 }

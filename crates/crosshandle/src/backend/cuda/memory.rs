@@ -1,8 +1,11 @@
-//! Device memory and its descriptors, and host memory that GPUs access.
+//! Device memory and its descriptors.
 
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Allocation, DeviceAddress};
+use super::foreign::Card;
+use super::pinned::PinnedSegment;
+use super::waits;
 use crate::backend::host::HostSegment;
 use crate::backend::{MemoryKind, Segment};
 use crate::error::{Error, Result};
@@ -22,7 +25,11 @@ pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc
     match kind {
         MemoryKind::Device => {
             let memory = CudaPhysical::create(gpu, len)?;
-            Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
+            let segment = CudaSegment::map(memory, Access::ReadWrite)?;
+            segment
+                .reservation
+                .open_to_visitors(0, len, Access::ReadWrite);
+            Ok(Arc::new(segment))
         }
         MemoryKind::Host | MemoryKind::Shared => {
             let memory = HostSegment::create(len)?;
@@ -44,6 +51,9 @@ pub(super) fn import(
 ) -> Result<Arc<dyn Segment>> {
     let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
     if kind == FileKind::Regular {
+        if let Some(card) = Card::read(file)? {
+            return card.open(gpu, len);
+        }
         let memory = HostSegment::import(file, len, access)?;
         return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
     }
@@ -76,6 +86,7 @@ impl CudaPhysical {
             Err(Error::OutOfMemory { .. }) => {
                 // Commands may be done whose memory nobody has let go of yet.
                 caretaker::look();
+                waits::make_room();
                 gpu.driver().create_memory(gpu.handle(), len)?
             }
             made => made?,
@@ -107,6 +118,17 @@ impl CudaPhysical {
             descriptor: Mutex::default(),
             is_imported: true,
         })
+    }
+
+    /// Memory of the program's, of which `len` bytes are mapped.
+    pub(super) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            allocation,
+            len,
+            descriptor: Mutex::default(),
+            is_imported: false,
+        }
     }
 
     pub(super) fn allocation(&self) -> &Allocation {
@@ -214,6 +236,27 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Lets other devices of this process access what is mapped, as far as they can.
+    pub(super) fn open_to_visitors(&self, offset: usize, len: usize, access: Access) {
+        let gpu = &self.gpu;
+        if gpu.visitors().is_empty() {
+            return;
+        }
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        for visitor in gpu.visitors() {
+            let start = self.address(offset);
+            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            let set = unsafe { gpu.driver().set_access(start, len, *visitor, access) };
+            if let Err(error) = set {
+                tracing::debug!(%error, "another device can't access this memory");
+            }
+        }
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.gpu.release("reserved addresses", |driver| {
@@ -280,69 +323,8 @@ impl Segment for CudaSegment {
     fn populate(&self, _offset: usize, _len: usize) {
         // All of it is there, in the pages that the device likes best.
     }
-}
 
-/// Host memory that all GPUs access at the address at which the host does. It is pinned.
-pub(super) struct PinnedSegment {
-    gpu: Arc<Gpu>,
-    memory: HostSegment,
-}
-
-impl PinnedSegment {
-    fn register(gpu: &Arc<Gpu>, memory: HostSegment, access: Access) -> Result<Self> {
-        let start = memory.start();
-        let len = memory.len();
-        // All pages come into being now, and pinned ones can't be gathered later.
-        if access == Access::ReadWrite {
-            memory.populate(0, len);
-        }
-        let _current = gpu.enter()?;
-        // SAFETY: whole pages of our own mapping, which `drop` unregisters before they go.
-        let address = unsafe { gpu.driver().register_host(start, len, access)? };
-        let pinned = Self {
-            gpu: Arc::clone(gpu),
-            memory,
-        };
-        if address != start.addr().get() as DeviceAddress {
-            return Err(Error::Unsupported(format!(
-                "{} sees host memory at other addresses than the host does",
-                gpu.info().name
-            )));
-        }
-        Ok(pinned)
-    }
-}
-
-impl Drop for PinnedSegment {
-    fn drop(&mut self) {
-        self.gpu.release("pinned memory", |driver| {
-            // SAFETY: registered when this was made. Commands keep the segments they use.
-            unsafe { driver.unregister_host(self.memory.start()) };
-            Ok(())
-        });
-    }
-}
-
-impl Shared for PinnedSegment {
-    fn len(&self) -> usize {
-        self.memory.len()
-    }
-
-    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
-        self.memory.descriptor(access)
-    }
-}
-
-impl Segment for PinnedSegment {
-    fn start(&self) -> NonNull<u8> {
-        self.memory.start()
-    }
-
-    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
-        self.memory.host_bytes()
-    }
-
-    fn populate(&self, _offset: usize, _len: usize) {
-        // Done before the pages were pinned.
+    fn let_go(&self) {
+        caretaker::look();
     }
 }

@@ -10,16 +10,26 @@ mod caretaker;
 mod device;
 mod driver;
 mod entry;
+mod foreign;
+mod held;
+mod image;
 mod info;
+mod kernel;
 mod lane;
+mod lanes;
 mod memory;
+mod native;
+mod pinned;
+mod program;
 mod queue;
 mod range;
 mod staging;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod times;
 mod turns;
+mod waits;
 mod words;
 mod work;
 

@@ -3,38 +3,56 @@
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
-use super::driver::EventHandle;
-use super::entry::Entry;
+use super::driver::{Stream, StreamHandle};
 use super::lane::Lane;
-use crate::backend::{BackendQueue, QueueOrder, Submission};
+use super::lanes::{Lanes, Left};
+use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Streams of a queue whose order is free, as long as none of them is blocked.
-const LANES: usize = 4;
-/// The same if some are. With more commands that wait at the same time, some come after others.
-const MOST_LANES: usize = 32;
-
-/// How long `finish` spins before it sleeps, then how long it sleeps at a time: this part of the
-/// time so far, within bounds.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long `finish` spins before it sleeps: about what the shortest sleep takes. Then how long it
+/// sleeps at a time: this part of the time so far, within bounds.
+const SPIN: Duration = Duration::from_micros(100);
+/// How often it asks the driver meanwhile, which alone knows of errors.
+const ASKING: Duration = Duration::from_micros(25);
 const STEPS: u32 = 8;
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
 /// A new queue on a device.
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-    if !gpu.info().capabilities.event_sharing {
-        return Err(Error::Unsupported(format!(
-            "{} has no stream memory operations, which queues need for events",
-            gpu.info().name
-        )));
-    }
+    check(gpu)?;
     let _current = gpu.enter()?;
-    Ok(Box::new(CudaQueue(Inner::new(gpu, order, Lane::new(gpu)?))))
+    let inner = Inner::new(gpu, order, Lane::new(gpu)?);
+    inner.worker.serve(&inner);
+    Ok(Box::new(CudaQueue(inner)))
+}
+
+/// A queue on a stream of somebody else's, which is destroyed only if it was given to us.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    given: Option<Stream>,
+) -> Result<Box<dyn BackendQueue>> {
+    check(gpu)?;
+    let _current = gpu.enter()?;
+    let inner = Inner::new(gpu, QueueOrder::InOrder, Lane::on(gpu, stream, given)?);
+    inner.worker.serve(&inner);
+    inner.state().lanes.share();
+    Ok(Box::new(CudaQueue(inner)))
+}
+
+fn check(gpu: &Gpu) -> Result<()> {
+    if gpu.info().capabilities.event_sharing {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{} has no stream memory operations, which queues need for events",
+        gpu.info().name
+    )))
 }
 
 struct CudaQueue(Arc<Inner>);
@@ -42,19 +60,14 @@ struct CudaQueue(Arc<Inner>);
 /// A queue, as long as it has something to do.
 pub(super) struct Inner {
     gpu: Arc<Gpu>,
-    order: QueueOrder,
     worker: Arc<Worker>,
+    /// Whether commands are kept back, for who only wants to know.
+    is_holding: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The first one is the only one, if the queue is in order, and has the barriers.
-    lanes: Vec<Lane>,
-    /// How many barriers there were, and an event that happens after the latest.
-    barriers: u64,
-    barrier: Option<EventHandle>,
-    /// The lane that took the latest command, if order is free.
-    latest: usize,
+    lanes: Lanes,
     /// Why the device runs nothing any more.
     broken: Option<Error>,
     /// Whether the caretaker knows of this queue.
@@ -63,15 +76,14 @@ struct State {
 
 impl Inner {
     fn new(gpu: &Arc<Gpu>, order: QueueOrder, lane: Lane) -> Arc<Self> {
+        let worker = Arc::default();
+        let lanes = Lanes::new(gpu, order, &worker, lane);
         Arc::new(Self {
             gpu: Arc::clone(gpu),
-            order,
-            worker: Arc::default(),
+            worker,
+            is_holding: AtomicBool::new(false),
             state: Mutex::new(State {
-                lanes: vec![lane],
-                barriers: 0,
-                barrier: None,
-                latest: 0,
+                lanes,
                 broken: None,
                 is_watched: false,
             }),
@@ -82,126 +94,111 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit(&self, state: &mut State, submission: Submission) -> Result<()> {
-        match self.order {
-            QueueOrder::InOrder => state.lanes[0].submit(submission, &self.worker),
-            QueueOrder::OutOfOrder => state.submit(&self.gpu, submission, &self.worker),
+    /// Locked, unless somebody else has it, who does what there is to do.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
     /// Whether nothing is left to do. What comes with it is to be dropped without a lock: it may
     /// be the user's.
-    fn finish(&self, state: &mut State) -> (bool, VecDeque<Entry>) {
-        let mut is_done = true;
-        for index in 0..state.lanes.len() {
-            match state.lanes[index].finish() {
-                Ok(done) => is_done &= done,
-                Err(error) => return (true, self.break_down(state, error)),
+    fn finish(&self, state: &mut State) -> (bool, Left) {
+        let done = state.lanes.finish();
+        done.map_or_else(
+            |error| (true, self.break_down(state, error)),
+            |is_done| (is_done, Left::default()),
+        )
+    }
+
+    /// Whether nothing is left to do, as the device says itself.
+    fn is_done(&self) -> bool {
+        let Ok(_current) = self.gpu.enter() else {
+            return false;
+        };
+        let mut state = self.state();
+        let is_done = state.lanes.is_done();
+        self.show(&state);
+        is_done
+    }
+
+    /// Lets others know whether commands are kept back, and somebody look after those.
+    fn show(&self, state: &State) {
+        let is_holding = state.lanes.is_holding();
+        if is_holding != self.is_holding.load(Ordering::Relaxed) {
+            self.is_holding.store(is_holding, Ordering::Relaxed);
+            if is_holding {
+                caretaker::hurry();
             }
         }
-        (is_done, VecDeque::new())
     }
 
     /// The device has stopped, for this process and for good: nobody must wait for it.
     #[cold]
-    fn break_down(&self, state: &mut State, error: Error) -> VecDeque<Entry> {
+    fn break_down(&self, state: &mut State, error: Error) -> Left {
         tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
-        let lanes = state.lanes.iter_mut();
-        let entries = lanes.flat_map(|lane| lane.abandon(&error)).collect();
+        let left = state.lanes.abandon(&error);
         self.worker.note(error.clone());
         state.broken = Some(error);
-        entries
+        left
     }
 
-    /// What the caretaker does for it.
+    /// What the caretaker does for it now and then.
     pub(super) fn tend(self: &Arc<Self>) {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            // Somebody else does it.
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut state) = self.try_state() else {
+            return;
         };
         let Ok(_current) = self.gpu.enter() else {
             return;
         };
         let (is_done, left) = self.finish(&mut state);
+        state.lanes.feed();
+        self.show(&state);
         if is_done && std::mem::replace(&mut state.is_watched, false) {
             caretaker::forget(self);
         }
-        let blockers: Vec<_> = state.lanes.iter_mut().filter_map(Lane::blocker).collect();
+        let blockers = state.lanes.blockers();
         drop(state);
         drop(left);
         for (event, number) in blockers {
             event.assist(number);
         }
     }
+
+    /// Finds out which of its streams are done.
+    pub(super) fn settle(&self) {
+        if let Some(mut state) = self.try_state()
+            && let Ok(_current) = self.gpu.enter()
+            && let Err(error) = state.lanes.finish()
+        {
+            // Who looks after it will find out.
+            tracing::debug!(%error, "a queue cannot be settled");
+        }
+    }
+
+    /// Gives the streams what was kept back from them and they can take now. Whether that was
+    /// anything, and whether something is left.
+    pub(super) fn feed(&self) -> (bool, bool) {
+        if !self.is_holding.load(Ordering::Relaxed) {
+            return (false, false);
+        }
+        let Some(mut state) = self.try_state() else {
+            return (false, true);
+        };
+        let Ok(_current) = self.gpu.enter() else {
+            return (false, false);
+        };
+        let has_fed = state.lanes.feed();
+        self.show(&state);
+        (has_fed, state.lanes.is_holding())
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         self.worker.close();
-    }
-}
-
-impl State {
-    /// Submits a command in free order: after all others, if it wants that, and before all later
-    /// ones.
-    fn submit(
-        &mut self,
-        gpu: &Arc<Gpu>,
-        submission: Submission,
-        worker: &Arc<Worker>,
-    ) -> Result<()> {
-        let before_later = submission.before_later;
-        let index = if submission.after_earlier {
-            let (first, others) = self.lanes.split_first_mut().expect("there always is one");
-            for lane in others {
-                lane.join_into(first.stream())?;
-            }
-            0
-        } else {
-            self.choose(gpu)?
-        };
-        let lane = &mut self.lanes[index];
-        let submitted = lane.submit(submission, worker);
-        if before_later {
-            self.barriers += 1;
-            lane.barrier = self.barriers;
-            self.barrier = Some(lane.note()?);
-        }
-        submitted
-    }
-
-    /// The lane for a command in free order: one where nothing holds it up, if possible.
-    fn choose(&mut self, gpu: &Arc<Gpu>) -> Result<usize> {
-        for lane in &mut self.lanes {
-            lane.prune();
-        }
-        let count = self.lanes.len();
-        let index = match self.lanes.iter().position(Lane::is_idle) {
-            Some(idle) => idle,
-            None => {
-                let mut next = (1..=count).map(|step| (self.latest + step) % count);
-                let free = next.find(|index| !self.lanes[*index].is_blocked());
-                match free {
-                    Some(free) if count >= LANES => free,
-                    None if count >= MOST_LANES => (self.latest + 1) % count,
-                    _ => {
-                        self.lanes.push(Lane::new(gpu)?);
-                        count
-                    }
-                }
-            }
-        };
-        self.latest = index;
-        let lane = &mut self.lanes[index];
-        if lane.barrier < self.barriers
-            && let Some(barrier) = self.barrier
-        {
-            gpu.driver().wait_for_event(lane.stream(), barrier)?;
-            lane.barrier = self.barriers;
-        }
-        Ok(index)
     }
 }
 
@@ -217,7 +214,8 @@ impl BackendQueue for CudaQueue {
             state.is_watched = true;
             caretaker::watch(inner);
         }
-        let submitted = inner.submit(&mut state, submission);
+        let submitted = state.lanes.submit(submission);
+        inner.show(&state);
         if let Err(Error::Driver { .. }) = submitted {
             // Of this call alone, or is it over?
             let (_, left) = inner.finish(&mut state);
@@ -234,8 +232,15 @@ impl BackendQueue for CudaQueue {
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
         let start = Instant::now();
-        while !self.is_idle() {
+        let mut asked = start;
+        while !self.0.is_done() {
             let now = Instant::now();
+            if now - asked >= ASKING {
+                if self.is_idle() {
+                    break;
+                }
+                asked = now;
+            }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut("waiting for a queue"));
             }
@@ -261,6 +266,22 @@ impl BackendQueue for CudaQueue {
         drop(left);
         is_done
     }
+
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        Some(self)
+    }
+}
+
+impl NativeQueue for CudaQueue {
+    fn share(&self) -> usize {
+        let inner = &self.0;
+        let mut state = inner.state();
+        // Where the device's context can't be current nothing runs any more.
+        let _current = inner.gpu.enter();
+        let stream = state.lanes.share();
+        inner.show(&state);
+        stream.0 as usize
+    }
 }
 
 impl Drop for CudaQueue {
@@ -268,7 +289,10 @@ impl Drop for CudaQueue {
         if process::is_forked() {
             // Its locks may be held by threads that are not in the child.
             std::mem::forget(Arc::clone(&self.0));
+            return;
         }
-        // Otherwise the caretaker keeps it until it has nothing to do.
+        // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
+        // many, and lets go of a context of the program's too late. Otherwise it keeps it.
+        self.0.tend();
     }
 }

@@ -60,6 +60,7 @@ impl AddressRange for CudaRange {
             self.reservation
                 .map(offset, memory, memory_offset, len, access)?;
         }
+        self.reservation.open_to_visitors(offset, len, access);
         mapped.insert(offset, len);
         Ok(())
     }
@@ -80,7 +81,11 @@ impl AddressRange for CudaRange {
         let _current = gpu.enter()?;
         let start = self.reservation.address(offset);
         // SAFETY: as for unmapping.
-        unsafe { gpu.driver().set_access(start, len, gpu.handle(), access) }
+        unsafe {
+            gpu.driver().set_access(start, len, gpu.handle(), access)?;
+        }
+        self.reservation.open_to_visitors(offset, len, access);
+        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@ impl Staging {
             Some(segment) => segment,
             None => {
                 let len = bytes.len().next_multiple_of(page_size()).max(KEPT);
-                memory::create(gpu, MemoryKind::Host, len)?
+                memory::create(gpu.lasting(), MemoryKind::Host, len)?
             }
         };
         if let Some(place) = segment.host_bytes() {

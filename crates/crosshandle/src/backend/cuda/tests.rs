@@ -3,6 +3,8 @@
 //! `cargo test -p crosshandle --lib cuda -- --include-ignored`, or the packed program on a machine
 //! with a GPU.
 
+mod programs;
+
 use super::device::{Gpu, first_gpu};
 use super::driver::{DeviceAddress, Driver, FillWord, StreamHandle};
 use super::memory::{CudaPhysical, Reservation};
@@ -11,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
+
+mod foreign;
+mod native;
 
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")

@@ -2,6 +2,7 @@
 
 use super::device::Gpu;
 use super::driver::{CudaEvent, EventHandle, StreamHandle};
+use super::waits;
 use crate::error::Result;
 use crate::os::process;
 use crate::sharing::Timestamps;
@@ -20,24 +21,22 @@ struct Base {
     host: u64,
 }
 
-/// The latest one of each device, by its index.
-static BASES: Mutex<Vec<Option<Arc<Base>>>> = Mutex::new(Vec::new());
+/// The latest one of a device, in one context.
+#[derive(Default)]
+pub(super) struct Clock(Mutex<Option<Arc<Base>>>);
 
 /// The device's context is current.
 fn base(gpu: &Gpu) -> Result<Arc<Base>> {
-    let mut bases = BASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let index = gpu.info().index;
-    if bases.len() <= index {
-        bases.resize_with(index + 1, || None);
-    }
+    let mut latest = gpu.clock().0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = process::monotonic_nanoseconds();
-    if let Some(base) = &bases[index]
-        && now.saturating_sub(base.host) < LIFETIME
+    // Where streams may come behind others that wait, an old one is better than none.
+    if let Some(base) = &*latest
+        && (now.saturating_sub(base.host) < LIFETIME || waits::is_crowded())
     {
         return Ok(Arc::clone(base));
     }
     let driver = gpu.driver();
-    let stream = driver.create_stream()?;
+    let stream = gpu.stock().take(gpu)?;
     let mut best: Option<(u64, Base)> = None;
     for _ in 0..TRIES {
         let event = driver.create_event(true)?;
@@ -50,9 +49,10 @@ fn base(gpu: &Gpu) -> Result<Arc<Base>> {
             best = Some((took, Base { event, host }));
         }
     }
+    gpu.stock().put(stream);
     let (_, base) = best.expect("one of several");
     let base = Arc::new(base);
-    bases[index] = Some(Arc::clone(&base));
+    *latest = Some(Arc::clone(&base));
     Ok(base)
 }
 

@@ -68,6 +68,14 @@ impl<E> Turns<E> {
         }
     }
 
+    /// Whether the stream writes the `turns` latest signals of an event, as far as it knows.
+    pub(super) fn has(&self, event: &Arc<E>, turns: u64) -> bool {
+        self.find(event).is_some_and(|index| {
+            let run = &self.runs[index];
+            run.last - run.first + 1 >= turns
+        })
+    }
+
     /// Whether the stream writes a signal, before whatever is submitted now.
     pub(super) fn contains(&self, event: &Arc<E>, number: u64) -> bool {
         self.find(event).is_some_and(|index| {
@@ -86,6 +94,7 @@ mod tests {
         let mut turns = Turns::new();
         let event = Arc::new(());
         for number in 1..100_u64 {
+            assert_eq!(turns.has(&event, 7), number > 7);
             let waits = !turns.note(&event, number, number.checked_sub(7));
             assert_eq!(waits, number < 8, "{number}");
             assert!(turns.contains(&event, number) && !turns.contains(&event, number + 1));

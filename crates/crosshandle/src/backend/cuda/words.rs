@@ -3,11 +3,12 @@
 use super::device::Gpu;
 use super::driver::DeviceAddress;
 use super::memory;
+use super::pinned::Registered;
+use super::waits;
 use crate::backend::MemoryKind;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::handle::BackendKind;
-use crate::os::address::Address;
-use crate::os::mapping::Access;
+use crate::os::mapping::{Access, Mapping};
 use crate::sharing::{Pin, Pinner};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,38 +19,24 @@ impl Pinner for Arc<Gpu> {
         BackendKind::Cuda
     }
 
-    unsafe fn pin(&self, start: NonNull<u8>, len: usize) -> Result<Pin> {
-        let _current = self.enter()?;
-        // SAFETY: the caller promises that the pages stay until the result is dropped.
-        let address = unsafe { self.driver().register_host(start, len, Access::ReadWrite)? };
-        let registered = Registered {
-            gpu: Arc::clone(self),
-            start: Address::new(start),
-        };
-        if address != start.addr().get() as DeviceAddress {
-            return Err(Error::Unsupported(format!(
-                "{} sees host memory at other addresses than the host does",
-                self.info().name
-            )));
-        }
-        Ok(Box::new(registered))
+    unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin> {
+        let mapping = Arc::clone(mapping);
+        // One registration serves all contexts, whichever of them go.
+        let gpu = self.lasting();
+        // SAFETY: the caller promises that these are pages of the mapping.
+        let registered = unsafe { Registered::new(gpu, start, len, Access::ReadWrite, mapping)? };
+        Ok(Box::new(Pinned(Some(registered), len)))
     }
 }
 
-/// Host memory that devices can access.
-struct Registered {
-    gpu: Arc<Gpu>,
-    start: Address,
-}
+/// Words of events that devices can access, and their size in bytes.
+struct Pinned(Option<Registered<Arc<Mapping>>>, usize);
 
-impl Drop for Registered {
+impl Drop for Pinned {
     fn drop(&mut self) {
-        self.gpu.release("pinned events", |driver| {
-            // SAFETY: registered when this was made. Events are open until the device is past
-            // them, and an open one keeps its arena.
-            unsafe { driver.unregister_host(self.start.pointer()) };
-            Ok(())
-        });
+        if let Some(registered) = self.0.take() {
+            waits::release(self.1, registered);
+        }
     }
 }
 
@@ -70,7 +57,7 @@ impl Word {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if free.is_empty() {
-            let page = memory::create(gpu, MemoryKind::Host, PAGE)?;
+            let page = memory::create(gpu.lasting(), MemoryKind::Host, PAGE)?;
             let start = page.start();
             // For as long as the process lives.
             std::mem::forget(page);
@@ -88,6 +75,12 @@ impl Word {
     #[inline]
     pub(super) fn read(&self) -> u32 {
         self.word.load(Ordering::Acquire)
+    }
+
+    /// Whether this number was written, or a later one.
+    #[inline]
+    pub(super) fn has_reached(&self, number: u32) -> bool {
+        self.read().wrapping_sub(number) as i32 >= 0
     }
 
     pub(super) fn write(&self, number: u32) {

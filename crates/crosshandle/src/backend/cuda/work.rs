@@ -2,6 +2,7 @@
 
 use super::device::Gpu;
 use super::driver::{DeviceAddress, FillWord, StreamHandle, sys};
+use super::kernel;
 use super::memory;
 use super::staging::Staging;
 use crate::backend::{MemoryKind, Place, Segment, Work};
@@ -27,6 +28,47 @@ pub(super) enum Extra {
     },
 }
 
+/// How many calls of the driver some work takes, at most.
+pub(super) fn calls(work: &Work) -> u32 {
+    // Copies that double what is there, up to all of it.
+    const DOUBLINGS: u32 = usize::BITS;
+    let words = |pattern: &[u8]| pattern.len().min(SHORT) as u32;
+    match work {
+        Work::Nothing => 0,
+        Work::Copy { .. } => 2,
+        Work::CopyRect { .. } | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
+        Work::Fill { pattern, .. } => words(pattern) + DOUBLINGS,
+        Work::Fill2d { pattern, .. } => words(pattern) + 2 * DOUBLINGS,
+    }
+}
+
+/// Whether the driver takes work only when it is its turn, since it copies from or to host memory
+/// that it doesn't know. To be asked only where that matters.
+pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
+    let is_unknown = |place: &Place| is_foreign(place) && !gpu.driver().knows(address(place));
+    match work {
+        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
+            is_unknown(to) || is_unknown(from)
+        }
+        _ => false,
+    }
+}
+
+/// Whether work may do that, as far as is known without asking the driver.
+pub(super) fn may_hold_up(work: &Work) -> bool {
+    match work {
+        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
+            is_foreign(to) || is_foreign(from)
+        }
+        _ => false,
+    }
+}
+
+fn is_foreign(place: &Place) -> bool {
+    // What is kept is ours.
+    place.keep.is_none()
+}
+
 /// Queues work; what calls the host is not for here. The device's context is current.
 ///
 /// # Safety
@@ -42,6 +84,8 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Nothing | Work::Call(_) => Ok(()),
+            Work::Native(function) => function(stream.0 as usize),
+            Work::Launch(launch) => kernel::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
             }

@@ -42,6 +42,10 @@ impl BackendDevice for HostDevice {
         info::free_memory()
     }
 
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == info::uuid()
+    }
+
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
         Ok(Arc::new(HostContext))
     }

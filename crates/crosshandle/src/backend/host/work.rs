@@ -13,7 +13,7 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
         Work::CopyRect { region, .. } => region.bytes() <= limit,
         Work::Fill2d { width, rows, .. } => width.saturating_mul(*rows) <= limit,
-        Work::Call(_) => false,
+        Work::Call(_) | Work::Native(_) | Work::Launch(_) => false,
     }
 }
 
@@ -34,7 +34,11 @@ pub(super) fn run(work: Work) -> Result<()> {
             };
             Err(Error::CommandFailed(message.into()))
         }
-        Work::Nothing => Ok(()),
+        // For queues of drivers.
+        Work::Nothing | Work::Native(_) => Ok(()),
+        Work::Launch(_) => Err(Error::Unsupported(
+            "a queue on the host runs no kernels".into(),
+        )),
         Work::Copy { to, from, len } => {
             copy(&to, 0, &from, 0, len);
             Ok(())

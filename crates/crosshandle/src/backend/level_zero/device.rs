@@ -8,8 +8,8 @@ use super::physical::LevelZeroPhysical;
 use super::queue;
 use super::range::LevelZeroRange;
 use crate::backend::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
-    MemoryKind, NativeEvents, QueueOrder, Segment,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
+    Import, MemoryKind, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -70,6 +70,8 @@ pub(super) struct Gpu {
     handle: DeviceHandle,
     info: DeviceInfo,
     details: Details,
+    /// Other devices whose memory this one can map, once that was asked for.
+    peers: OnceLock<Vec<DeviceUuid>>,
 }
 
 impl Gpu {
@@ -80,6 +82,7 @@ impl Gpu {
             handle,
             info,
             details,
+            peers: OnceLock::new(),
         })
     }
 
@@ -107,7 +110,7 @@ impl Gpu {
     }
 
     /// Other devices whose memory this one can map. What the driver can't say it can't reach.
-    fn peers(&self) -> Vec<DeviceUuid> {
+    fn find_peers(&self) -> Vec<DeviceUuid> {
         let can = self.driver.loader.zeDeviceCanAccessPeer;
         let reaches = |peer: &&Arc<Self>| {
             let mut value = 0;
@@ -133,6 +136,11 @@ impl BackendDevice for Gpu {
         None
     }
 
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        let peers = || self.peers.get_or_init(|| self.find_peers());
+        device == self.info.uuid || peers().contains(&device)
+    }
+
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
         let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
         let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
@@ -143,7 +151,6 @@ impl BackendDevice for Gpu {
                 core: gpu.driver.core()?,
             }),
             core: gpu.driver.core()?,
-            peers: gpu.peers(),
         }))
     }
 }
@@ -153,8 +160,6 @@ struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     events: Arc<LevelZeroEvents>,
-    /// Other devices whose memory this one can map.
-    peers: Vec<DeviceUuid>,
 }
 
 impl BackendContext for LevelZeroContext {
@@ -163,7 +168,7 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn reaches(&self, device: DeviceUuid) -> bool {
-        device == self.gpu.info.uuid || self.peers.contains(&device)
+        self.gpu.reaches(device)
     }
 
     fn shared_segment(&self, kind: MemoryKind) -> usize {
@@ -199,7 +204,7 @@ impl BackendContext for LevelZeroContext {
         Ok(Box::new(range))
     }
 
-    fn native_events(&self) -> Option<Arc<dyn NativeEvents>> {
+    fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
         Some(Arc::clone(&self.events) as _)
     }
 

@@ -5,7 +5,7 @@ use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent};
 use super::memory::{Exported, with_other_number};
 use super::note::{self, Subject};
-use crate::backend::{Import, NativeEvents};
+use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -20,7 +20,7 @@ pub(super) struct LevelZeroEvents {
     pub(super) core: Arc<Core>,
 }
 
-impl NativeEvents for LevelZeroEvents {
+impl DriverEvents for LevelZeroEvents {
     fn create(&self) -> Result<Arc<dyn Shared>> {
         let created = CreatedEvent::create(&self.core, self.gpu.handle());
         Ok(Arc::new(LevelZeroEvent::Created {
@@ -63,9 +63,9 @@ enum LevelZeroEvent {
 }
 
 /// The driver's handle of what rides along with an event, if that is there or can be had.
-pub(super) fn native(event: &EventCore) -> Option<EventHandle> {
-    let native: &dyn Any = &**event.native()?;
-    match native.downcast_ref::<LevelZeroEvent>()? {
+pub(super) fn companion(event: &EventCore) -> Option<EventHandle> {
+    let companion: &dyn Any = &**event.companion()?;
+    match companion.downcast_ref::<LevelZeroEvent>()? {
         LevelZeroEvent::Created { event, .. } => Some(event.handle()),
         LevelZeroEvent::Opened(event) => Some(event.handle()),
     }

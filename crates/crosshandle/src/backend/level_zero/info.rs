@@ -76,6 +76,9 @@ pub(super) fn describe(
         compute_units: units,
         clock_rate: properties.coreClockRate,
         vector_width: 0,
+        memory_clock_rate: 0,
+        memory_bus_width: 0,
+        kernels: None,
         granularity: HUGE_PAGE,
         capabilities: Capabilities {
             memory_sharing: driver.shares_memory,

@@ -92,7 +92,7 @@ impl Entry {
             || !self
                 .waits
                 .iter()
-                .all(|wait| is_there(wait) || native_of(wait).is_some())
+                .all(|wait| is_there(wait) || companion_of(wait).is_some())
     }
 
     fn profile(&self) -> Option<&Profile> {
@@ -129,9 +129,9 @@ fn copy_of(wait: &Point) -> Point {
 }
 
 /// The driver's event that tells a list of a signal that is yet to come.
-fn native_of(wait: &Point) -> Option<EventHandle> {
-    let is_told = wait.event.is_native(wait.number) && wait.event.result(wait.number).is_none();
-    is_told.then(|| event::native(&wait.event)).flatten()
+fn companion_of(wait: &Point) -> Option<EventHandle> {
+    let is_told = wait.event.is_companion(wait.number) && wait.event.result(wait.number).is_none();
+    is_told.then(|| event::companion(&wait.event)).flatten()
 }
 
 /// An error as the waiters for a failed command get to see it.
@@ -317,9 +317,9 @@ impl Inner {
         let (Some(list), Some(entry)) = (&state.list, entry) else {
             return Err(Error::CommandFailed("there is no command list".into()));
         };
-        let natives: Vec<_> = entry.waits.iter().filter_map(native_of).collect();
+        let companions: Vec<_> = entry.waits.iter().filter_map(companion_of).collect();
         let marks = || -> Result<Marks> {
-            let waits = !natives.is_empty();
+            let waits = !companions.is_empty();
             Ok(Marks {
                 started: waits.then(|| Pooled::take(&self.core)).transpose()?,
                 done: Pooled::take(&self.core)?,
@@ -327,7 +327,7 @@ impl Inner {
         };
         let marks = marks()?;
         let signal = entry.signal.as_ref();
-        let native = signal.and_then(|(event, _)| event::native(event));
+        let companion = signal.and_then(|(event, _)| event::companion(event));
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
@@ -341,12 +341,12 @@ impl Inner {
         let appended = unsafe {
             let mut append = || -> Result<()> {
                 if let Some(started) = &marks.started {
-                    list.wait(&natives)?;
+                    list.wait(&companions)?;
                     list.signal(started.handle())?;
                 }
                 target.append(&entry.work, &mut entry.extra)?;
-                if let Some(native) = native {
-                    list.signal(native)?;
+                if let Some(companion) = companion {
+                    list.signal(companion)?;
                 }
                 list.signal(marks.done.handle())
             };
@@ -354,8 +354,8 @@ impl Inner {
         };
         match appended {
             Ok(()) => {
-                if let (Some(_), Some((event, ticket))) = (native, signal) {
-                    event.note_native(ticket.number);
+                if let (Some(_), Some((event, ticket))) = (companion, signal) {
+                    event.note_companion(ticket.number);
                 }
                 entry.marks = Some(Arc::new(marks));
                 state.appended += 1;

@@ -4,7 +4,7 @@ use super::device::Gpu;
 use super::driver::{Core, List};
 use super::memory::LevelZeroSegment;
 use crate::backend::{MemoryKind, Place, Segment, Work};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::os::address::Address;
 use crate::os::mapping::page_size;
 use crate::rect::{Pitches, Region};
@@ -33,6 +33,10 @@ impl Target<'_> {
         unsafe {
             match work {
                 Work::Nothing | Work::Call(_) => Ok(()),
+                // Never tried: this backend shows no objects of the driver and has no kernels.
+                Work::Native(_) | Work::Launch(_) => Err(Error::Unsupported(
+                    "kernels and commands of the program's own are not there on Level Zero".into(),
+                )),
                 Work::Copy { to, from, len } => self.copy(address(to), address(from), *len, extra),
                 Work::CopyRect {
                     to,

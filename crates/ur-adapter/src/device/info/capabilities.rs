@@ -1,4 +1,4 @@
-//! What it can compute, and which entry points it serves.
+//! What numbers it computes with, and what its queues are like.
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::device::Device;
@@ -58,22 +58,6 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             })
         }
 
-        // There are no kernels, nor what builds, starts or serves them.
-        name::UR_DEVICE_INFO_EXECUTION_CAPABILITIES
-        | name::UR_DEVICE_INFO_KERNEL_LAUNCH_CAPABILITIES => U32(0),
-        name::UR_DEVICE_INFO_COMPILER_AVAILABLE
-        | name::UR_DEVICE_INFO_LINKER_AVAILABLE
-        | name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
-        | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
-        | name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS
-        | name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS
-        | name::UR_DEVICE_INFO_BFLOAT16
-        | name::UR_DEVICE_INFO_BFLOAT16_CONVERSIONS_NATIVE
-        | name::UR_DEVICE_INFO_ASYNC_BARRIER
-        | name::UR_DEVICE_INFO_HOST_PIPE_READ_WRITE_SUPPORT
-        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
-        | name::UR_DEVICE_INFO_ESIMD_SUPPORT
-        | name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => Truth(false),
         _ => return None,
     })
 }

@@ -1,8 +1,9 @@
 //! UR's experimental features, except those of images.
 
 use super::Answer::{self, Truth, U32};
+use crate::description;
 use crate::device::Device;
-use unified_runtime_sys::ur_device_info_t as name;
+use unified_runtime_sys::{ur_device_info_t as name, ur_device_type_t};
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let capabilities = &device.inner().info().capabilities;
@@ -35,9 +36,11 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MULTI_DEVICE_COMPILE_SUPPORT_EXP
-        | name::UR_DEVICE_INFO_DYNAMIC_LINK_SUPPORT_EXP
-        // No backend tells these devices from others.
-        | name::UR_DEVICE_INFO_IS_INTEGRATED_GPU => Truth(false),
+        | name::UR_DEVICE_INFO_DYNAMIC_LINK_SUPPORT_EXP => Truth(false),
+        name::UR_DEVICE_INFO_IS_INTEGRATED_GPU => {
+            let is_gpu = description::get().device_type == ur_device_type_t::UR_DEVICE_TYPE_GPU;
+            Truth(is_gpu && capabilities.unified_memory)
+        }
         name::UR_DEVICE_INFO_COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP
         | name::UR_DEVICE_INFO_2D_BLOCK_ARRAY_CAPABILITIES_EXP => U32(0),
         _ => return None,

@@ -17,16 +17,11 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
         name::UR_DEVICE_INFO_DEVICE_ID => info.device_id.map_or(Unsupported, U32),
         name::UR_DEVICE_INFO_PLATFORM => Handle(platform().handle().cast()),
         name::UR_DEVICE_INFO_REFERENCE_COUNT => U32(device.references()),
-        // Nor are there languages that kernels could be in.
-        name::UR_DEVICE_INFO_BUILT_IN_KERNELS | name::UR_DEVICE_INFO_IL_VERSION => Text(""),
         name::UR_DEVICE_INFO_EXTENSIONS => Text(extensions(&info.capabilities)),
         name::UR_DEVICE_INFO_NAME => Text(&info.name),
         name::UR_DEVICE_INFO_VENDOR => Text(&info.vendor),
         name::UR_DEVICE_INFO_DRIVER_VERSION => Text(&info.driver_version),
         name::UR_DEVICE_INFO_PROFILE => Text("FULL_PROFILE"),
-        name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
-            Text(env!("CARGO_PKG_VERSION"))
-        }
         name::UR_DEVICE_INFO_UUID => Bytes(*info.uuid.as_bytes()),
         name::UR_DEVICE_INFO_PCI_ADDRESS => info.pci_address.as_deref().map_or(Unsupported, Text),
 

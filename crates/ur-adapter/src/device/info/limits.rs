@@ -1,6 +1,6 @@
-//! How much it computes, how fast, and how large kernels may be.
+//! How much it computes, and how fast.
 
-use super::Answer::{self, Size, Sizes, U32, Unsupported};
+use super::Answer::{self, U32, Unsupported};
 use crate::device::Device;
 use unified_runtime_sys::ur_device_info_t as name;
 
@@ -43,19 +43,6 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
                 U32(0)
             }
         }
-
-        name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
-        name::UR_DEVICE_INFO_MAX_WORK_ITEM_SIZES | name::UR_DEVICE_INFO_MAX_WORK_GROUPS_3D => {
-            Sizes([1; 3])
-        }
-        name::UR_DEVICE_INFO_MAX_WORK_GROUP_SIZE | name::UR_DEVICE_INFO_MAX_WORK_GROUPS => Size(1),
-        name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS | name::UR_DEVICE_INFO_SUB_GROUP_SIZES_INTEL => {
-            U32(1)
-        }
-        name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(1024),
-        name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
-        name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(0),
-        name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => Unsupported,
 
         // Queues all share the units; none has its own.
         name::UR_DEVICE_INFO_MAX_COMPUTE_QUEUE_INDICES => U32(1),

@@ -7,11 +7,14 @@ use unified_runtime_sys::{
     UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_ATOMIC_ACCESS as ATOMIC_ACCESS,
     UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_ATOMIC_CONCURRENT_ACCESS as ATOMIC_CONCURRENT_ACCESS,
     UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_CONCURRENT_ACCESS as CONCURRENT_ACCESS,
-    ur_device_info_t as name, ur_device_local_mem_type_t as local_memory,
-    ur_device_mem_cache_type_t as cache,
+    ur_device_info_t as name, ur_device_mem_cache_type_t as cache,
 };
 
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
+
+/// Of memory of the host's that a device accesses in place: its atomic operations are so for
+/// itself, and not beside the host's.
+const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let info = device.inner().info();
@@ -21,10 +24,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_GLOBAL_MEM_FREE => {
             device.inner().free_memory().map_or(Unsupported, U64)
         }
-        // Constants are ordinary memory.
-        name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE | name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => {
-            U64(info.max_allocation)
-        }
+        name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
         // In bits: a part of a buffer may start at any byte.
         name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(if info.cache_size == 0 {
@@ -34,10 +34,19 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         }),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHELINE_SIZE => U32(info.cache_line),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_SIZE => U64(info.cache_size),
-        name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_NONE.0),
-        name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(0),
         name::UR_DEVICE_INFO_ERROR_CORRECTION_SUPPORT => Truth(info.capabilities.error_correction),
         name::UR_DEVICE_INFO_HOST_UNIFIED_MEMORY => Truth(is_unified),
+        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE if info.memory_clock_rate > 0 => {
+            U32(info.memory_clock_rate)
+        }
+        name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH if info.memory_bus_width > 0 => {
+            U32(info.memory_bus_width)
+        }
+        name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH if info.memory_clock_rate > 0 => {
+            // Twice with each tick, in bytes a second.
+            let ticks = u64::from(info.memory_clock_rate) * 1_000_000;
+            U64(2 * ticks * u64::from(info.memory_bus_width) / 8)
+        }
         name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE
         | name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH
         | name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => Unsupported,
@@ -45,10 +54,13 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
 
         name::UR_DEVICE_INFO_USM_DEVICE_SUPPORT => U32(FULL_ACCESS),
         name::UR_DEVICE_INFO_USM_HOST_SUPPORT | name::UR_DEVICE_INFO_USM_SINGLE_SHARED_SUPPORT => {
-            U32(if is_unified { FULL_ACCESS } else { ACCESS })
+            U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }
-        name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT
-        | name::UR_DEVICE_INFO_USM_SYSTEM_SHARED_SUPPORT => {
+        // All devices of a driver access the host's part alike.
+        name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT => {
+            U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
+        }
+        name::UR_DEVICE_INFO_USM_SYSTEM_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { 0 })
         }
         name::UR_DEVICE_INFO_USM_POOL_SUPPORT | name::UR_DEVICE_INFO_VIRTUAL_MEMORY_SUPPORT => {

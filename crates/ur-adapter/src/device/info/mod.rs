@@ -1,13 +1,13 @@
 //! What a device answers to queries, one file for each theme.
 //!
 //! The answers are of the kind that `ur_api.h` gives beside each property. A property that it
-//! calls optional, and that does not apply or is not known, is unsupported. Kernels don't run yet:
-//! what limits them is answered with the least that the SYCL and OpenCL specifications allow.
+//! calls optional, and that does not apply or is not known, is unsupported.
 
 mod capabilities;
 mod experimental;
 mod identity;
 mod images;
+mod kernels;
 mod limits;
 mod memory;
 
@@ -26,6 +26,8 @@ pub(super) enum Answer<'a> {
     Size(usize),
     Sizes([usize; 3]),
     Text(&'a str),
+    /// Two numbers with a point between them.
+    Version(u32, u32),
     Bytes([u8; 16]),
     Handle(*mut c_void),
     /// A list without elements.
@@ -43,6 +45,7 @@ impl Answer<'_> {
             Self::Size(value) => query.value(value),
             Self::Sizes(values) => query.value(values),
             Self::Text(text) => query.text(text),
+            Self::Version(major, minor) => query.text(&format!("{major}.{minor}")),
             Self::Bytes(bytes) => query.value(bytes),
             Self::Handle(handle) => query.value(handle),
             Self::Empty => query.list::<u8>(&[]),
@@ -57,6 +60,7 @@ impl Answer<'_> {
 /// `INVALID_ENUMERATION` for a property that UR doesn't know.
 pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
     identity::answer(device, name)
+        .or_else(|| kernels::answer(device, name))
         .or_else(|| limits::answer(device, name))
         .or_else(|| memory::answer(device, name))
         .or_else(|| capabilities::answer(device, name))

@@ -24,8 +24,8 @@ const DESCRIPTOR: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_F
 /// Physical memory, counted by the driver: this handle, every mapping and every descriptor, in any
 /// process, keeps it.
 pub(in super::super) struct Allocation {
-    driver: &'static Driver,
-    handle: CUmemGenericAllocationHandle,
+    pub(super) driver: &'static Driver,
+    pub(super) handle: CUmemGenericAllocationHandle,
 }
 
 impl Drop for Allocation {
@@ -233,6 +233,19 @@ impl Driver {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };
         self.note("cuMemHostUnregister", code);
+    }
+
+    /// Whether the driver knows what memory an address is in: its own, or the host's that was
+    /// registered.
+    pub(in super::super) fn knows(&self, address: DeviceAddress) -> bool {
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        let mut kind: c_uint = 0;
+        // SAFETY: the result is as large as this attribute is; any address may be asked about.
+        let code = unsafe {
+            let place = (&raw mut kind).cast();
+            (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
+        };
+        code == SUCCESS
     }
 
     /// Logs the failure of something that cannot be undone any more.

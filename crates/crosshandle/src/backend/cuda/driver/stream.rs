@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use cudarc::driver::sys::{
     CUDA_MEMCPY3D, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureMode,
-    CUstreamWaitValue_flags, CUstreamWriteValue_flags,
 };
 use std::ffi::{c_uint, c_void};
 use std::ops::RangeInclusive;
@@ -32,6 +31,11 @@ pub(in super::super) struct Stream {
 }
 
 impl Stream {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
+        Self { driver, handle }
+    }
+
     pub(in super::super) fn handle(&self) -> StreamHandle {
         self.handle
     }
@@ -58,7 +62,7 @@ const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
 /// A point in a stream, as the driver knows them. Only a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct EventHandle(CUevent);
+pub(in super::super) struct EventHandle(pub(in super::super) CUevent);
 
 // SAFETY: the driver lets any thread use an event; here it is only a value.
 unsafe impl Send for EventHandle {}
@@ -72,6 +76,11 @@ pub(in super::super) struct CudaEvent {
 }
 
 impl CudaEvent {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
+        Self { driver, handle }
+    }
+
     pub(in super::super) fn handle(&self) -> EventHandle {
         self.handle
     }
@@ -131,43 +140,6 @@ impl Driver {
         // SAFETY: both are live; no flags.
         self.check("cuStreamWaitEvent", unsafe {
             (self.library.stream_wait_event)(stream.0, event.0, 0)
-        })
-    }
-
-    /// Lets a stream wait until a word is at `value` or beyond, cyclically:
-    /// `(word - value) as i32 >= 0`.
-    ///
-    /// # Safety
-    /// The word is aligned and stays accessible to the device until the stream is past this.
-    #[inline]
-    pub(in super::super) unsafe fn wait_for_word(
-        &self,
-        stream: StreamHandle,
-        word: DeviceAddress,
-        value: u32,
-    ) -> Result<()> {
-        let flags = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-        // SAFETY: promised by the caller.
-        self.check("cuStreamWaitValue32", unsafe {
-            (self.library.stream_wait_value_32)(stream.0, word, value, flags)
-        })
-    }
-
-    /// Lets a stream write a word, after everything before it is done and visible to all.
-    ///
-    /// # Safety
-    /// As for [`wait_for_word`](Self::wait_for_word), for writing.
-    #[inline]
-    pub(in super::super) unsafe fn write_word(
-        &self,
-        stream: StreamHandle,
-        word: DeviceAddress,
-        value: u32,
-    ) -> Result<()> {
-        let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
-        // SAFETY: promised by the caller.
-        self.check("cuStreamWriteValue32", unsafe {
-            (self.library.stream_write_value_32)(stream.0, word, value, flags)
         })
     }
 

@@ -1,0 +1,164 @@
+//! What single calls of the driver cost, to explain the other rows.
+
+use std::hint::black_box;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use crosshandle::Command;
+
+use super::{ours, row};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::{clock_cost, nanoseconds, once, per_operation};
+use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Registered, Stream};
+use crate::raw::memfd::{self, Mapping};
+use crate::report::row::{RowSpec, Target};
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "cuda-calls",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        call("cuda-calls.current", "cuCtxGetCurrent"),
+        call("cuda-calls.query", "cuStreamQuery, stream idle"),
+        call("cuda-calls.write-64", "cuStreamWriteValue64"),
+        call("cuda-calls.write-32", "cuStreamWriteValue32"),
+        call("cuda-calls.wait-64", "cuStreamWaitValue64, reached"),
+        call("cuda-calls.wait-32", "cuStreamWaitValue32, reached"),
+        call("cuda-calls.batch-write", "cuStreamBatchMemOp, one write"),
+        call("cuda-calls.batch-two", "cuStreamBatchMemOp, wait and write"),
+        call("cuda-calls.record", "cuEventRecord"),
+        call("cuda-calls.blocked-query", "cuStreamQuery, stream waiting"),
+        call("cuda-calls.copies", "16 copies of 64 MiB"),
+        call(
+            "cuda-calls.copies-marked",
+            "16 copies of 64 MiB, cuStreamWriteValue64 after every fourth",
+        ),
+        call(REGISTER[0].1, "cuMemHostRegister, 4 KiB"),
+        call(REGISTER[1].1, "cuMemHostRegister, 64 KiB"),
+        call(REGISTER[2].1, "cuMemHostRegister, 2 MiB"),
+        row(
+            NOTHING,
+            "submit a command that does nothing",
+            "none",
+            Target::None,
+        ),
+        row(IS_IDLE, "ask a queue that is idle", "none", Target::None),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const fn call(id: &'static str, what: &'static str) -> RowSpec {
+    row(id, what, "the call itself", Target::None)
+}
+
+const NOTHING: &str = "cuda-calls.nothing";
+const IS_IDLE: &str = "cuda-calls.is-idle";
+
+/// What the first wait for an event of a peer needs.
+const REGISTER: [(usize, &str); 3] = [
+    (4 << 10, "cuda-calls.register-4KiB"),
+    (64 << 10, "cuda-calls.register-64KiB"),
+    (2 << 20, "cuda-calls.register-2MiB"),
+];
+
+const BATCH: usize = 32;
+const COPIES: usize = 16;
+const COPY: usize = 64 << 20;
+
+/// Offsets on the page.
+const GATE: usize = 0;
+const WRITTEN: usize = 256;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let gpu = Gpu::open(0)?;
+    let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
+    let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
+    let written = page.device_word(WRITTEN)?;
+    let stream = Stream::create(&gpu)?;
+    let event = Event::create(&gpu)?;
+    let context = ours::context(0)?;
+    let queue = context.create_queue()?;
+    seat.plan.pin(0)?;
+
+    let mut recorder = Recorder::default();
+    let mut time = |row, call: &dyn Fn() -> Result<()>| -> Result<()> {
+        let elapsed = per_operation(BATCH, call)?;
+        recorder.push(row, Side::Raw, elapsed);
+        Ok(())
+    };
+    for number in 1..=seat.plan.pick(300_u32, 100) {
+        let value = u64::from(number);
+        time("cuda-calls.current", &|| gpu.ask_current())?;
+        time("cuda-calls.write-64", &|| stream.write(written, value))?;
+        stream.synchronize()?;
+        time("cuda-calls.query", &|| {
+            stream.query();
+            Ok(())
+        })?;
+        time("cuda-calls.write-32", &|| stream.write_32(written, number))?;
+        stream.synchronize()?;
+        time("cuda-calls.wait-64", &|| stream.wait(gate, 0))?;
+        stream.synchronize()?;
+        time("cuda-calls.wait-32", &|| stream.wait_32(gate, 0))?;
+        stream.synchronize()?;
+        time("cuda-calls.batch-write", &|| {
+            stream.batch([Operation::Write(written, value)])
+        })?;
+        stream.synchronize()?;
+        time("cuda-calls.batch-two", &|| {
+            stream.batch([Operation::Wait(gate, 0), Operation::Write(written, value)])
+        })?;
+        stream.synchronize()?;
+        time("cuda-calls.record", &|| stream.record(&event))?;
+        stream.synchronize()?;
+        stream.wait(gate, value)?;
+        time("cuda-calls.blocked-query", &|| {
+            stream.query();
+            Ok(())
+        })?;
+        host_gate.store(value, Ordering::Release);
+        stream.synchronize()?;
+    }
+    let clock = clock_cost();
+    for _ in 0..seat.plan.pick(30, 10) {
+        for (length, row) in REGISTER {
+            let mapping = Mapping::shared(memfd::create(length)?, length)?;
+            mapping.region().touch_pages(1);
+            let register = || Registered::new(&gpu, &mapping, length);
+            let (_registered, elapsed) = once(clock, register)?;
+            recorder.push(row, Side::Raw, elapsed);
+        }
+    }
+    let (to, from) = (Memory::allocate(&gpu, COPY)?, Memory::allocate(&gpu, COPY)?);
+    for _ in 0..seat.plan.pick(100, 30) {
+        for (row, mark) in [
+            ("cuda-calls.copies", COPIES),
+            ("cuda-calls.copies-marked", COPIES / 4),
+        ] {
+            let start = Instant::now();
+            for copy in 1..=COPIES {
+                stream.copy(&to, &from, COPY)?;
+                if copy < COPIES && copy.is_multiple_of(mark) {
+                    stream.write(written, 0)?;
+                }
+            }
+            stream.synchronize()?;
+            recorder.push(row, Side::Raw, nanoseconds(start.elapsed()));
+        }
+    }
+    for _ in 0..seat.plan.pick(300, 100) {
+        let elapsed = per_operation(BATCH, || queue.submit(Command::nothing()))?;
+        recorder.push(NOTHING, Side::Ours, elapsed);
+        queue.finish()?;
+        let ask = || -> Result<()> {
+            black_box(queue.is_idle());
+            Ok(())
+        };
+        recorder.push(IS_IDLE, Side::Ours, per_operation(BATCH, ask)?);
+    }
+    Ok(recorder.finish())
+}

@@ -1,0 +1,193 @@
+//! A thousand importers, one after the other: nothing may grow.
+
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::ours;
+use crate::harness::link::Link;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::procfs;
+use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::nanoseconds;
+use crate::host::ours::open_memory;
+use crate::raw::cuda::{Gpu, Physical};
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+const LENGTH: usize = 2 << 20;
+
+const MEMORY: &str = "cuda-churn.memory";
+const DESCRIPTORS: &str = "cuda-churn.descriptors";
+const MAPPINGS: &str = "cuda-churn.mappings";
+const TIME: &str = "cuda-churn.time";
+
+const NOTHING: Target = Target::AtMost(0.0);
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "cuda-churn",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(90),
+    rows: &[
+        row(
+            MEMORY,
+            "growth with 1,000 importers: memory of the GPU",
+            Unit::Bytes,
+            NOTHING,
+        ),
+        row(
+            DESCRIPTORS,
+            "growth: descriptors, both processes",
+            Unit::Count,
+            NOTHING,
+        ),
+        row(
+            MAPPINGS,
+            "growth: mappings, both processes",
+            Unit::Count,
+            Target::None,
+        ),
+        row(
+            TIME,
+            "one importer: context, open 2 MiB, close",
+            Unit::Nanoseconds,
+            Target::None,
+        ),
+    ],
+    lead,
+    hand,
+};
+
+const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw: "descriptor over a socket, import, map, unmap",
+        unit,
+        statistic: Statistic::P50,
+        target,
+    }
+}
+
+const WARM_UP: usize = 100;
+
+fn rounds(seat: &Seat) -> usize {
+    seat.plan.pick(1000, 300)
+}
+
+/// What a process holds, and the bytes that are free on the GPU.
+#[derive(Clone, Copy)]
+struct Holdings {
+    descriptors: u64,
+    mappings: u64,
+    free: u64,
+}
+
+impl Holdings {
+    fn now(gpu: &Gpu) -> Result<Self> {
+        Ok(Self {
+            descriptors: procfs::descriptors()?,
+            mappings: procfs::mappings()?,
+            free: gpu.free_memory()?,
+        })
+    }
+}
+
+/// The exporter.
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    let context = ours::context(0)?;
+    let memory = context.allocate(LENGTH)?;
+    let handle = *memory.handle()?.as_bytes();
+    let physical = Physical::create(&gpu, LENGTH)?;
+    let file = physical.export()?;
+    let mut recorder = Recorder::default();
+    for side in [Side::Raw, Side::Ours] {
+        let mut before = None;
+        for round in 0..WARM_UP + rounds(seat) {
+            if round == WARM_UP {
+                settle(link)?;
+                before = Some((Holdings::now(&gpu)?, remote_holdings(link)?));
+            }
+            let start = Instant::now();
+            match side {
+                Side::Ours => link.send(&handle)?,
+                Side::Raw => link.send_with(b"raw", &[file.as_fd()])?,
+            }
+            ensure!(link.receive_number()? == 1, "the other process lost count");
+            if round >= WARM_UP {
+                recorder.push(TIME, side, nanoseconds(start.elapsed()));
+            }
+        }
+        settle(link)?;
+        let (lead, hand) = before.context("no round was measured")?;
+        let (lead_now, hand_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
+        let both = |field: fn(&Holdings) -> u64| {
+            let sum = |a: &Holdings, b: &Holdings| field(a) as f64 + field(b) as f64;
+            sum(&lead_now, &hand_now) - sum(&lead, &hand)
+        };
+        recorder.push(DESCRIPTORS, side, both(|held| held.descriptors));
+        recorder.push(MAPPINGS, side, both(|held| held.mappings));
+        // Both see the same GPU.
+        recorder.push(MEMORY, side, lead.free as f64 - lead_now.free as f64);
+    }
+    link.send(b"end")?;
+    if seat.plan.quick {
+        recorder.note(MEMORY, "a quick run: 300 importers only");
+    }
+    Ok(recorder.finish())
+}
+
+/// Gives threads that close connections the time to do so.
+fn settle(link: &Link) -> Result<()> {
+    thread::sleep(Duration::from_millis(200));
+    link.send(b"wait")?;
+    ensure!(link.receive_number()? == 2, "the other process lost count");
+    Ok(())
+}
+
+fn remote_holdings(link: &Link) -> Result<Holdings> {
+    link.send(b"holdings")?;
+    Ok(Holdings {
+        descriptors: link.receive_number()?,
+        mappings: link.receive_number()?,
+        free: link.receive_number()?,
+    })
+}
+
+/// All importers: each a context of its own, with a connection of its own.
+fn hand(seat: &Seat) -> Result<Outcome> {
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    loop {
+        let message = link.receive()?;
+        match &message.bytes[..] {
+            b"end" => return Ok(Outcome::default()),
+            b"wait" => link.send_number(2)?,
+            b"holdings" => {
+                drop(message);
+                let held = Holdings::now(&gpu)?;
+                for number in [held.descriptors, held.mappings, held.free] {
+                    link.send_number(number)?;
+                }
+            }
+            b"raw" => {
+                let file = message.descriptors.first();
+                let file = file.context("expected a descriptor")?;
+                drop(Physical::import(&gpu, file)?.map(LENGTH)?);
+                drop(message);
+                link.send_number(1)?;
+            }
+            handle => {
+                let context = ours::context(0)?;
+                drop(open_memory(&context, handle)?);
+                drop(context);
+                link.send_number(1)?;
+            }
+        }
+    }
+}

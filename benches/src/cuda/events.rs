@@ -1,0 +1,128 @@
+//! Opening the events of another process.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use crosshandle::Context;
+use crosshandle::handle::HANDLE_SIZE;
+
+use super::{ours, row};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::{clock_cost, drop_once, nanoseconds, once};
+use crate::host::ours::{Waiters, each_handle, open_event};
+use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
+use crate::report::row::Target;
+
+const OPEN: &str = "cuda-events.open";
+const CLOSE: &str = "cuda-events.close";
+
+const NATIVE: &str = "cuIpcOpenEventHandle; cuEventDestroy";
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "cuda-events",
+    hands: 1,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        row(
+            OPEN,
+            "open an event, the peer's arena mapped",
+            NATIVE,
+            Target::AtMost(1000.0),
+        ),
+        row(CLOSE, "close an event", NATIVE, Target::None),
+    ],
+    lead,
+    hand,
+};
+
+const OBJECTS: usize = 1000;
+/// The driver's take a hundred times as long.
+const NATIVE_OBJECTS: usize = 16;
+/// Rounds that map the arena and that nobody measures.
+const WARM_UP: usize = 2;
+
+fn rounds(seat: &Seat) -> usize {
+    WARM_UP + seat.plan.rounds()
+}
+
+/// Each round has events of its own: none is opened twice.
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    let context = ours::context(0)?;
+    for round in 0..rounds(seat) {
+        let events = (0..OBJECTS).map(|_| Ok(context.create_event()?));
+        let events = events.collect::<Result<Vec<_>>>()?;
+        let handles = events.iter().map(|event| Ok(*event.handle()?.as_bytes()));
+        link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
+        let natives = (0..NATIVE_OBJECTS).map(|_| Event::create(&gpu));
+        let natives = natives.collect::<Result<Vec<_>>>()?;
+        let handles = natives.iter().map(Event::export);
+        link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
+        ensure!(
+            link.receive_number()? == round as u64,
+            "the other process lost count"
+        );
+    }
+    Ok(Outcome::default())
+}
+
+fn hand(seat: &Seat) -> Result<Outcome> {
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    let context = ours::context(0)?;
+    seat.plan.pin(0)?;
+    let clock = clock_cost();
+    let mut recorder = Recorder::default();
+    for round in 0..rounds(seat) {
+        let handles = link.receive()?.bytes;
+        let natives = link.receive()?.bytes;
+        ensure!(
+            handles.len() == OBJECTS * HANDLE_SIZE
+                && natives.len() == NATIVE_OBJECTS * EVENT_HANDLE_SIZE,
+            "expected more handles"
+        );
+        let mut figures = Recorder::default();
+        for side in Side::turns(round) {
+            match side {
+                Side::Ours => open_ours(&context, &handles, &mut figures)?,
+                Side::Raw => open_native(&gpu, &natives, clock, &mut figures)?,
+            }
+        }
+        if round >= WARM_UP {
+            recorder.absorb(figures);
+        }
+        link.send_number(round as u64)?;
+    }
+    Ok(recorder.finish())
+}
+
+fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Result<()> {
+    let mut opened = Vec::with_capacity(OBJECTS);
+    let each = |start: Instant| nanoseconds(start.elapsed()) / OBJECTS as f64;
+    let start = Instant::now();
+    for bytes in each_handle(handles) {
+        opened.push(open_event(context, bytes, Waiters::Default)?);
+    }
+    figures.push(OPEN, Side::Ours, each(start));
+    let start = Instant::now();
+    opened.clear();
+    figures.push(CLOSE, Side::Ours, each(start));
+    Ok(())
+}
+
+fn open_native(gpu: &Gpu, handles: &[u8], clock: f64, figures: &mut Recorder) -> Result<()> {
+    let (handles, _) = handles.as_chunks();
+    let mut opened = Vec::with_capacity(NATIVE_OBJECTS);
+    for bytes in handles {
+        let (event, elapsed) = once(clock, || Event::open(gpu, *bytes))?;
+        figures.push(OPEN, Side::Raw, elapsed);
+        opened.push(event);
+    }
+    for event in opened {
+        figures.push(CLOSE, Side::Raw, drop_once(clock, event));
+    }
+    Ok(())
+}

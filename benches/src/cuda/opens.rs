@@ -1,0 +1,271 @@
+//! Opening device memory of another process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use crosshandle::handle::HANDLE_SIZE;
+
+use super::{ours, row, too_few_gpus};
+use crate::harness::link::Link;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
+use crate::host::ours::open_memory;
+use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
+use crate::raw::descriptor::{self, Offers};
+use crate::report::row::{RowSpec, Target};
+
+pub(super) const LENGTH: usize = 64 << 20;
+
+/// Rows of one arrangement.
+struct Kind {
+    /// The importer's GPU; the exporter has 0.
+    gpu: usize,
+    rows: &'static [RowSpec],
+    first: &'static str,
+    first_legacy: &'static str,
+    again: &'static str,
+    close: &'static str,
+    close_legacy: &'static str,
+}
+
+const RAW: &str = "descriptor asked for over a socket, cuMemImportFromShareableHandle, \
+                   cuMemAddressReserve, cuMemMap, cuMemSetAccess";
+const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
+const LEGACY: &str = "cuIpcOpenMemHandle";
+const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
+
+static ONE: Kind = Kind {
+    gpu: 0,
+    rows: &[
+        row(
+            "cuda-open.first",
+            "first open of 64 MiB, one GPU",
+            RAW,
+            Target::AtMostTimesRaw(1.15),
+        ),
+        row(
+            "cuda-open.first-legacy",
+            "first open of 64 MiB, one GPU, beside legacy handles",
+            LEGACY,
+            Target::None,
+        ),
+        row(
+            "cuda-open.again",
+            "open 64 MiB again, one GPU",
+            "none",
+            Target::AtMost(1000.0),
+        ),
+        row(
+            "cuda-open.close",
+            "close 64 MiB, one GPU",
+            RAW_CLOSE,
+            Target::None,
+        ),
+        row(
+            "cuda-open.close-legacy",
+            "close 64 MiB, one GPU, beside legacy handles",
+            LEGACY_CLOSE,
+            Target::None,
+        ),
+    ],
+    first: "cuda-open.first",
+    first_legacy: "cuda-open.first-legacy",
+    again: "cuda-open.again",
+    close: "cuda-open.close",
+    close_legacy: "cuda-open.close-legacy",
+};
+
+static TWO: Kind = Kind {
+    gpu: 1,
+    rows: &[
+        row(
+            "cuda-open2.first",
+            "first open of 64 MiB, two GPUs",
+            RAW,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.first-legacy",
+            "first open of 64 MiB, two GPUs, beside legacy handles",
+            LEGACY,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.again",
+            "open 64 MiB again, two GPUs",
+            "none",
+            Target::None,
+        ),
+        row(
+            "cuda-open2.close",
+            "close 64 MiB, two GPUs",
+            RAW_CLOSE,
+            Target::None,
+        ),
+        row(
+            "cuda-open2.close-legacy",
+            "close 64 MiB, two GPUs, beside legacy handles",
+            LEGACY_CLOSE,
+            Target::None,
+        ),
+    ],
+    first: "cuda-open2.first",
+    first_legacy: "cuda-open2.first-legacy",
+    again: "cuda-open2.again",
+    close: "cuda-open2.close",
+    close_legacy: "cuda-open2.close-legacy",
+};
+
+pub(crate) static ONE_GPU: Scenario = Scenario {
+    name: "cuda-open",
+    hands: 1,
+    cores: 2,
+    limit: Duration::from_secs(60),
+    rows: ONE.rows,
+    lead: |seat| lead(seat, &ONE),
+    hand: |seat| hand(seat, &ONE),
+};
+
+pub(crate) static TWO_GPUS: Scenario = Scenario {
+    name: "cuda-open2",
+    hands: 1,
+    cores: 2,
+    limit: Duration::from_secs(60),
+    rows: TWO.rows,
+    lead: |seat| lead(seat, &TWO),
+    hand: |seat| hand(seat, &TWO),
+};
+
+/// Allocations that nobody measures: the first one finds no connection.
+const WARM_UP: usize = 2;
+const AGAIN: usize = 100;
+/// What the raw exporter offers.
+const MEASURED: u64 = 0;
+/// Opened right before what is timed, and kept meanwhile, on both sides: the exporter's threads
+/// have slept, and the first mapping of another GPU's memory takes a millisecond.
+const WARMING: u64 = 1;
+const WARMING_LENGTH: usize = 2 << 20;
+
+fn objects(seat: &Seat) -> usize {
+    WARM_UP + seat.plan.pick(41, 15)
+}
+
+/// What the `index`-th allocation starts with: the same word twice.
+fn token(index: usize) -> u64 {
+    let word = index as u64 + 1;
+    word << 32 | word
+}
+
+fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+        return Ok(outcome);
+    }
+    let link = seat.peer()?;
+    let gpu = Gpu::open(0)?;
+    let stream = Stream::create(&gpu)?;
+    let context = ours::unpooled_context(0)?;
+    let queue = context.create_queue()?;
+    let (exporter, importer) = Link::pair()?;
+    link.send_with(b"raw", &[importer.as_fd()])?;
+    drop(importer);
+    let offers = Offers::default();
+    offers.serve(exporter.into())?;
+    for index in 0..objects(seat) {
+        let word = u32::try_from(token(index) & 0xffff_ffff)?;
+        let physical = Physical::create(&gpu, LENGTH)?;
+        offers.add(MEASURED, physical.export()?);
+        let mapped = physical.map(LENGTH)?;
+        mapped.set_first_word(&stream, word)?;
+        let legacy = Memory::allocate(&gpu, LENGTH)?;
+        legacy.fill(&stream, word)?;
+        let memory = context.allocate(LENGTH)?;
+        ours::set_first_word(&queue, &memory, token(index))?;
+        let warming = context.allocate(WARMING_LENGTH)?;
+        let raw_warming = Physical::create(&gpu, WARMING_LENGTH)?;
+        offers.add(WARMING, raw_warming.export()?);
+        let mut message = memory.handle()?.as_bytes().to_vec();
+        message.extend(warming.handle()?.as_bytes());
+        message.extend(legacy.export()?);
+        link.send(&message)?;
+        ensure!(
+            link.receive_number()? == index as u64,
+            "the other process lost count"
+        );
+        drop(mapped);
+    }
+    Ok(Outcome::default())
+}
+
+fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
+    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+        return Ok(Outcome::default());
+    }
+    let link = seat.peer()?;
+    let gpu = Gpu::open(kind.gpu)?;
+    let context = ours::context(kind.gpu)?;
+    let queue = context.create_queue()?;
+    let message = link.receive()?;
+    let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
+    let clock = clock_cost();
+    let mut recorder = Recorder::default();
+    for index in 0..objects(seat) {
+        let message = link.receive()?.bytes;
+        ensure!(
+            message.len() == 2 * HANDLE_SIZE + MEMORY_HANDLE_SIZE,
+            "expected three handles"
+        );
+        let (handle, others) = message.split_at(HANDLE_SIZE);
+        let (warming, legacy) = others.split_at(HANDLE_SIZE);
+        let legacy: [u8; MEMORY_HANDLE_SIZE] = legacy.try_into()?;
+        let mut figures = Recorder::default();
+        for side in Side::turns(index) {
+            match side {
+                Side::Ours => {
+                    let _warming = open_memory(&context, warming)?;
+                    let (memory, opened) = once(clock, || open_memory(&context, handle))?;
+                    ours::check(ours::first_word(&context, &queue, &memory)?, token(index))?;
+                    let mut again = Vec::with_capacity(AGAIN);
+                    let each = per_operation(AGAIN, || {
+                        again.push(open_memory(&context, handle)?);
+                        anyhow::Ok(())
+                    })?;
+                    drop(again);
+                    let closed = drop_once(clock, memory);
+                    for row in [kind.first, kind.first_legacy] {
+                        figures.push(row, side, opened);
+                    }
+                    for row in [kind.close, kind.close_legacy] {
+                        figures.push(row, side, closed);
+                    }
+                    figures.push(kind.again, side, each);
+                }
+                Side::Raw => {
+                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_LENGTH)?;
+                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, LENGTH);
+                    let (memory, opened) = once(clock, open)?;
+                    ours::check(memory.first_word()?, token(index))?;
+                    let closed = drop_once(clock, memory);
+                    figures.push(kind.first, side, opened);
+                    figures.push(kind.close, side, closed);
+                    let (memory, opened) = once(clock, || LegacyMemory::open(&gpu, legacy))?;
+                    ours::check(memory.first_word()?, token(index))?;
+                    let closed = drop_once(clock, memory);
+                    figures.push(kind.first_legacy, side, opened);
+                    figures.push(kind.close_legacy, side, closed);
+                }
+            }
+        }
+        if index >= WARM_UP {
+            recorder.absorb(figures);
+        }
+        link.send_number(index as u64)?;
+    }
+    Ok(recorder.finish())
+}
+
+fn open_raw(gpu: &Gpu, socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapped> {
+    let descriptor = descriptor::request(socket, number)?;
+    Physical::import(gpu, descriptor)?.map(length)
+}

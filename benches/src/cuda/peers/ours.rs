@@ -1,0 +1,157 @@
+//! What is ours of what peers do.
+
+use anyhow::{Result, ensure};
+use crosshandle::{Command, Context, Queue};
+
+use super::{Ability, Own};
+use crate::cuda::copy::{COPIES, LENGTH as COPY, copy};
+use crate::cuda::opens::LENGTH;
+use crate::cuda::ours;
+use crate::cuda::trip::{BATCH, peer as trip};
+use crate::harness::link::Link;
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::Seat;
+use crate::harness::timing::{clock_cost, drop_once, once};
+use crate::host::ours::{Waiters, open_event, open_memory};
+
+/// What exported memory starts with.
+const TOKEN: u64 = 0x5_0000_0005;
+
+/// The importer.
+pub(super) struct Lead<'a> {
+    link: &'a Link,
+    context: Context,
+    queue: Queue,
+    trips: trip::Lead,
+    clock: f64,
+}
+
+impl<'a> Lead<'a> {
+    pub(super) fn new(link: &'a Link) -> Result<Self> {
+        let context = ours::context(0)?;
+        Ok(Self {
+            link,
+            queue: context.create_queue()?,
+            context,
+            trips: trip::Lead::new(link)?,
+            clock: clock_cost(),
+        })
+    }
+
+    /// Does once what a peer does as often when it is asked once.
+    pub(super) fn measure(&mut self, ability: &Ability, figures: &mut Recorder) -> Result<()> {
+        let mut push = |series: usize, figure| {
+            figures.push(ability.series[series].1, Side::Ours, figure);
+        };
+        match ability.own {
+            Own::Memory => {
+                for _ in 0..ability.count {
+                    let (opened, closed) = self.open_memory()?;
+                    push(0, opened);
+                    push(1, closed);
+                }
+            }
+            Own::Event => {
+                for _ in 0..ability.count {
+                    let handle = self.ask(b"event")?;
+                    let open = || open_event(&self.context, &handle, Waiters::Default);
+                    let (_event, opened) = once(self.clock, open)?;
+                    push(0, opened);
+                    self.link.send_number(0)?;
+                }
+            }
+            Own::Trip => {
+                for index in 0..ability.count {
+                    if index.is_multiple_of(BATCH) {
+                        self.link.send(b"trips")?;
+                        let ready = self.link.receive_number()? == 0;
+                        ensure!(ready, "the other process lost count");
+                    }
+                    push(0, once(self.clock, || self.trips.go())?.1);
+                }
+            }
+            Own::Copy | Own::PeerCopy => {
+                let handle = self.ask(match ability.own {
+                    Own::Copy => b"copy from GPU 0",
+                    _ => b"copy from GPU 1",
+                })?;
+                let imported = open_memory(&self.context, &handle)?;
+                let own = self.context.allocate(COPY)?;
+                let copies = || {
+                    copy(&self.queue, |_| {
+                        Ok(Command::copy(own.all(), imported.all())?)
+                    })
+                };
+                copies()?;
+                let bytes = (COPY * COPIES) as f64 * ability.own.passes();
+                for _ in 0..ability.count {
+                    let ((), elapsed) = once(self.clock, copies)?;
+                    push(0, bytes / elapsed);
+                }
+                self.link.send_number(0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens and closes memory that was not seen before; nanoseconds of both.
+    fn open_memory(&self) -> Result<(f64, f64)> {
+        let handle = self.ask(b"memory")?;
+        let open = || open_memory(&self.context, &handle);
+        let (memory, opened) = once(self.clock, open)?;
+        let found = ours::first_word(&self.context, &self.queue, &memory)?;
+        ours::check(found, TOKEN)?;
+        let closed = drop_once(self.clock, memory);
+        self.link.send_number(0)?;
+        Ok((opened, closed))
+    }
+
+    fn ask(&self, what: &[u8]) -> Result<Vec<u8>> {
+        self.link.send(what)?;
+        Ok(self.link.receive()?.bytes)
+    }
+}
+
+/// The exporter, which does what it is told.
+pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
+    let link = seat.peer()?;
+    if link.receive()?.bytes == b"end" {
+        return Ok(Outcome::default());
+    }
+    let context = ours::context(0)?;
+    let unpooled = ours::unpooled_context(0)?;
+    let queue = context.create_queue()?;
+    let mut trips = trip::Hand::new(link)?;
+    loop {
+        match &link.receive()?.bytes[..] {
+            b"memory" => {
+                let memory = unpooled.allocate(LENGTH)?;
+                ours::set_first_word(&queue, &memory, TOKEN)?;
+                link.send(memory.handle()?.as_bytes())?;
+                link.receive_number()?;
+            }
+            b"event" => {
+                let event = context.create_event()?;
+                link.send(event.handle()?.as_bytes())?;
+                link.receive_number()?;
+            }
+            b"trips" => {
+                trips.answer()?;
+                link.send_number(0)?;
+            }
+            b"copy from GPU 0" => lend(&context, link)?,
+            b"copy from GPU 1" => lend(&ours::context(1)?, link)?,
+            _ => return Ok(Outcome::default()),
+        }
+    }
+}
+
+/// Lets the other process copy from memory of a context.
+fn lend(context: &Context, link: &Link) -> Result<()> {
+    let memory = context.allocate(COPY)?;
+    let queue = context.create_queue()?;
+    queue.submit(Command::fill(memory.all(), &[1])?)?;
+    queue.finish()?;
+    link.send(memory.handle()?.as_bytes())?;
+    link.receive_number().map(drop)
+}

@@ -1,0 +1,95 @@
+//! A peer: a Python program that measures itself when it is asked to.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Runs the program that is in this variable, so that no file need be written.
+const BOOT: &str = "import os; exec(os.environ['CROSSHANDLE_BENCH_SCRIPT'])";
+const VARIABLE: &str = "CROSSHANDLE_BENCH_SCRIPT";
+
+/// Killed and reaped when dropped; it ends by itself if this process does.
+pub(super) struct Peer {
+    process: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// What it is, with its version.
+    pub(super) name: String,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Fails only if it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Peer {
+    /// Starts it; the reason why it is not there comes as the inner error.
+    pub(super) fn start(script: &str) -> Result<Result<Self, String>> {
+        let spawned = Command::new("python3")
+            .args(["-c", BOOT])
+            .env(VARIABLE, script)
+            // What lies in the current directory is no module.
+            .env("PYTHONSAFEPATH", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut process = match spawned {
+            Ok(process) => process,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(Err("absent: there is no python3".to_owned()));
+            }
+            Err(error) => return Err(error).context("cannot start python3"),
+        };
+        let questions = process.stdin.take().context("it has no standard input")?;
+        let answers = process.stdout.take().context("it has no standard output")?;
+        let mut peer = Self {
+            process,
+            questions,
+            answers: BufReader::new(answers),
+            name: String::new(),
+        };
+        let greeting = peer.hear()?;
+        Ok(match greeting.split_once(' ') {
+            Some(("ready", name)) => {
+                peer.name = name.to_owned();
+                Ok(peer)
+            }
+            Some(("absent", reason)) => Err(format!("absent: {reason}")),
+            // It said why to a standard error that nobody reads: an import failed.
+            _ => Err("absent: python3 does not have it".to_owned()),
+        })
+    }
+
+    /// What it measures, by name: each a series.
+    pub(super) fn ask(
+        &mut self,
+        ability: &str,
+        count: usize,
+    ) -> Result<BTreeMap<String, Vec<f64>>> {
+        writeln!(self.questions, "{ability} {count}").context("cannot ask a peer")?;
+        let answer = self.hear()?;
+        let answer: BTreeMap<String, Value> =
+            serde_json::from_str(&answer).context("a peer has gone")?;
+        if let Some(error) = answer.get("error") {
+            bail!("a peer failed: {error}");
+        }
+        let series = |(name, value)| Ok((name, serde_json::from_value(value)?));
+        answer.into_iter().map(series).collect()
+    }
+
+    fn hear(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.answers
+            .read_line(&mut line)
+            .context("cannot hear a peer")?;
+        line.truncate(line.trim_end().len());
+        Ok(line)
+    }
+}

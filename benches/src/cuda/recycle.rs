@@ -1,0 +1,103 @@
+//! Allocating and freeing device memory that is never exported.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{ours, row};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::per_operation;
+use crate::raw::cuda::{Gpu, Memory, Stream, pool_round};
+use crate::report::row::Target;
+
+const SIZES: [(usize, &str); 4] = [
+    (64 << 10, "cuda-recycle.64KiB"),
+    (1 << 20, "cuda-recycle.1MiB"),
+    (16 << 20, "cuda-recycle.16MiB"),
+    (64 << 20, "cuda-recycle.64MiB"),
+];
+/// Beside the driver's own pool.
+const POOL: (usize, &str) = (1 << 20, "cuda-recycle.pool-1MiB");
+
+const RAW: &str = "cuMemAlloc, cuMemFree";
+const FAST: Target = Target::AtMost(1000.0);
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "cuda-recycle",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        row(
+            SIZES[0].1,
+            "alloc + free, never exported, 64 KiB",
+            RAW,
+            FAST,
+        ),
+        row(SIZES[1].1, "alloc + free, never exported, 1 MiB", RAW, FAST),
+        row(
+            SIZES[2].1,
+            "alloc + free, never exported, 16 MiB",
+            RAW,
+            FAST,
+        ),
+        row(
+            SIZES[3].1,
+            "alloc + free, never exported, 64 MiB",
+            RAW,
+            FAST,
+        ),
+        row(
+            POOL.1,
+            "alloc + free, 1 MiB, beside the driver's pool",
+            "cuMemAllocAsync, cuMemFreeAsync",
+            Target::None,
+        ),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const OURS_BATCH: usize = 1000;
+const RAW_BATCH: usize = 10;
+const POOL_BATCH: usize = 32;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let gpu = Gpu::open(0)?;
+    let stream = Stream::create(&gpu)?;
+    let context = ours::context(0)?;
+    seat.plan.pin(0)?;
+    let mut recorder = Recorder::default();
+    let batches = seat.plan.pick(10, 3);
+    for round in 0..seat.plan.rounds() {
+        for (length, row) in SIZES.into_iter().chain([POOL]) {
+            for side in Side::turns(round) {
+                for batch in 0..=batches {
+                    let elapsed = match side {
+                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                            drop(black_box(context.allocate(black_box(length))?));
+                            Ok(())
+                        })?,
+                        Side::Raw if row == POOL.1 => {
+                            let each =
+                                per_operation(POOL_BATCH, || pool_round(&gpu, &stream, length))?;
+                            stream.synchronize()?;
+                            each
+                        }
+                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                            drop(black_box(Memory::allocate(&gpu, black_box(length))?));
+                            Ok(())
+                        })?,
+                    };
+                    // The first batch fills the pool.
+                    if batch > 0 {
+                        recorder.push(row, side, elapsed);
+                    }
+                }
+            }
+        }
+    }
+    Ok(recorder.finish())
+}

@@ -1,0 +1,267 @@
+//! Trips through the driver's own calls.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::{Kind, PAIRS, Rival, Route, STEP};
+use crate::harness::link::Link;
+use crate::raw::counter::SpinCounter;
+use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
+
+/// Bytes of device memory that a word needs: the least that the driver gives.
+const DEVICE_MEMORY: usize = 2 << 20;
+
+/// The words of one route.
+struct Pair {
+    ping: Word,
+    pong: Word,
+    /// Where the lead's stream says that it is back.
+    done: Word,
+    /// The same for the host, where it can reach them.
+    host_ping: &'static AtomicU64,
+    host_pong: &'static AtomicU64,
+    host_done: &'static AtomicU64,
+    number: u64,
+}
+
+impl Pair {
+    fn on(page: &Page, index: usize) -> Result<Self> {
+        let start = PAIRS + index * 3 * STEP;
+        let [ping, pong, done] = [start, start + STEP, start + 2 * STEP];
+        Ok(Self {
+            ping: page.device_word(ping)?,
+            pong: page.device_word(pong)?,
+            done: page.device_word(done)?,
+            host_ping: page.word(ping)?,
+            host_pong: page.word(pong)?,
+            host_done: page.word(done)?,
+            number: 0,
+        })
+    }
+
+    fn all(kind: &Kind, page: &Page) -> Result<Vec<Self>> {
+        (0..kind.pairs())
+            .map(|index| Self::on(page, index))
+            .collect()
+    }
+}
+
+struct Counters {
+    kind: &'static Kind,
+    stream: Stream,
+    pairs: Vec<Pair>,
+}
+
+pub(super) fn lead(
+    kind: &'static Kind,
+    gpu: &Gpu,
+    page: &Page,
+    link: &Link,
+) -> Result<Box<dyn super::Lead>> {
+    let stream = Stream::create(gpu)?;
+    Ok(match kind.rival {
+        Rival::Page | Rival::Batches => Box::new(Counters {
+            kind,
+            stream,
+            pairs: Pair::all(kind, page)?,
+        }),
+        Rival::DeviceWords => {
+            let mut pairs = Pair::all(kind, page)?;
+            for pair in &mut pairs {
+                // In this order on both sides.
+                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                let peers = exchange(link, &own)?;
+                pair.pong = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                link.send_number(1)?;
+                link.receive_number()?;
+                pair.ping = import(gpu, peers)?;
+            }
+            Box::new(Counters {
+                kind,
+                stream,
+                pairs,
+            })
+        }
+        Rival::Native => Box::new(native(gpu, stream, link, true)?),
+    })
+}
+
+pub(super) fn hand(
+    kind: &'static Kind,
+    gpu: &Gpu,
+    page: &Page,
+    link: &Link,
+) -> Result<Box<dyn super::Hand>> {
+    let stream = Stream::create(gpu)?;
+    Ok(match kind.rival {
+        Rival::Page | Rival::Batches => Box::new(Counters {
+            kind,
+            stream,
+            pairs: Pair::all(kind, page)?,
+        }),
+        Rival::DeviceWords => {
+            let mut pairs = Pair::all(kind, page)?;
+            for pair in &mut pairs {
+                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                let peers = exchange(link, &own)?;
+                pair.ping = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                link.receive_number()?;
+                link.send_number(1)?;
+                pair.pong = import(gpu, peers)?;
+            }
+            Box::new(Counters {
+                kind,
+                stream,
+                pairs,
+            })
+        }
+        Rival::Native => Box::new(native(gpu, stream, link, false)?),
+    })
+}
+
+/// Sends memory to the other process, and receives its.
+fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
+    link.send_with(b"memory", &[own.export()?.as_fd()])?;
+    let message = link.receive()?;
+    let mut descriptors = message.descriptors.into_iter();
+    descriptors.next().context("expected a descriptor")
+}
+
+fn zeroed(memory: Mapped, stream: &Stream) -> Result<Word> {
+    memory.set_first_word(stream, 0)?;
+    memory.into_word(0)
+}
+
+fn import(gpu: &Gpu, descriptor: OwnedFd) -> Result<Word> {
+    Physical::import(gpu, descriptor)?
+        .map(DEVICE_MEMORY)?
+        .into_word(0)
+}
+
+impl super::Lead for Counters {
+    #[inline]
+    fn go(&mut self, route: Route) -> Result<()> {
+        let pair = &mut self.pairs[self.kind.pair(route)?];
+        let stream = &self.stream;
+        pair.number += 1;
+        match route {
+            Route::Back if self.kind.rival == Rival::Batches => {
+                stream.batch([
+                    Operation::Write(pair.ping, pair.number),
+                    Operation::Wait(pair.pong, pair.number),
+                    Operation::Write(pair.done, pair.number),
+                ])?;
+                SpinCounter(pair.host_done).wait(pair.number);
+            }
+            Route::Back => {
+                stream.write(pair.ping, pair.number)?;
+                stream.wait(pair.pong, pair.number)?;
+                stream.write(pair.done, pair.number)?;
+                SpinCounter(pair.host_done).wait(pair.number);
+            }
+            Route::ToHost => {
+                stream.write(pair.ping, pair.number)?;
+                SpinCounter(pair.host_pong).wait(pair.number);
+            }
+            Route::Echo => {
+                SpinCounter(pair.host_ping).signal(pair.number);
+                SpinCounter(pair.host_pong).wait(pair.number);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl super::Hand for Counters {
+    fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
+        let pair = &mut self.pairs[self.kind.pair(route)?];
+        for _ in 0..count {
+            pair.number += 1;
+            if self.kind.rival == Rival::Batches {
+                self.stream.batch([
+                    Operation::Wait(pair.ping, pair.number),
+                    Operation::Write(pair.pong, pair.number),
+                ])?;
+            } else {
+                self.stream.wait(pair.ping, pair.number)?;
+                self.stream.write(pair.pong, pair.number)?;
+            }
+        }
+        ready();
+        Ok(())
+    }
+}
+
+/// The driver's events. Waiting for one means its latest record, so the other process must be
+/// told that it was made.
+struct Native {
+    stream: Stream,
+    own: Event,
+    other: Event,
+    socket: OwnedFd,
+}
+
+/// `is_lead`: which of the two processes this is; it makes the socket.
+fn native(gpu: &Gpu, stream: Stream, link: &Link, is_lead: bool) -> Result<Native> {
+    let own = Event::create(gpu)?;
+    link.send(&own.export()?)?;
+    let other = Event::open(gpu, link.receive_array()?)?;
+    let socket = if is_lead {
+        let (ours, theirs) = Link::pair()?;
+        link.send_with(b"socket", &[theirs.as_fd()])?;
+        ours.into()
+    } else {
+        let mut descriptors = link.receive()?.descriptors.into_iter();
+        descriptors.next().context("expected a socket")?
+    };
+    Ok(Native {
+        stream,
+        own,
+        other,
+        socket,
+    })
+}
+
+impl Native {
+    fn tell(&self) -> Result<()> {
+        send(&self.socket, &[1], SendFlags::NOSIGNAL)
+            .map(drop)
+            .context("cannot tell the other process")
+    }
+
+    fn hear(&self) -> Result<()> {
+        let mut byte = [0];
+        let (received, _) = recv(&self.socket, &mut byte, RecvFlags::empty())
+            .context("cannot hear of the other process")?;
+        if received == 0 {
+            bail!("the other process has gone");
+        }
+        Ok(())
+    }
+}
+
+impl super::Lead for Native {
+    fn go(&mut self, _: Route) -> Result<()> {
+        self.stream.record(&self.own)?;
+        self.tell()?;
+        self.hear()?;
+        self.stream.wait_event(&self.other)?;
+        self.stream.synchronize()
+    }
+}
+
+impl super::Hand for Native {
+    fn answer(&mut self, _: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
+        ready();
+        for _ in 0..count {
+            self.hear()?;
+            self.stream.wait_event(&self.other)?;
+            self.stream.record(&self.own)?;
+            self.tell()?;
+        }
+        Ok(())
+    }
+}

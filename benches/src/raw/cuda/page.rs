@@ -1,0 +1,87 @@
+//! Host memory that processes and GPUs share.
+
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Result, ensure};
+use cudarc::driver::sys;
+
+use super::{Gpu, Word};
+use crate::raw::memfd::Mapping;
+
+/// A memfd's page that is registered with the driver, for as long as the process lives.
+#[derive(Clone, Copy)]
+pub(crate) struct Page {
+    mapping: &'static Mapping,
+    /// Where GPUs see it.
+    address: u64,
+}
+
+impl Page {
+    pub(crate) const LENGTH: usize = 4096;
+
+    /// Maps and registers a memfd of this length.
+    pub(crate) fn register(gpu: &Gpu, file: impl AsFd) -> Result<Self> {
+        // GPUs may write here until the process ends.
+        let mapping: &'static Mapping = Box::leak(Box::new(Mapping::shared(file, Self::LENGTH)?));
+        let library = gpu.library;
+        let start = register(gpu, mapping, Self::LENGTH)?;
+        let mut address = 0;
+        // SAFETY: the result is live, and the page registered.
+        library.check("cuMemHostGetDevicePointer", unsafe {
+            (library.mem_host_pointer)(&mut address, start, 0)
+        })?;
+        Ok(Self { mapping, address })
+    }
+
+    /// The word at byte `offset`, for the host.
+    pub(crate) fn word(&self, offset: usize) -> Result<&'static AtomicU64> {
+        self.mapping.word(offset)
+    }
+
+    /// The same word, for streams.
+    pub(crate) fn device_word(&self, offset: usize) -> Result<Word> {
+        ensure!(
+            offset.is_multiple_of(8) && offset < Self::LENGTH,
+            "no word at byte {offset} of a page"
+        );
+        Ok(Word::new(self.address + offset as u64))
+    }
+}
+
+fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
+    let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    // SAFETY: whole pages; the driver refuses what is not mapped, and keeps the pages otherwise.
+    gpu.library.check("cuMemHostRegister", unsafe {
+        (gpu.library.mem_host_register)(start, length, flags)
+    })?;
+    Ok(start)
+}
+
+/// Registers the first bytes of a mapping until dropped.
+pub(crate) struct Registered<'a> {
+    gpu: Gpu,
+    start: *mut c_void,
+    _mapping: &'a Mapping,
+}
+
+impl<'a> Registered<'a> {
+    pub(crate) fn new(gpu: &Gpu, mapping: &'a Mapping, length: usize) -> Result<Self> {
+        Ok(Self {
+            gpu: *gpu,
+            start: register(gpu, mapping, length)?,
+            _mapping: mapping,
+        })
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        // SAFETY: registered when this was made, and used by no stream.
+        let code = unsafe { (self.gpu.library.mem_host_unregister)(self.start) };
+        debug_assert_eq!(code, 0, "cuMemHostUnregister");
+    }
+}

@@ -1,0 +1,155 @@
+//! Kernels compute on what processes share, in the order that events give.
+
+use crate::failure::{Failure, Verdict};
+use crate::harness::{DEADLINE, Harness};
+use crate::kernels::Kernels;
+use crate::suite::PASSED;
+use crate::{Peer, Transfer, Usage};
+use crosshandle::{Command, Error, Memory, QueueOrder};
+
+const COUNT: usize = 100_000;
+const ROUNDS: u32 = 20;
+
+/// Fails unless all words have a value.
+fn check(transfer: &Transfer, memory: &Memory, value: u32) -> Result<(), Failure> {
+    let bytes = transfer.read(memory, 0, memory.len())?;
+    let words = bytes.as_chunks::<4>().0.iter();
+    let mut words = words.map(|word| u32::from_ne_bytes(*word)).enumerate();
+    match words.find(|(_, word)| *word != value) {
+        None => Ok(()),
+        Some((at, word)) => Err(Failure::new(format!("word {at} is {word}, not {value}"))),
+    }
+}
+
+/// A peer that has this memory open as `memory`, with its kernels loaded and a queue.
+fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
+    let peer = harness.peer()?;
+    peer.ask("load-kernels kernels")?;
+    peer.ask("queue q")?;
+    peer.ask(format!("open-memory memory {}", memory.handle()?))?;
+    Ok(peer)
+}
+
+/// A producer's kernel, a consumer's kernel after it, and the producer's copy after that, ordered
+/// by events alone, round after round.
+pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let kernels = Kernels::load(&context)?;
+    let memory = context.allocate(4 * COUNT)?;
+    let peer = consumer(harness, &memory)?;
+    let (filled, scaled) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("open-event filled {}", filled.handle()?))?;
+    peer.ask(format!("open-event scaled {}", scaled.handle()?))?;
+    let own = context.allocate(4 * COUNT)?;
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order)?;
+        for round in 0..ROUNDS {
+            // The consumer's launch may be there first.
+            let later = peer.begin(format!(
+                "submit q scale kernels memory {round} after-value=filled:{} signal=scaled",
+                filled.value() + 1
+            ));
+            let fill = kernels.fill(&memory.all(), 7 * round)?;
+            queue.submit(fill.signal(&filled))?;
+            later.reply(DEADLINE)?;
+            let copy = Command::copy(own.all(), memory.all())?;
+            queue.submit(copy.after_value(&scaled, filled.value()))?;
+            queue.finish_timeout(DEADLINE)?;
+            check(&transfer, &own, 3 * 7 * round + round)?;
+        }
+    }
+    PASSED
+}
+
+/// A kernel writes to memory that a peer allocated, and the peer reads it.
+pub(crate) fn kernels_write_opened_memory(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let kernels = Kernels::load(&context)?;
+    let peer = harness.peer()?;
+    peer.ask(format!("allocate theirs {}", 4 * COUNT))?;
+    let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
+    let theirs = context.open_memory(&handle)?;
+    let queue = context.create_queue()?;
+    let done = context.create_event()?;
+    peer.ask(format!("open-event done {}", done.handle()?))?;
+    peer.ask(format!("write theirs 0 1 {}", 4 * COUNT))?;
+    queue.submit(kernels.fill(&theirs.all(), 0)?.signal(&done))?;
+    peer.ask("wait-value done 1 10000")?;
+    let zeros = peer.ask(format!("zeros theirs 0 {}", 4 * COUNT))?;
+    assert_eq!(zeros, ["true"]);
+    PASSED
+}
+
+/// A launch that waits keeps its program and its memory, whatever its process lets go of.
+pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let memory = context.allocate(4 * COUNT)?;
+    let peer = consumer(harness, &memory)?;
+    let (gate, done) = (context.create_event()?, context.create_event()?);
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    peer.ask(format!("open-event done {}", done.handle()?))?;
+    peer.ask("submit q fill-words kernels memory 9 after-value=gate:1 signal=done")?;
+    peer.ask("close kernels")?;
+    peer.ask("close memory")?;
+    gate.signal()?;
+    done.wait_value_timeout(1, DEADLINE)?;
+    check(&transfer, &memory, 9)?;
+    PASSED
+}
+
+/// A kernel that faults stops the device for its own process alone: its signals fail, and others
+/// compute on, also on the same memory.
+pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let kernels = Kernels::load(&context)?;
+    let memory = context.allocate(4 * COUNT)?;
+    let peer = consumer(harness, &memory)?;
+    let (before, failed) = (context.create_event()?, context.create_event()?);
+    let gate = context.create_event()?;
+    peer.ask(format!("open-event gate {}", gate.handle()?))?;
+    peer.ask(format!("open-event before {}", before.handle()?))?;
+    peer.ask(format!("open-event failed {}", failed.handle()?))?;
+    peer.ask("submit q fill-words kernels memory 5 signal=before")?;
+    before.wait_value_timeout(1, DEADLINE)?;
+    // Submitted before it can fault, which may end the process.
+    peer.ask("submit q fault kernels after-value=gate:1 signal=failed")?;
+    gate.signal()?;
+    let result = failed.wait_value_timeout(1, DEADLINE);
+    assert!(
+        matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied)),
+        "{result:?}"
+    );
+    let queue = context.create_queue()?;
+    queue.submit(kernels.scale(&memory.all(), 1)?)?;
+    queue.finish_timeout(DEADLINE)?;
+    check(&transfer, &memory, 16)?;
+    PASSED
+}
+
+/// Programs that come and go leave nothing behind.
+pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
+    const KIB: usize = 1024;
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let memory = context.allocate(4 * COUNT)?;
+    let round = |_| -> Result<(), Failure> {
+        let kernels = Kernels::load(&context)?;
+        queue.submit(kernels.fill(&memory.all(), 1)?)?;
+        drop(kernels);
+        Ok(queue.finish_timeout(DEADLINE)?)
+    };
+    (0..20).try_for_each(round)?;
+    let before = Usage::of_self()?;
+    (0..200).try_for_each(round)?;
+    let after = Usage::of_self()?;
+    assert!(
+        after.descriptors <= before.descriptors + 2
+            && after.mappings <= before.mappings + 4
+            && after.resident <= before.resident + 8 * KIB,
+        "{before:?}, and two hundred rounds later {after:?}"
+    );
+    PASSED
+}

@@ -1,0 +1,274 @@
+//! Device memory that the program allocated without us.
+//!
+//! What was made with virtual memory management has a descriptor like ours. Other allocations only
+//! have a *legacy handle*: 64 bytes with which another process maps all of the allocation, without
+//! keeping it. Those travel in a *card*, a small file that stands where a descriptor of the memory
+//! would.
+
+use super::device::Gpu;
+use super::driver::{DeviceAddress, Found, LegacyHandle};
+use super::memory::CudaPhysical;
+use crate::backend::Segment;
+use crate::error::{Error, Result};
+use crate::os::mapping::Access;
+use crate::os::memfd;
+use crate::os::process;
+use crate::os::shared_bytes::SharedBytes;
+use crate::sharing::Shared;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// How a card begins, where its handle is, and a number that only its exporter's process knows the
+/// allocation by.
+const MAGIC: &[u8; 16] = b"crosshandle card";
+const HANDLE: Range<usize> = 16..80;
+const NUMBER: Range<usize> = 80..96;
+/// Bytes of a card. No memory has so few: it comes in pages.
+const CARD: usize = 96;
+
+/// The allocation of the program's that `len` bytes at `address` lie in, and how far inside.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    address: usize,
+    len: usize,
+) -> Result<(Arc<dyn Segment>, usize)> {
+    let driver = gpu.driver();
+    let _current = gpu.enter()?;
+    let found = driver
+        .look_at(address as DeviceAddress)?
+        .ok_or_else(|| Error::invalid(format!("the driver has no memory at {address:#x}")))?;
+    found.check_shareable()?;
+    if found.device != gpu.handle().number() {
+        return Err(Error::invalid(format!(
+            "the memory at {address:#x} is another device's than {}",
+            gpu.info().name
+        )));
+    }
+    let offset = address - found.start as usize;
+    if found.len - offset < len {
+        return Err(Error::invalid(format!(
+            "{len} bytes at {address:#x} are not all in one allocation of the driver, but only the \
+             first {}; share each by itself",
+            found.len - offset
+        )));
+    }
+    let segment: Arc<dyn Segment> = if found.has_legacy_handle {
+        Legacy::adopt(gpu, found)?
+    } else {
+        Arc::new(Retained::adopt(gpu, found)?)
+    };
+    Ok((segment, offset))
+}
+
+fn pointer(start: DeviceAddress) -> Result<NonNull<u8>> {
+    let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+    pointer.ok_or_else(|| Error::invalid("there is no memory at address 0"))
+}
+
+/// Memory with a descriptor: its mapping is the program's, the memory itself is kept.
+struct Retained {
+    start: NonNull<u8>,
+    memory: CudaPhysical,
+}
+
+// SAFETY: an address; whoever accesses memory there answers for that.
+unsafe impl Send for Retained {}
+// SAFETY: as above.
+unsafe impl Sync for Retained {}
+
+impl Retained {
+    /// The device's context is current.
+    fn adopt(gpu: &Arc<Gpu>, found: Found) -> Result<Self> {
+        let allocation = gpu.driver().retain_memory(found.start).map_err(|error| {
+            Error::Unsupported(format!(
+                "the driver can't share this memory, perhaps since it comes from one of its pools \
+                 ({error})"
+            ))
+        })?;
+        Ok(Self {
+            start: pointer(found.start)?,
+            memory: CudaPhysical::retained(gpu, allocation, found.len),
+        })
+    }
+}
+
+impl Shared for Retained {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.memory.prepare()
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.memory.descriptor(access)
+    }
+}
+
+impl Segment for Retained {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {}
+}
+
+/// Memory with a legacy handle, in the process that allocated it.
+struct Legacy {
+    start: NonNull<u8>,
+    len: usize,
+    number: [u8; NUMBER.end - NUMBER.start],
+    card: Arc<OwnedFd>,
+}
+
+// SAFETY: an address; whoever accesses memory there answers for that.
+unsafe impl Send for Legacy {}
+// SAFETY: as above.
+unsafe impl Sync for Legacy {}
+
+/// What was adopted in this process, where the driver doesn't open its own handles.
+fn own() -> MutexGuard<'static, Vec<Weak<Legacy>>> {
+    static OWN: Mutex<Vec<Weak<Legacy>>> = Mutex::new(Vec::new());
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Legacy {
+    /// The device's context is current.
+    fn adopt(gpu: &Arc<Gpu>, found: Found) -> Result<Arc<Self>> {
+        let mut number = [0; NUMBER.end - NUMBER.start];
+        process::random(&mut number).map_err(Error::os("reading random bytes"))?;
+        let mut card = [0; CARD];
+        card[..MAGIC.len()].copy_from_slice(MAGIC);
+        card[HANDLE].copy_from_slice(&gpu.driver().legacy_handle(found.start)?);
+        card[NUMBER].copy_from_slice(&number);
+        let card = memfd::create_constant("crosshandle-card", &card);
+        let legacy = Arc::new(Self {
+            start: pointer(found.start)?,
+            len: found.len,
+            number,
+            card: Arc::new(card.map_err(Error::os("creating a card for memory"))?),
+        });
+        let mut own = own();
+        own.retain(|legacy| legacy.strong_count() > 0);
+        own.push(Arc::downgrade(&legacy));
+        Ok(legacy)
+    }
+}
+
+impl Shared for Legacy {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.card))
+    }
+}
+
+impl Segment for Legacy {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {}
+}
+
+/// What a peer's file says, if it is a card.
+pub(super) struct Card([u8; CARD]);
+
+impl Card {
+    /// Read once: whatever becomes of the file.
+    pub(super) fn read(file: &OwnedFd) -> Result<Option<Self>> {
+        let mut bytes = [0; CARD + 1];
+        let read = memfd::read_start(file.as_fd(), &mut bytes);
+        let read = read.map_err(Error::os("looking at imported memory"))?;
+        let is_card = read == CARD && bytes.starts_with(MAGIC);
+        Ok(is_card.then(|| {
+            let mut card = [0; CARD];
+            card.copy_from_slice(&bytes[..CARD]);
+            Self(card)
+        }))
+    }
+
+    /// Maps the memory. `len` is the exporter's word.
+    pub(super) fn open(&self, gpu: &Arc<Gpu>, len: usize) -> Result<Arc<dyn Segment>> {
+        let own: Vec<_> = own().iter().filter_map(Weak::upgrade).collect();
+        if let Some(own) = own.into_iter().find(|own| own.number == self.0[NUMBER]) {
+            return Ok(own);
+        }
+        let mut handle: LegacyHandle = [0; 64];
+        handle.copy_from_slice(&self.0[HANDLE]);
+        // An allocation can be opened in one context of a process only.
+        let gpu = gpu.lasting();
+        let _current = gpu.enter()?;
+        let start = gpu.driver().open_legacy(&handle)?;
+        let opened = OpenedLegacy {
+            gpu: Arc::clone(gpu),
+            start: pointer(start)?,
+            len,
+        };
+        let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
+        if actual != len {
+            return Err(Error::Extent {
+                claimed: len as u64,
+                actual: actual as u64,
+            });
+        }
+        Ok(Arc::new(opened))
+    }
+}
+
+/// Memory with a legacy handle, of another process.
+struct OpenedLegacy {
+    gpu: Arc<Gpu>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address; whoever accesses memory there answers for that.
+unsafe impl Send for OpenedLegacy {}
+// SAFETY: as above.
+unsafe impl Sync for OpenedLegacy {}
+
+impl Drop for OpenedLegacy {
+    fn drop(&mut self) {
+        self.gpu.release("memory of another process", |driver| {
+            // SAFETY: opened when this was made; the driver counts. Commands keep the segments
+            // they use.
+            unsafe { driver.close_legacy(self.start.addr().get() as DeviceAddress) }
+        });
+    }
+}
+
+impl Shared for OpenedLegacy {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::invalid("only the exporter of memory can share it"))
+    }
+}
+
+impl Segment for OpenedLegacy {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {}
+}

@@ -1,0 +1,59 @@
+//! Commands that a queue keeps back: the driver doesn't have them yet.
+
+use super::call::{self, Worker, text_of};
+use super::device::Gpu;
+use crate::backend::Submission;
+use crate::counter::Ticket;
+use crate::error::{Error, Result};
+use std::sync::Arc;
+
+/// A command as it was submitted.
+pub(super) struct Held {
+    pub(super) submission: Submission,
+    /// The number of its signal, if it was taken already.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl Held {
+    /// One that goes to the driver as soon as it is submitted, as a rule.
+    pub(super) fn new(submission: Submission) -> Self {
+        Self {
+            submission,
+            ticket: None,
+        }
+    }
+
+    /// Takes the number of its signal, since others are submitted before it runs.
+    pub(super) fn number(&mut self, gpu: &Arc<Gpu>) -> Result<()> {
+        if let Some(event) = &self.submission.signal
+            && self.ticket.is_none()
+        {
+            event.announce();
+            // Before a number is taken, since this may fail.
+            event.word(0, gpu)?;
+            self.ticket = Some(event.issue()?);
+        }
+        Ok(())
+    }
+
+    /// Ends it without running it.
+    pub(super) fn skip(self, error: Error, worker: &Worker) -> Result<()> {
+        call::discard(self.submission.work);
+        match self.submission.signal {
+            Some(event) => {
+                let ticket = self.ticket.map_or_else(|| event.issue(), Ok)?;
+                event.complete(ticket, Err(text_of(error)));
+            }
+            None => worker.note(error),
+        }
+        Ok(())
+    }
+
+    /// Fails its signal: it will not run. The rest may be the user's, and is for the caller to
+    /// drop.
+    pub(super) fn fail(&mut self, error: &Error) {
+        if let (Some(event), Some(ticket)) = (&self.submission.signal, self.ticket.take()) {
+            event.complete(ticket, Err(text_of(error.clone())));
+        }
+    }
+}

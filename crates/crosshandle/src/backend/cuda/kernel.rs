@@ -1,0 +1,144 @@
+//! Kernels on a GPU.
+
+use super::device::Gpu;
+use super::driver::sys::CUfunction_attribute as Attribute;
+use super::driver::{FunctionHandle, Grid, StreamHandle};
+use super::program::CudaProgram;
+use crate::backend::{Launch, LoadedKernel};
+use crate::error::{Error, Result};
+use crate::kernel::{KernelParameter, KernelProperties};
+use std::any::Any;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of dynamic shared memory that a launch may ask for without being allowed to.
+const FREE_SHARED_MEMORY: u32 = 48 << 10;
+
+/// A function of a program, which it keeps.
+pub(super) struct CudaKernel {
+    program: Arc<CudaProgram>,
+    function: FunctionHandle,
+    properties: KernelProperties,
+    /// Bytes of dynamic shared memory that launches were allowed to ask for. Only ever more.
+    allowed: Mutex<u32>,
+}
+
+impl CudaKernel {
+    /// The device's context is current.
+    pub(super) fn new(program: &Arc<CudaProgram>, function: FunctionHandle) -> Result<Self> {
+        let gpu = program.gpu();
+        let driver = gpu.driver();
+        // SAFETY: of a program that is loaded, as are those below.
+        unsafe { driver.load_function(function)? };
+        // SAFETY: as above.
+        let number = |attribute| unsafe { driver.function_attribute(function, attribute) };
+        // SAFETY: as above.
+        let parameters = unsafe { driver.parameters(function)? };
+        let parameters = parameters.map(|all| {
+            let parameter = |(offset, size)| KernelParameter::new(offset, size);
+            all.into_iter().map(parameter).collect()
+        });
+        let shared_memory = number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let available = gpu.info().kernels.map_or(0, |limits| limits.shared_memory);
+        Ok(Self {
+            program: Arc::clone(program),
+            function,
+            properties: KernelProperties {
+                block_threads: number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+                registers: number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+                shared_memory: shared_memory as usize,
+                dynamic_shared_memory: available.saturating_sub(shared_memory) as usize,
+                local_memory: number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? as usize,
+                constant_memory: number(Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)? as usize,
+                assembly_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?),
+                binary_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?),
+                parameters,
+            },
+            allowed: Mutex::new(FREE_SHARED_MEMORY.saturating_sub(shared_memory)),
+        })
+    }
+
+    /// Lets launches ask for so many bytes of dynamic shared memory.
+    fn allow(&self, bytes: u32) -> Result<()> {
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > *allowed {
+            let driver = self.program.gpu().driver();
+            // SAFETY: of a program that this keeps loaded.
+            unsafe { driver.allow_shared_memory(self.function, bytes)? };
+            *allowed = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// The driver says a version as one number: 90 for 9.0.
+fn version(number: u32) -> (u32, u32) {
+    (number / 10, number % 10)
+}
+
+impl LoadedKernel for CudaKernel {
+    fn properties(&self) -> &KernelProperties {
+        &self.properties
+    }
+
+    fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32> {
+        let gpu = self.program.gpu();
+        let _current = gpu.enter()?;
+        let driver = gpu.driver();
+        // SAFETY: of a program that this keeps loaded.
+        unsafe { driver.suggest_block(self.function, dynamic_shared, limit) }
+    }
+
+    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32> {
+        let gpu = self.program.gpu();
+        let _current = gpu.enter()?;
+        if let Ok(bytes) = u32::try_from(dynamic_shared)
+            && dynamic_shared <= self.properties.dynamic_shared_memory
+        {
+            // What isn't allowed doesn't run.
+            self.allow(bytes)?;
+        }
+        let driver = gpu.driver();
+        // SAFETY: of a program that this keeps loaded.
+        unsafe { driver.blocks_per_unit(self.function, threads, dynamic_shared) }
+    }
+
+    fn native(&self) -> usize {
+        self.function.0.expose_provenance()
+    }
+}
+
+/// Queues a launch. The device's context is current.
+///
+/// # Safety
+/// The launch stays until the stream is past this, and what it does is sound, which whoever made
+/// the command promised.
+pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
+    let kernel: &dyn Any = &*launch.kernel;
+    let kernel = kernel
+        .downcast_ref::<CudaKernel>()
+        .filter(|kernel| kernel.program.gpu().handle() == gpu.handle())
+        .ok_or_else(|| Error::invalid("this kernel is loaded on another device"))?;
+    let shape = &launch.shape;
+    let dynamic_shared = u32::try_from(shape.shared_memory);
+    let dynamic_shared =
+        dynamic_shared.map_err(|_| Error::invalid("so much shared memory has no device"))?;
+    kernel.allow(dynamic_shared)?;
+    let mut arguments: Vec<*mut c_void> = launch
+        .arguments
+        .iter()
+        .map(|argument| argument.as_ptr().cast_mut().cast())
+        .collect();
+    let grid = Grid {
+        blocks: shape.grid,
+        threads: shape.block,
+        cluster: shape.cluster,
+        dynamic_shared,
+        is_cooperative: shape.is_cooperative,
+    };
+    // SAFETY: promised by the caller; the kernel keeps its program.
+    unsafe {
+        gpu.driver()
+            .launch(stream, kernel.function, grid, &mut arguments)
+    }
+}

@@ -1,0 +1,206 @@
+//! A command as calls of the driver.
+
+use super::{Due, Lane, profile_of, weight_of};
+use crate::backend::Work;
+use crate::backend::cuda::call::{self, Gate, Job, Task, Worker};
+use crate::backend::cuda::driver::{DeviceAddress, WordOp};
+use crate::backend::cuda::entry::{Entry, Used};
+use crate::backend::cuda::held::Held;
+use crate::backend::cuda::times::CommandTimes;
+use crate::backend::cuda::waits::Wait;
+use crate::backend::cuda::words::Word;
+use crate::backend::cuda::work;
+use crate::counter::Ticket;
+use crate::error::Result;
+use crate::sharing::EventCore;
+use std::mem;
+use std::sync::Arc;
+
+impl Lane {
+    /// Hands a command to the driver, and then a mark, if it is time for one.
+    #[inline]
+    pub(super) fn enqueue(
+        &mut self,
+        held: &mut Held,
+        due: Due,
+        entry: &mut Entry,
+        worker: &Arc<Worker>,
+    ) -> Result<Option<u32>> {
+        let submission = &mut held.submission;
+        let (signal, waits) = (&submission.signal, &submission.waits);
+        // What it waits for may have failed by then, and nobody asks the device.
+        let is_fallible = submission.may_fail && !due.waits.is_empty();
+        for wait in &due.waits {
+            if let Wait::Event(event, number) = wait {
+                self.wait(event, *number, *number as u32)?;
+            }
+        }
+        match mem::replace(&mut submission.work, Work::Nothing) {
+            Work::Call(function) => {
+                worker.start()?;
+                let gate = self.next_gate()?;
+                let task = Task::new(Some((function, gate)), waits);
+                self.call(task, signal, &mut held.ticket, entry, worker)?;
+            }
+            work => {
+                self.run(work, signal, entry)?;
+                if is_fallible {
+                    let task = Task::new(None, waits);
+                    self.call(task, signal, &mut held.ticket, entry, worker)?;
+                } else if let Some(event) = signal {
+                    self.signal(event, &mut held.ticket, entry)?;
+                }
+            }
+        }
+        self.flush_and_mark(entry)
+    }
+
+    /// Hands to the driver what was put together for it, and a mark, if it is time for one.
+    #[inline]
+    pub(super) fn flush_and_mark(&mut self, entry: &Entry) -> Result<Option<u32>> {
+        let is_due = self.backlog.is_mark_due(weight_of(entry));
+        let mark = is_due.then(|| self.mark.wrapping_add(1));
+        if let Some(mark) = mark {
+            self.ops.push(WordOp::Write(self.progress.address(), mark));
+        }
+        self.flush()?;
+        Ok(mark)
+    }
+
+    /// Hands to the driver what was put together for it.
+    #[inline]
+    fn flush(&mut self) -> Result<()> {
+        if self.ops.is_empty() {
+            return Ok(());
+        }
+        let driver = self.gpu.driver();
+        // SAFETY: aligned words of events, which the entry keeps until the stream is past them,
+        // or of ours, which the lane and its jobs keep.
+        let done = unsafe { driver.word_ops(self.stream, &self.ops) };
+        self.ops.clear();
+        done
+    }
+
+    /// Lets the stream wait for a signal, whose word will reach `value`.
+    fn wait(&mut self, event: &Arc<EventCore>, number: u64, value: u32) -> Result<()> {
+        let word = event.word(number, &self.gpu)? as DeviceAddress;
+        self.ops.push(WordOp::Wait(word, value));
+        Ok(())
+    }
+
+    /// Queues the work itself.
+    fn run(
+        &mut self,
+        work: Work,
+        signal: &Option<Arc<EventCore>>,
+        entry: &mut Entry,
+    ) -> Result<()> {
+        if matches!(work, Work::Nothing) && profile_of(signal).is_none() {
+            return Ok(());
+        }
+        self.flush()?;
+        let used = entry.used.insert(Box::new(Used::new(work)));
+        let profile = profile_of(signal);
+        let times = profile.map(|_| CommandTimes::begin(&self.gpu, self.stream));
+        let times = times.transpose()?;
+        // SAFETY: the entry keeps both until the stream is past this.
+        unsafe { work::enqueue(&self.gpu, self.stream, &used.work, &mut used.extra)? };
+        if let (Some(times), Some(profile)) = (times, profile) {
+            times.end(self.stream)?;
+            profile.follow(Box::new(times));
+        }
+        Ok(())
+    }
+
+    /// Lets the device signal.
+    #[inline]
+    pub(super) fn signal(
+        &mut self,
+        event: &Arc<EventCore>,
+        ticket: &mut Option<Ticket>,
+        entry: &mut Entry,
+    ) -> Result<()> {
+        let ticket = match ticket.take() {
+            Some(ticket) => ticket,
+            None => {
+                event.announce();
+                // Before a number is taken, since this may fail.
+                event.word(0, &self.gpu)?;
+                event.issue()?
+            }
+        };
+        entry.signal = Some(Arc::clone(event));
+        entry.ticket = Some(ticket);
+        let previous = ticket.previous_number();
+        let is_own = self.turns.note(event, ticket.number, previous);
+        if !is_own
+            && !event.is_turn(ticket)
+            && let Some(previous) = previous
+        {
+            // Known already, unless somebody else was faster.
+            self.waits.add([Wait::Event(Arc::clone(event), previous)]);
+            self.wait(event, previous, ticket.previous)?;
+        }
+        let word = event.word(ticket.number, &self.gpu)? as DeviceAddress;
+        self.ops.push(WordOp::Write(word, ticket.number as u32));
+        Ok(())
+    }
+
+    /// Lets the host signal when it is this command's turn, or find out that it failed; and before
+    /// that call the user's function, while the stream waits.
+    fn call(
+        &mut self,
+        mut task: Task,
+        signal: &Option<Arc<EventCore>>,
+        ticket: &mut Option<Ticket>,
+        entry: &mut Entry,
+        worker: &Arc<Worker>,
+    ) -> Result<()> {
+        if let Some(event) = signal {
+            let ticket = ticket.take().map_or_else(|| event.issue(), Ok)?;
+            task.signal = Some((Arc::clone(event), ticket));
+        }
+        let gate = task.function.as_ref().map(|(_, gate)| {
+            let (word, number) = (&gate.word, gate.number);
+            (Arc::clone(word), number)
+        });
+        let job = Job::new(worker, task);
+        let used = entry
+            .used
+            .get_or_insert_with(|| Box::new(Used::new(Work::Nothing)));
+        used.job = Some(Arc::clone(&job));
+        let data = Arc::clone(&job).into_raw();
+        let called = self.flush().and_then(|()| {
+            let driver = self.gpu.driver();
+            // SAFETY: the job goes to this call alone, and is safe to call on any thread.
+            unsafe { driver.call_host(self.stream, call::announce, data) }
+        });
+        if let Err(error) = called {
+            // SAFETY: from above; the driver did not take it.
+            drop(unsafe { Job::from_raw(data) });
+            job.cancel(&error);
+            return Err(error);
+        }
+        if let Some((word, number)) = gate {
+            self.ops.push(WordOp::Wait(word.address(), number));
+            self.waits.add([Wait::Word(word, number)]);
+        }
+        Ok(())
+    }
+
+    fn next_gate(&mut self) -> Result<Gate> {
+        let (word, number) = match &mut self.gate {
+            Some(gate) => gate,
+            gate => {
+                let word = Word::new(&self.gpu)?;
+                let number = word.read();
+                gate.insert((Arc::new(word), number))
+            }
+        };
+        *number = number.wrapping_add(1);
+        Ok(Gate {
+            word: Arc::clone(word),
+            number: *number,
+        })
+    }
+}

@@ -1,0 +1,395 @@
+//! Which stream a command goes to, and which commands are kept back.
+//!
+//! The driver takes only so many commands for a stream that waits, and then makes its caller wait
+//! too; and only so many streams may wait (see [`waits`](super::waits)). What would go beyond that
+//! is kept here, in order, and tried again whenever somebody looks.
+
+use super::call::Worker;
+use super::caretaker;
+use super::device::Gpu;
+use super::driver::{EventHandle, StreamHandle};
+use super::entry::Entry;
+use super::held::Held;
+use super::lane::{Due, Lane, profile_of};
+use super::waits::{self, Wait};
+use super::work;
+use crate::backend::{QueueOrder, Submission, Work};
+use crate::error::{Error, Result};
+use crate::sharing::EventCore;
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+/// The streams of a queue. In all methods the device's context is current.
+pub(super) struct Lanes {
+    gpu: Arc<Gpu>,
+    order: QueueOrder,
+    worker: Arc<Worker>,
+    /// The first one is the only one, if the queue is in order, and has the barriers.
+    lanes: Vec<Lane>,
+    /// The lane that took the latest command, if order is free.
+    latest: usize,
+    /// How many barriers there were, an event that happens after the latest, and what that waits
+    /// for.
+    barriers: u64,
+    barrier: Option<(EventHandle, Vec<Wait>)>,
+    /// Commands that no stream has yet.
+    held: VecDeque<Held>,
+    /// Others submit to the first stream too, and rely on the order of the calls.
+    is_shared: bool,
+}
+
+/// Where a command goes.
+struct Place {
+    lane: usize,
+    due: Due,
+}
+
+impl Lanes {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        order: QueueOrder,
+        worker: &Arc<Worker>,
+        first: Lane,
+    ) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            order,
+            worker: Arc::clone(worker),
+            lanes: vec![first],
+            latest: 0,
+            barriers: 0,
+            barrier: None,
+            held: VecDeque::new(),
+            is_shared: false,
+        }
+    }
+
+    /// The stream with the barriers, to which others will submit too. From now on nothing is kept
+    /// back, so that their commands come after what was submitted before them.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        let stream = self.lanes[0].share();
+        self.feed();
+        stream
+    }
+
+    /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
+    #[inline]
+    pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
+        if self.is_shared {
+            self.lanes[0].check_recording()?;
+        }
+        self.feed();
+        if let Some(event) = self.bare_signal(&submission) {
+            let lane = &mut self.lanes[0];
+            lane.prune();
+            if lane.has_room_for_signal(event) && lane.waits().begin() {
+                return lane.submit_signal(event);
+            }
+        }
+        if let Some(profile) = profile_of(&submission.signal) {
+            profile.restart();
+        }
+        let mut held = Held::new(submission);
+        if self.held.is_empty() {
+            // Whether its signal takes a wait is only known with its number.
+            let signal = held.submission.signal.as_ref();
+            if signal.is_some_and(|event| self.lanes[0].turn(event, None).is_some()) {
+                held.number(&self.gpu)?;
+            }
+            let mut place = self.place(&held);
+            if matches!(place, Ok(None)) && waits::is_crowded() {
+                // Perhaps only because nobody has looked.
+                caretaker::settle();
+                place = self.place(&held);
+            }
+            match place {
+                Ok(Some(place)) => return self.enqueue(place, held),
+                Ok(None) => {}
+                Err(error) => {
+                    held.fail(&error);
+                    return Err(error);
+                }
+            }
+        }
+        held.number(&self.gpu)?;
+        self.held.push_back(held);
+        // In free order it may pass those that wait.
+        if self.order == QueueOrder::OutOfOrder {
+            self.feed();
+        }
+        Ok(())
+    }
+
+    /// What a command signals that can go to the only stream and does nothing else.
+    #[inline]
+    fn bare_signal<'a>(&self, submission: &'a Submission) -> Option<&'a Arc<EventCore>> {
+        let is_bare = matches!(submission.work, Work::Nothing) && submission.waits.is_empty();
+        let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
+        let signal = &submission.signal;
+        if !is_bare || !is_next || profile_of(signal).is_some() {
+            return None;
+        }
+        signal.as_ref()
+    }
+
+    /// Whether commands are kept back.
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Gives the streams what they can take now. Whether that was anything.
+    #[inline]
+    pub(super) fn feed(&mut self) -> bool {
+        match self.order {
+            QueueOrder::InOrder => self.feed_first(),
+            QueueOrder::OutOfOrder => self.feed_any(),
+        }
+    }
+
+    /// In order: one after the other.
+    fn feed_first(&mut self) -> bool {
+        let mut has_fed = false;
+        while let Some(held) = self.held.pop_front() {
+            if let Some(kept) = self.offer(held) {
+                self.held.push_front(kept);
+                break;
+            }
+            has_fed = true;
+        }
+        has_fed
+    }
+
+    /// In free order: all that come neither after one that is kept nor behind a barrier.
+    fn feed_any(&mut self) -> bool {
+        let mut kept = VecDeque::new();
+        let mut before = mem::take(&mut self.held);
+        let mut has_fed = false;
+        while let Some(held) = before.pop_front() {
+            let back = match held.submission.after_earlier && !kept.is_empty() {
+                true => Some(held),
+                false => self.offer(held),
+            };
+            let Some(held) = back else {
+                has_fed = true;
+                continue;
+            };
+            let is_barrier = held.submission.before_later;
+            kept.push_back(held);
+            if is_barrier {
+                break;
+            }
+        }
+        kept.append(&mut before);
+        self.held = kept;
+        has_fed
+    }
+
+    /// Gives a command that was kept back to a stream, if one can take it now; otherwise back. What
+    /// goes wrong now its caller doesn't learn at once.
+    fn offer(&mut self, held: Held) -> Option<Held> {
+        let has_signal = held.submission.signal.is_some();
+        let done = match self.place(&held) {
+            Ok(None) => return Some(held),
+            Ok(Some(place)) => self.enqueue(place, held),
+            Err(error) => held.skip(error, &self.worker),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "a command that was kept back was refused");
+            if !has_signal {
+                self.worker.note(error);
+            }
+        }
+        None
+    }
+
+    /// The stream that can take a command now, if one can. Its waits are admitted then.
+    #[inline]
+    fn place(&mut self, held: &Held) -> Result<Option<Place>> {
+        let submission = &held.submission;
+        let lane = match self.order {
+            QueueOrder::InOrder => {
+                self.lanes[0].prune();
+                0
+            }
+            QueueOrder::OutOfOrder if submission.after_earlier => 0,
+            QueueOrder::OutOfOrder => self.choose()?,
+        };
+        let due = self.lanes[lane].due(&submission.waits)?;
+        if due.failed.is_some() {
+            return Ok(Some(Place { lane, due }));
+        }
+        let of_order = match self.order {
+            QueueOrder::InOrder => Vec::new(),
+            QueueOrder::OutOfOrder => self.waits_of_order(lane, submission),
+        };
+        let chosen = &self.lanes[lane];
+        let signal = submission.signal.as_ref().filter(|_| !submission.may_fail);
+        let turn = held
+            .ticket
+            .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
+        let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
+        let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
+        // Who submits by himself needs it done when the call returns.
+        let is_native = matches!(submission.work, Work::Native(_));
+        if self.is_shared || is_native || !chosen.may_hold() {
+            chosen.waits().add(waits());
+            return Ok(Some(Place { lane, due }));
+        }
+        let is_call = matches!(submission.work, Work::Call(_));
+        if !chosen.has_room(submission, &due) && chosen.is_blocked() {
+            return Ok(None);
+        }
+        // Such a call would return only when the stream goes on.
+        if work::may_hold_up(&submission.work)
+            && (has_waits || chosen.is_blocked())
+            && work::holds_up(&self.gpu, &submission.work)
+        {
+            return Ok(None);
+        }
+        let is_admitted = chosen.waits().begin()
+            && match (has_waits, is_call) {
+                (true, _) => chosen.waits().admit(waits()),
+                (false, true) => chosen.waits().admit_function(),
+                (false, false) => true,
+            };
+        if !is_admitted {
+            chosen.rest();
+            return Ok(None);
+        }
+        Ok(Some(Place { lane, due }))
+    }
+
+    /// What a lane waits for so that a command comes after those before it.
+    fn waits_of_order(&self, lane: usize, submission: &Submission) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        if submission.after_earlier {
+            for other in &self.lanes[1..] {
+                waits.extend(other.waits().pending());
+            }
+        } else if self.lanes[lane].barrier < self.barriers
+            && let Some((_, behind)) = &self.barrier
+        {
+            waits.extend(behind.iter().filter(|wait| !wait.is_over()).cloned());
+        }
+        waits
+    }
+
+    /// The lane for a command in free order, where nothing holds it up.
+    fn choose(&mut self) -> Result<usize> {
+        for lane in &mut self.lanes {
+            lane.prune();
+        }
+        let count = self.lanes.len();
+        let index = match self.lanes.iter().position(Lane::is_idle) {
+            Some(idle) => idle,
+            None => {
+                let next = (1..=count).map(|step| (self.latest + step) % count);
+                let mut running = next.filter(|index| !self.lanes[*index].is_blocked());
+                match (running.next(), running.count() + 1) {
+                    (Some(next), count) if count >= waits::most_running() => next,
+                    _ => {
+                        self.lanes.push(Lane::new(&self.gpu)?);
+                        count
+                    }
+                }
+            }
+        };
+        self.latest = index;
+        Ok(index)
+    }
+
+    /// Submits a command to its lane: in free order after all others, if it wants that, and before
+    /// all later ones.
+    #[inline]
+    fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
+        let Place { lane: index, due } = place;
+        if self.order == QueueOrder::InOrder {
+            return self.lanes[index].submit(held, due, &self.worker);
+        }
+        let before_later = held.submission.before_later;
+        if held.submission.after_earlier {
+            let (first, others) = self.lanes.split_first_mut().expect("there always is one");
+            for lane in others {
+                lane.join_into(first.stream())?;
+            }
+        } else {
+            self.come_after_barrier(index)?;
+        }
+        let lane = &mut self.lanes[index];
+        let submitted = lane.submit(held, due, &self.worker);
+        if before_later {
+            self.barriers += 1;
+            lane.barrier = self.barriers;
+            self.barrier = Some((lane.note()?, lane.waits().pending()));
+        }
+        submitted
+    }
+
+    fn come_after_barrier(&mut self, index: usize) -> Result<()> {
+        let lane = &mut self.lanes[index];
+        if lane.barrier < self.barriers
+            && let Some((barrier, _)) = &self.barrier
+        {
+            self.gpu.driver().wait_for_event(lane.stream(), *barrier)?;
+            lane.barrier = self.barriers;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left to do. An error is that of the device or of the driver, for good.
+    pub(super) fn finish(&mut self) -> Result<bool> {
+        let mut is_done = self.held.is_empty();
+        for lane in &mut self.lanes {
+            is_done &= lane.finish()?;
+        }
+        Ok(is_done)
+    }
+
+    /// The same, as far as the devices have said so: see [`Lane::is_done`].
+    pub(super) fn is_done(&mut self) -> bool {
+        self.feed();
+        let mut is_done = self.held.is_empty();
+        // All of them, so that the device is asked everywhere at once.
+        for lane in &mut self.lanes {
+            is_done &= lane.is_done();
+        }
+        is_done
+    }
+
+    /// Fails all that is to be done: the device has stopped. What comes back may be the user's.
+    pub(super) fn abandon(&mut self, error: &Error) -> Left {
+        let lanes = self.lanes.iter_mut();
+        let entries = lanes.flat_map(|lane| lane.abandon(error)).collect();
+        let mut held = mem::take(&mut self.held);
+        for held in &mut held {
+            held.fail(error);
+        }
+        Left {
+            _entries: entries,
+            _held: held,
+        }
+    }
+
+    /// The signals that streams and commands wait for at the moment.
+    pub(super) fn blockers(&self) -> Vec<(Arc<EventCore>, u64)> {
+        let lanes = self.lanes.iter();
+        let mut blockers: Vec<_> = lanes
+            .filter_map(|lane| lane.waits().first_event())
+            .collect();
+        for held in &self.held {
+            let waits = held.submission.waits.iter();
+            let pending = waits.filter(|wait| !wait.event.is_settled(wait.number));
+            blockers.extend(pending.map(|wait| (Arc::clone(&wait.event), wait.number)));
+        }
+        blockers
+    }
+}
+
+/// What is left of commands that will not run; to be dropped without a lock.
+#[derive(Default)]
+pub(super) struct Left {
+    _entries: VecDeque<Entry>,
+    _held: VecDeque<Held>,
+}

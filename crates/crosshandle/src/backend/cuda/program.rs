@@ -1,0 +1,124 @@
+//! Programs on a GPU.
+
+use super::device::{CudaContext, Gpu};
+use super::driver::ModuleHandle;
+use super::image;
+use super::kernel::CudaKernel;
+use super::waits;
+use crate::backend::{LoadedKernel, LoadedProgram, Programs};
+use crate::error::{Error, Result};
+use crate::os::address::Address;
+use crate::program::{ProgramImage, ProgramOptions};
+use std::ffi::CStr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Bytes of the device that a program takes, for want of a better guess.
+const SIZE: usize = 1 << 20;
+
+/// A program, loaded into the device's primary context. On drop it is unloaded when no stream
+/// waits: before, the driver would not return.
+pub(super) struct CudaProgram {
+    gpu: Arc<Gpu>,
+    module: ModuleHandle,
+    /// `None` if it is somebody else's, and while it is being dropped.
+    own: Option<OwnModule>,
+    log: String,
+}
+
+/// Unloads a program when it is dropped.
+struct OwnModule(Arc<Gpu>, ModuleHandle);
+
+impl CudaProgram {
+    fn new(gpu: &Arc<Gpu>, module: ModuleHandle, is_owned: bool, log: String) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            module,
+            own: is_owned.then(|| OwnModule(Arc::clone(gpu), module)),
+            log,
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+}
+
+impl Drop for CudaProgram {
+    fn drop(&mut self) {
+        if let Some(module) = self.own.take() {
+            waits::release(SIZE, module);
+        }
+    }
+}
+
+impl Drop for OwnModule {
+    fn drop(&mut self) {
+        self.0.release("a program", |driver| {
+            // SAFETY: loaded for the program that is gone, or given to it. Kernels and commands
+            // keep the programs they use.
+            unsafe { driver.unload_module(self.1) }
+        });
+    }
+}
+
+impl Programs for CudaContext {
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn LoadedProgram>> {
+        let gpu = self.gpu();
+        let prepared = images
+            .iter()
+            .map(image::prepare)
+            .collect::<Result<Vec<_>>>()?;
+        let _current = gpu.enter()?;
+        let (module, log) = match &prepared[..] {
+            [one] => gpu
+                .driver()
+                .load_module(&one.image(), options.max_registers)?,
+            several => {
+                let images: Vec<_> = several.iter().map(image::Prepared::image).collect();
+                gpu.driver().link_modules(&images, options.max_registers)?
+            }
+        };
+        Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
+    }
+
+    unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram> {
+        let module = ModuleHandle(ptr::with_exposed_provenance_mut(native));
+        Arc::new(CudaProgram::new(
+            self.gpu(),
+            module,
+            is_owned,
+            String::new(),
+        ))
+    }
+}
+
+impl LoadedProgram for CudaProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: loaded as long as this lives.
+        let function = unsafe { self.gpu.driver().function(self.module, name)? };
+        Ok(Arc::new(CudaKernel::new(&self, function)?))
+    }
+
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: loaded as long as this lives.
+        let (start, len) = unsafe { self.gpu.driver().variable(self.module, name)? };
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+        let start = start.ok_or_else(|| Error::NoSymbol(name.to_string_lossy().into_owned()))?;
+        Ok((Address::new(start), len))
+    }
+
+    fn log(&self) -> &str {
+        &self.log
+    }
+
+    fn native(&self) -> usize {
+        self.module.0.expose_provenance()
+    }
+}

@@ -1,0 +1,109 @@
+//! Objects of drivers, for programs that use the driver too.
+
+use super::{BackendContext, BackendQueue, Segment};
+use crate::error::Result;
+use crate::handle::BackendKind;
+use std::any::Any;
+use std::sync::Arc;
+
+/// An object of a driver, as that driver's own programs know it: a pointer or a number. Only a
+/// value: it keeps nothing, and says nothing of what kind of object it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NativeHandle {
+    backend: BackendKind,
+    value: usize,
+}
+
+impl NativeHandle {
+    /// An object of the driver of `backend`.
+    pub fn new(backend: BackendKind, value: usize) -> Self {
+        Self { backend, value }
+    }
+
+    /// Whose driver's it is.
+    pub fn backend(self) -> BackendKind {
+        self.backend
+    }
+
+    /// The pointer or number.
+    pub fn value(self) -> usize {
+        self.value
+    }
+}
+
+/// Who destroys an object of the driver that was adopted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ownership {
+    /// Whoever made it, after everything here that uses it is gone.
+    Kept,
+    /// We do, once nothing here uses it any more.
+    Given,
+}
+
+/// A device whose driver programs may use besides.
+pub(crate) trait NativeDevice {
+    /// The driver's device.
+    fn handle(&self) -> usize;
+
+    /// What allocates and queues in a context that the program made.
+    ///
+    /// # Safety
+    /// It is a context of the driver, and lives as long as anything that is made of it.
+    unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>>;
+}
+
+/// A context whose driver programs may use besides. Nothing here changes which context is the
+/// calling thread's current one, where a driver knows such a thing.
+pub(crate) trait NativeContext {
+    /// The driver's context.
+    fn handle(&self) -> Result<usize>;
+
+    /// A queue that submits to one that the program made, among the program's own commands: in
+    /// order, and never later than the call.
+    ///
+    /// # Safety
+    /// It is a queue of the driver, and lives until this one is dropped and has nothing left to
+    /// do.
+    unsafe fn adopt_queue(
+        &self,
+        queue: usize,
+        ownership: Ownership,
+    ) -> Result<Box<dyn BackendQueue>>;
+
+    /// An event of the driver, which was not recorded yet.
+    fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
+
+    /// Lets whatever is submitted to one of the driver's queues later wait for an event.
+    ///
+    /// # Safety
+    /// Both are the driver's.
+    unsafe fn wait_for_event(&self, queue: usize, event: usize, ownership: Ownership)
+    -> Result<()>;
+
+    /// Memory that the program allocated with the driver: the allocation that an address lies in,
+    /// and how far inside.
+    ///
+    /// # Safety
+    /// The allocation lives until the result is dropped and all commands that use it are done.
+    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
+}
+
+/// A queue whose driver programs may use besides.
+pub(crate) trait NativeQueue {
+    /// The driver's queue: the one for barriers, where there are several. From now on others may
+    /// submit to it, and their commands count as this queue's where it is asked what is left to
+    /// do.
+    fn share(&self) -> usize;
+}
+
+/// An event of a driver, made here and destroyed on drop.
+pub(crate) trait NativeEvent: Any + Send + Sync {
+    /// The driver's event.
+    fn handle(&self) -> usize;
+
+    /// Lets it happen when one of the driver's queues has done everything up to now.
+    ///
+    /// # Safety
+    /// It is a queue of the driver, in the same context.
+    unsafe fn record(&self, queue: usize) -> Result<()>;
+}

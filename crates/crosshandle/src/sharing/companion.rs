@@ -1,0 +1,104 @@
+//! A driver's own event that rides along with one of ours.
+
+use super::event::{EventCore, Home};
+use super::exporter::Exporter;
+use super::record::Shared;
+use crate::backend::DriverEvents;
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use crate::os::mapping::Access;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// What a record of an event has for a segment's number. No segment has it.
+pub(super) const COMPANION: u32 = u32::MAX;
+
+/// Made, or fetched from the exporter, when a queue or another process first needs it: most events
+/// never need one.
+pub(super) struct Companion {
+    events: Arc<dyn DriverEvents>,
+    /// `None` inside: it could not be had, and isn't tried again.
+    made: OnceLock<Option<Arc<dyn Shared>>>,
+}
+
+impl Companion {
+    pub(super) fn new(events: Arc<dyn DriverEvents>) -> Self {
+        Self {
+            events,
+            made: OnceLock::new(),
+        }
+    }
+
+    fn get(
+        &self,
+        make: impl FnOnce(&dyn DriverEvents) -> Result<Arc<dyn Shared>>,
+    ) -> Option<&Arc<dyn Shared>> {
+        let make = || match make(&*self.events) {
+            Ok(companion) => Some(companion),
+            Err(error) => {
+                tracing::debug!(%error, "an event goes without the driver's own");
+                None
+            }
+        };
+        self.made.get_or_init(make).as_ref()
+    }
+
+    /// In the process that created the event.
+    fn created(&self) -> Option<&Arc<dyn Shared>> {
+        self.get(|events| events.create())
+    }
+}
+
+/// What importers fetch.
+impl Shared for Companion {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        let companion = self.created();
+        let missing = || Error::Unsupported("the driver has no such event".into());
+        companion.ok_or_else(missing)?.descriptor(access)
+    }
+
+    fn note(&self) -> Note {
+        self.created()
+            .map_or(Note::NONE, |companion| companion.note())
+    }
+}
+
+impl EventCore {
+    /// The driver's own event, made or fetched now if need be. May ask the exporter.
+    pub(crate) fn companion(&self) -> Option<&Arc<dyn Shared>> {
+        let companion = self.companion.as_ref()?;
+        match &self.home {
+            Home::Created(_) => companion.created(),
+            Home::Opened(attachment) => companion.get(|events| {
+                let record = self.record;
+                let fetched =
+                    attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
+                if fetched.segment != COMPANION {
+                    return Err(Error::Protocol("its event is memory"));
+                }
+                events.open(fetched.into())
+            }),
+        }
+    }
+
+    /// Lets importers fetch it.
+    pub(super) fn offer_companion(&self, exporter: &Exporter) {
+        if let Some(companion) = &self.companion {
+            exporter.offer(self.record, Arc::clone(companion) as _);
+        }
+    }
+
+    /// A queue has signalled the driver's own event for this number.
+    pub(crate) fn note_companion(&self, number: u64) {
+        self.slot().note_companion(number);
+    }
+
+    /// Whether waiting for the driver's own event is waiting for this number.
+    pub(crate) fn is_companion(&self, number: u64) -> bool {
+        self.companion.is_some() && self.slot().is_companion(number)
+    }
+}

@@ -1,0 +1,182 @@
+//! Launches of kernels.
+
+use super::Submission;
+use crate::boundary::not_null;
+use crate::chain;
+use crate::failure::{Failure, Result};
+use crate::kernel::{Arguments, Kernel, Packed, pack, read_arguments, read_sizes};
+use crate::object::Shared;
+use crate::program::enter_with_kernels;
+use crosshandle::{Command, LaunchShape};
+use unified_runtime_sys::{
+    UR_KERNEL_LAUNCH_FLAG_COOPERATIVE, UR_KERNEL_LAUNCH_FLAGS_MASK, ur_command_t,
+    ur_event_handle_t, ur_exp_kernel_arg_properties_t, ur_kernel_handle_t,
+    ur_kernel_launch_cluster_property_t, ur_kernel_launch_ext_properties_t,
+    ur_kernel_launch_workgroup_property_t, ur_queue_handle_t, ur_result_t, ur_structure_type_t,
+};
+
+/// What a launch is asked for besides its sizes.
+#[derive(Default)]
+struct Properties {
+    is_cooperative: bool,
+    /// In the order of SYCL, the reverse of the device's.
+    cluster: Option<[u32; 3]>,
+    /// Bytes of a work-group's memory before that of arguments.
+    local_memory: usize,
+}
+
+impl Properties {
+    /// # Errors
+    /// `INVALID_ENUMERATION` for what UR doesn't know.
+    ///
+    /// # Safety
+    /// As [`chain::each`].
+    unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
+        let mut this = Self::default();
+        // SAFETY: as promised to this function; each is what its type says.
+        for (stype, place) in unsafe { chain::each(first.cast()) } {
+            match stype {
+                ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
+                    // SAFETY: as above.
+                    let flags =
+                        unsafe { (*place.cast::<ur_kernel_launch_ext_properties_t>()).flags };
+                    if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
+                        return Err(Failure::ENUMERATION);
+                    }
+                    // The other flag allows something that is done in no case.
+                    this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
+                }
+                ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
+                    let place = place.cast::<ur_kernel_launch_cluster_property_t>();
+                    // SAFETY: as above.
+                    this.cluster = Some(unsafe { (*place).clusterDim });
+                }
+                ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY => {
+                    let place = place.cast::<ur_kernel_launch_workgroup_property_t>();
+                    // SAFETY: as above.
+                    this.local_memory = unsafe { (*place).workgroup_mem_size };
+                }
+                _ => return Err(Failure::ENUMERATION),
+            }
+        }
+        Ok(this)
+    }
+}
+
+/// The sizes of a launch.
+struct Sizes {
+    dimensions: u32,
+    offset: [usize; 3],
+    global: [usize; 3],
+    local: Option<[usize; 3]>,
+}
+
+pub(super) unsafe extern "C" fn launch(
+    queue: ur_queue_handle_t,
+    kernel: ur_kernel_handle_t,
+    dimensions: u32,
+    offset: *const usize,
+    global: *const usize,
+    local: *const usize,
+    argument_count: u32,
+    arguments: *const ur_exp_kernel_arg_properties_t,
+    properties: *const ur_kernel_launch_ext_properties_t,
+    count: u32,
+    waits: *const ur_event_handle_t,
+    event: *mut ur_event_handle_t,
+) -> ur_result_t {
+    enter_with_kernels(|| {
+        // SAFETY: the caller passes handles and a place for one.
+        let (submission, kernel) = unsafe {
+            (
+                Submission::new(queue, count, waits, event)?,
+                Shared::<Kernel>::from_handle(kernel)?,
+            )
+        };
+        not_null(global)?;
+        // SAFETY: the caller passes as many numbers as there are dimensions, or null.
+        let sizes = unsafe {
+            Sizes {
+                dimensions,
+                offset: read_sizes(dimensions, offset, 0)?.unwrap_or_default(),
+                global: read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
+                local: read_sizes(dimensions, local, 1)?,
+            }
+        };
+        let queue = submission.queue();
+        // SAFETY: the caller passes null or properties, and as many arguments as it says.
+        let (properties, arguments) = unsafe {
+            (
+                Properties::read(properties)?,
+                read_arguments(queue.context(), queue.device(), argument_count, arguments)?,
+            )
+        };
+        // SAFETY: the caller vouches for what the kernel does with its arguments.
+        let command = unsafe { command(&submission, kernel, &sizes, &properties, &arguments) }?;
+        submission.submit(ur_command_t::UR_COMMAND_KERNEL_LAUNCH, command, false)
+    })
+}
+
+/// # Safety
+/// What the kernel does with these arguments is sound, until the command is done.
+unsafe fn command(
+    submission: &Submission<'_>,
+    kernel: &Kernel,
+    sizes: &Sizes,
+    properties: &Properties,
+    arguments: &Arguments<'_>,
+) -> Result<Command> {
+    let device = submission.queue().device();
+    if sizes.global.contains(&0) {
+        // No work-item is one that SYCL programs may ask for.
+        return Ok(Command::nothing());
+    }
+    let function = kernel.on(device)?;
+    let limits = kernel.limits(device)?;
+    // What is wrong with the sizes is said before what is wrong with the arguments.
+    if let Some(local) = sizes.local {
+        limits.check(local, sizes.global)?;
+    }
+    // A kernel without a version for offsets doesn't ask for the numbers of its work-items.
+    let (function, offset) = match &function.with_offset {
+        Some(with_offset) if sizes.offset != [0; 3] => {
+            (with_offset, Some(sizes.offset.map(|offset| offset as u32)))
+        }
+        _ => (&function.plain, None),
+    };
+    let parameters = function.properties().parameters.as_deref();
+    let Packed {
+        arguments,
+        local: local_memory,
+    } = pack(arguments, parameters, offset, properties.local_memory)?;
+    let most = function.properties().dynamic_shared_memory;
+    if local_memory > most {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+            format!("{local_memory} bytes of local memory are more than the {most} of a group"),
+        ));
+    }
+    let local = match sizes.local {
+        Some(local) => local,
+        None => {
+            let local = kernel.suggest(device, sizes.global, local_memory)?;
+            limits.check(local, sizes.global)?;
+            local
+        }
+    };
+    let groups = limits.groups(local, sizes.global)?;
+    let mut shape = LaunchShape::new(groups, local.map(|size| size as u32))
+        .shared_memory(local_memory)
+        .cooperative(properties.is_cooperative);
+    if let Some(mut cluster) = properties.cluster {
+        cluster[..sizes.dimensions as usize].reverse();
+        shape = shape.cluster(cluster);
+    }
+    // SAFETY: promised by the caller; where the driver says what the parameters are, the arguments
+    // suit them.
+    let command = unsafe { Command::launch(function, shape, arguments) };
+    command.map_err(|error| {
+        // All else was checked above: what is left is what was asked for besides the sizes.
+        Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION)
+    })
+}

@@ -1,0 +1,266 @@
+//! What kernels are called with.
+//!
+//! Memory of a work-group is one piece, whose size the launch says. What UR calls an argument of
+//! that memory is where its own part starts, in bytes.
+
+use crate::boundary::list;
+use crate::buffer::Buffer;
+use crate::context::Context;
+use crate::device::Device;
+use crate::failure::{Failure, Result};
+use crate::object::Shared;
+use crosshandle::{KernelArguments, KernelParameter, MemoryRange};
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    ur_exp_kernel_arg_properties_t, ur_exp_kernel_arg_type_t as argument_type, ur_result_t,
+};
+
+/// Where parts of a work-group's memory start, at most: the size of the largest vector.
+const LARGEST_ALIGNMENT: usize = 128;
+
+/// An argument as the caller gives it.
+pub(crate) enum Argument<'a> {
+    Value(&'a [u8]),
+    /// Of nothing that is known here: the caller vouches for it until the kernel is done.
+    Address(usize),
+    /// Kept until the kernel is done.
+    Memory(MemoryRange),
+    /// Bytes of a work-group's memory.
+    Local(usize),
+}
+
+/// Arguments by their indices.
+pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
+
+/// Arguments as the device takes them, with how much memory of a work-group they use.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) arguments: KernelArguments,
+    pub(crate) local: usize,
+}
+
+/// More than any kernel has.
+const MOST: usize = 4096;
+
+/// The arguments of a call.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER`; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_ENUMERATION` for a type that
+/// UR doesn't know; `INVALID_VALUE` for a part of a work-group's memory without bytes.
+///
+/// # Safety
+/// There are `count` arguments at `first`, as their types say; values and buffers stay valid
+/// during `'a`.
+pub(crate) unsafe fn read<'a>(
+    context: &Shared<Context>,
+    device: &Shared<Device>,
+    count: u32,
+    first: *const ur_exp_kernel_arg_properties_t,
+) -> Result<Arguments<'a>> {
+    // SAFETY: as promised to this function.
+    let given = unsafe { list(first, count as usize) }?;
+    let mut arguments: Arguments<'a> = Vec::with_capacity(given.len());
+    for argument in given {
+        let index = argument.index as usize;
+        if index >= MOST {
+            return Err(wrong_index(index));
+        }
+        if index >= arguments.len() {
+            arguments.resize_with(index + 1, || None);
+        }
+        // SAFETY: as promised to this function.
+        arguments[index] = Some(unsafe { read_one(context, device, argument) }?);
+    }
+    Ok(arguments)
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn read_one<'a>(
+    context: &Shared<Context>,
+    device: &Shared<Device>,
+    argument: &ur_exp_kernel_arg_properties_t,
+) -> Result<Argument<'a>> {
+    // SAFETY: the members of the union are those of its type, as promised to this function.
+    unsafe {
+        Ok(match argument.type_ {
+            argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
+                let value: *const c_void = argument.value.value;
+                Argument::Value(list(value.cast(), argument.size)?)
+            }
+            argument_type::UR_EXP_KERNEL_ARG_TYPE_POINTER => {
+                let pointer = argument.value.pointer;
+                match context.state().usm.rest(pointer) {
+                    Some(memory) => Argument::Memory(memory),
+                    None => Argument::Address(pointer.expose_provenance()),
+                }
+            }
+            argument_type::UR_EXP_KERNEL_ARG_TYPE_MEM_OBJ => {
+                let handle = argument.value.memObjTuple.hMem;
+                if handle.is_null() {
+                    Argument::Address(0)
+                } else {
+                    let buffer = Shared::<Buffer>::from_handle(handle)?;
+                    Argument::Memory(buffer.on(context, device)?)
+                }
+            }
+            argument_type::UR_EXP_KERNEL_ARG_TYPE_LOCAL => Argument::Local(argument.size),
+            argument_type::UR_EXP_KERNEL_ARG_TYPE_SAMPLER => {
+                return Err(Failure::unsupported(
+                    "kernels of this adapter take no samplers: there are no images",
+                ));
+            }
+            _ => return Err(Failure::ENUMERATION),
+        })
+    }
+}
+
+fn wrong_index(index: usize) -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX,
+        format!("the kernel has no argument {index}"),
+    )
+}
+
+/// Puts arguments together for a kernel, with its parameters if they are known. `local` bytes of a
+/// work-group's memory are taken already. The kernel's last parameter is the `offset`, if it has
+/// one.
+///
+/// # Errors
+/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many, `INVALID_KERNEL_ARGS` for missing ones,
+/// `INVALID_KERNEL_ARGUMENT_SIZE` for one that is shorter than its parameter.
+pub(crate) fn pack(
+    arguments: &Arguments<'_>,
+    parameters: Option<&[KernelParameter]>,
+    offset: Option<[u32; 3]>,
+    local: usize,
+) -> Result<Packed> {
+    let sizes: Option<Vec<usize>> =
+        parameters.map(|all| all.iter().map(|parameter| parameter.size).collect());
+    pack_sizes(arguments, sizes.as_deref(), offset, local)
+}
+
+fn pack_sizes(
+    arguments: &Arguments<'_>,
+    sizes: Option<&[usize]>,
+    offset: Option<[u32; 3]>,
+    local: usize,
+) -> Result<Packed> {
+    let own = sizes.map_or(arguments.len(), |sizes| {
+        sizes.len() - usize::from(offset.is_some()).min(sizes.len())
+    });
+    if arguments.len() > own {
+        return Err(wrong_index(arguments.len() - 1));
+    }
+    let mut packed = Packed {
+        arguments: KernelArguments::new(),
+        local,
+    };
+    for index in 0..own {
+        let Some(Some(argument)) = arguments.get(index) else {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGS,
+                format!("argument {index} of {own} is missing"),
+            ));
+        };
+        let size = sizes.map(|sizes| sizes[index]);
+        packed = packed.add(index, argument, size)?;
+    }
+    if let Some(offset) = offset {
+        packed.arguments = packed.arguments.value(offset);
+    }
+    Ok(packed)
+}
+
+impl Packed {
+    fn add(self, index: usize, argument: &Argument<'_>, size: Option<usize>) -> Result<Self> {
+        let Self { arguments, local } = self;
+        // What is too long loses its end: the kernel would not look at it either.
+        let bytes = |bytes: &[u8]| match size {
+            None => Ok(arguments.clone().bytes(bytes)),
+            Some(size) if size <= bytes.len() => Ok(arguments.clone().bytes(&bytes[..size])),
+            Some(size) => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
+                format!(
+                    "argument {index} has {} bytes, but its parameter {size}",
+                    bytes.len()
+                ),
+            )),
+        };
+        Ok(match argument {
+            Argument::Value(value) => Self {
+                arguments: bytes(value)?,
+                local,
+            },
+            Argument::Address(address) => Self {
+                arguments: bytes(&address.to_ne_bytes())?,
+                local,
+            },
+            Argument::Memory(range) => Self {
+                arguments: arguments.memory(range),
+                local,
+            },
+            Argument::Local(len) => {
+                let align = len.next_power_of_two().min(LARGEST_ALIGNMENT);
+                let start = local.next_multiple_of(align);
+                Self {
+                    arguments: bytes(&start.to_ne_bytes())?,
+                    local: start.saturating_add(*len),
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result_of(packed: Result<Packed>) -> String {
+        format!("{:?}", packed.unwrap_err())
+    }
+
+    #[test]
+    fn parts_of_local_memory_come_one_after_the_other() {
+        let arguments = vec![
+            Some(Argument::Local(100)),
+            Some(Argument::Value(&[1, 2, 3, 4])),
+            Some(Argument::Local(12)),
+            Some(Argument::Local(1)),
+            Some(Argument::Address(0x1234)),
+        ];
+        let packed = pack_sizes(&arguments, Some(&[4, 4, 4, 8, 8]), None, 10).unwrap();
+        // From 128 on, then at a multiple of 16, then anywhere.
+        let text = format!("{:?}", packed.arguments);
+        let wanted = KernelArguments::new()
+            .value(128_u32)
+            .bytes(&[1, 2, 3, 4])
+            .value(240_u32)
+            .value(252_u64)
+            .value(0x1234_u64);
+        assert_eq!(text, format!("{wanted:?}"));
+        assert_eq!(packed.local, 253);
+    }
+
+    #[test]
+    fn an_offset_is_the_last_parameter() {
+        let arguments = vec![Some(Argument::Value(&[9; 8]))];
+        let packed = pack_sizes(&arguments, Some(&[8, 12]), Some([1, 2, 3]), 0).unwrap();
+        let wanted = KernelArguments::new().bytes(&[9; 8]).value([1_u32, 2, 3]);
+        assert_eq!(format!("{:?}", packed.arguments), format!("{wanted:?}"));
+    }
+
+    #[test]
+    fn arguments_match_parameters() {
+        let one = || vec![Some(Argument::Value(&[7; 4]))];
+        let pack = |arguments: Arguments<'_>, sizes| pack_sizes(&arguments, sizes, None, 0);
+        assert!(pack(one(), None).is_ok() && pack(one(), Some(&[4])).is_ok());
+        let shorter = pack(one(), Some(&[2])).unwrap();
+        assert_eq!(format!("{:?}", shorter.arguments), "[[7, 7]]");
+        assert!(result_of(pack(one(), Some(&[8]))).contains("bytes"));
+        assert!(result_of(pack(one(), Some(&[4, 4]))).contains("argument 1 of 2 is missing"));
+        assert!(result_of(pack(one(), Some(&[]))).contains("no argument 0"));
+        let gap = vec![None, Some(Argument::Address(0))];
+        assert!(result_of(pack(gap, None)).contains("argument 0 of 2 is missing"));
+    }
+}

@@ -1,0 +1,219 @@
+//! What compilers say of a program's kernels and variables, beside the image.
+//!
+//! Each entry's name is that of what it is about, and a tag. Arrays of bytes begin with how many
+//! bits follow, in 64 bits.
+
+use crate::boundary::list;
+use crate::failure::{Failure, Result};
+use std::collections::HashMap;
+use std::ffi::CStr;
+use unified_runtime_sys::{
+    ur_program_metadata_t, ur_program_metadata_type_t as value_type, ur_program_properties_t,
+    ur_result_t,
+};
+
+/// The first bytes of an array, which say how long it is.
+const LENGTH: usize = size_of::<u64>();
+
+/// What is known of a program before it is built.
+#[derive(Default)]
+pub(crate) struct Metadata {
+    kernels: HashMap<String, KernelMetadata>,
+    /// The names of variables in the image, by those that callers use.
+    variables: HashMap<String, String>,
+}
+
+/// What is known of a kernel: sizes are in work-items.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct KernelMetadata {
+    /// The only size of work-groups with which it may be launched.
+    pub(crate) required_size: Option<[usize; 3]>,
+    /// The largest size in each dimension, and of a group altogether.
+    pub(crate) largest_size: Option<[usize; 3]>,
+    pub(crate) most_items: Option<usize>,
+    /// The size of sub-groups that it was compiled for.
+    pub(crate) sub_group: Option<u32>,
+}
+
+/// What an entry says.
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl Metadata {
+    /// # Errors
+    /// `INVALID_NULL_POINTER`, `INVALID_SIZE` for entries that are counted but not there or the
+    /// other way round; `INVALID_WORK_GROUP_SIZE` for a size of other than one to three dimensions.
+    ///
+    /// # Safety
+    /// The properties are null or valid, with as many entries as they say, whose names end with a
+    /// zero and whose values are as their types say.
+    pub(super) unsafe fn read(properties: *const ur_program_properties_t) -> Result<Self> {
+        // SAFETY: null or valid, by the caller's promise.
+        let Some(properties) = (unsafe { properties.as_ref() }) else {
+            return Ok(Self::default());
+        };
+        if properties.count == 0 && !properties.pMetadatas.is_null() {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: as many as it says, by the caller's promise.
+        let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
+        let mut this = Self::default();
+        for entry in entries {
+            if entry.pName.is_null() {
+                return Err(Failure::NULL_POINTER);
+            }
+            // SAFETY: a name that ends with a zero, and a value of its type.
+            let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
+            if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
+                this.add(name, tag, &value)?;
+            }
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, name: &str, tag: &str, value: &Value<'_>) -> Result<()> {
+        let kernel = || self.kernels.get(name).copied().unwrap_or_default();
+        let kernel = match (tag, value) {
+            ("reqd_work_group_size", Value::Bytes(bytes)) => KernelMetadata {
+                required_size: Some(size_of_group(bytes)?),
+                ..kernel()
+            },
+            ("max_work_group_size", Value::Bytes(bytes)) => KernelMetadata {
+                largest_size: Some(size_of_group(bytes)?),
+                ..kernel()
+            },
+            ("max_linear_work_group_size", Value::Number(number)) => KernelMetadata {
+                most_items: usize::try_from(*number).ok(),
+                ..kernel()
+            },
+            ("reqd_sub_group_size", Value::Number(number)) => KernelMetadata {
+                sub_group: u32::try_from(*number).ok(),
+                ..kernel()
+            },
+            ("global_id_mapping", Value::Bytes(bytes)) => {
+                let text = bytes.get(LENGTH..).unwrap_or_default();
+                let text = String::from_utf8_lossy(text);
+                let text = text.trim_end_matches('\0').to_owned();
+                self.variables.insert(name.to_owned(), text);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        self.kernels.insert(name.to_owned(), kernel);
+        Ok(())
+    }
+
+    /// What is known of several programs that became one.
+    pub(super) fn merged<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut merged = Self::default();
+        for one in all {
+            let kernels = one
+                .kernels
+                .iter()
+                .map(|(name, kernel)| (name.clone(), *kernel));
+            merged.kernels.extend(kernels);
+            merged.variables.extend(one.variables.clone());
+        }
+        merged
+    }
+
+    pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
+        self.kernels.get(name).copied().unwrap_or_default()
+    }
+
+    /// What a variable is called in the image.
+    pub(super) fn variable<'a>(&'a self, name: &'a str) -> &'a str {
+        self.variables.get(name).map_or(name, String::as_str)
+    }
+}
+
+/// # Safety
+/// The value is as its type says.
+unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
+    // SAFETY: as promised to this function.
+    unsafe {
+        Ok(match entry.type_ {
+            value_type::UR_PROGRAM_METADATA_TYPE_UINT32 => {
+                Some(Value::Number(entry.value.data32.into()))
+            }
+            value_type::UR_PROGRAM_METADATA_TYPE_UINT64 => Some(Value::Number(entry.value.data64)),
+            value_type::UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY => {
+                Some(Value::Bytes(list(entry.value.pData.cast(), entry.size)?))
+            }
+            // Nothing that is known here is a text.
+            _ => None,
+        })
+    }
+}
+
+/// What an entry is about, and its tag.
+fn split(name: &str) -> Option<(&str, &str)> {
+    name.rsplit_once('@')
+}
+
+/// One to three numbers of 32 bits; dimensions that are not there are 1.
+fn size_of_group(bytes: &[u8]) -> Result<[usize; 3]> {
+    let numbers = bytes.get(LENGTH..).unwrap_or_default();
+    if numbers.is_empty() || !numbers.len().is_multiple_of(4) || numbers.len() > 12 {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+            "the size of a work-group in a program's metadata has one to three dimensions",
+        ));
+    }
+    let mut size = [1; 3];
+    for (place, number) in size.iter_mut().zip(numbers.chunks_exact(4)) {
+        *place = u32::from_le_bytes([number[0], number[1], number[2], number[3]]) as usize;
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(numbers: &[u32]) -> Vec<u8> {
+        let mut bytes = (32 * numbers.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn entries_are_about_kernels_and_variables() {
+        let mut metadata = Metadata::default();
+        let mut add = |name, value: Value<'_>| {
+            let (name, tag) = split(name).unwrap();
+            metadata.add(name, tag, &value)
+        };
+        add("k@1@reqd_work_group_size", Value::Bytes(&array(&[8, 4]))).unwrap();
+        add("k@1@max_work_group_size", Value::Bytes(&array(&[1, 2, 3]))).unwrap();
+        add("k@1@max_linear_work_group_size", Value::Number(99)).unwrap();
+        add("k@1@reqd_sub_group_size", Value::Number(32)).unwrap();
+        add("k@1@something_new", Value::Number(1)).unwrap();
+        let mut name = vec![0; LENGTH];
+        name.extend(b"_Zname\0");
+        add("variable@global_id_mapping", Value::Bytes(&name)).unwrap();
+        for wrong in [
+            &array(&[])[..],
+            &array(&[1, 2, 3, 4]),
+            &array(&[1])[..11],
+            &[],
+        ] {
+            let failure = add("k@reqd_work_group_size", Value::Bytes(wrong)).unwrap_err();
+            assert!(format!("{failure:?}").contains("one to three"));
+        }
+        assert_eq!(
+            metadata.kernel("k@1"),
+            KernelMetadata {
+                required_size: Some([8, 4, 1]),
+                largest_size: Some([1, 2, 3]),
+                most_items: Some(99),
+                sub_group: Some(32),
+            }
+        );
+        assert_eq!(metadata.kernel("k"), KernelMetadata::default());
+        assert_eq!(metadata.variable("variable"), "_Zname");
+        assert_eq!(metadata.variable("other"), "other");
+    }
+}

@@ -1,0 +1,113 @@
+//! Programs as users write them, in C and C++, which run on the Unified Runtime adapters: compiled
+//! with the system's compilers against the stock runtime, each once.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Result;
+use crate::python::Environment;
+use crate::step::Step;
+use crate::workspace::Workspace;
+
+/// Where the sources are.
+pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
+/// What several of them include.
+const HEADERS: [&str; 3] = ["peer.h", "rows.h", "ur.h"];
+/// For the stock loader, in C.
+const FOR_LOADER: [&str; 11] = [
+    "events",
+    "free",
+    "hostile_handles",
+    "kernels",
+    "leaks",
+    "memory",
+    "memory_handles",
+    "native",
+    "null_arguments",
+    "pending",
+    "physical_memory",
+];
+/// For the stock SYCL runtime, which has a loader of its own, in C++.
+const FOR_SYCL: [&str; 2] = ["sycl_commands", "sycl_sharing"];
+/// The README's.
+const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
+
+/// Programs, compiled; each is called as its source, without the ending.
+pub(crate) struct Clients {
+    /// Where they are.
+    pub(crate) directory: PathBuf,
+    /// What they are called.
+    pub(crate) names: Vec<String>,
+}
+
+/// Compiles what has changed since it last was.
+pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clients> {
+    let sources = workspace.root.join(SOURCES);
+    let directory = workspace.target.join("ur-clients");
+    let cannot = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    fs::create_dir_all(&directory).map_err(|error| cannot(&directory, error))?;
+    let mut headers = DefaultHasher::new();
+    for header in HEADERS {
+        let header = sources.join(header);
+        let text = fs::read(&header).map_err(|error| cannot(&header, error))?;
+        text.hash(&mut headers);
+    }
+    let c = FOR_LOADER.map(|name| (sources.join(name).with_extension("c"), false));
+    let cpp = FOR_SYCL.map(|name| (sources.join(name).with_extension("cpp"), true));
+    let example = [(workspace.root.join(EXAMPLE), true)];
+    let mut names = Vec::new();
+    for (source, is_sycl) in c.into_iter().chain(cpp).chain(example) {
+        let name = source.file_stem().unwrap_or_default().to_string_lossy();
+        let program = directory.join(&*name);
+        let mut command = compile(&source, is_sycl, runtime);
+        command.arg("-o").arg(&program);
+        let text = fs::read(&source).map_err(|error| cannot(&source, error))?;
+        let mut hasher = headers.clone();
+        (format!("{command:?}"), text).hash(&mut hasher);
+        let hash = format!("{:016x}", hasher.finish());
+        // Written last, so that a program that has it is whole.
+        let stamp = program.with_extension("stamp");
+        if fs::read_to_string(&stamp).is_ok_and(|found| found == hash) && program.is_file() {
+            names.push(name.into_owned());
+            continue;
+        }
+        let _ = fs::remove_file(&stamp);
+        Step::new(workspace, format!("client {name}"), command).run()?;
+        fs::write(&stamp, hash).map_err(|error| cannot(&stamp, error))?;
+        names.push(name.into_owned());
+    }
+    Ok(Clients { directory, names })
+}
+
+fn compile(source: &Path, is_sycl: bool, runtime: &Environment) -> Command {
+    let mut command;
+    if is_sycl {
+        command = Command::new(compiler("CXX", "c++"));
+        command.args(["-std=c++17", "-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING"]);
+    } else {
+        command = Command::new(compiler("CC", "cc"));
+        command.args(["-std=c11", "-D_GNU_SOURCE"]);
+    }
+    command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread"]);
+    command.arg("-isystem").arg(runtime.include()).arg(source);
+    command.arg("-L").arg(runtime.library_dir());
+    // Where the library itself finds what it needs.
+    let mut rpath_link = OsString::from("-Wl,-rpath-link,");
+    rpath_link.push(runtime.library_dir());
+    command.arg(rpath_link);
+    command.arg(if is_sycl {
+        "-l:libsycl.so.9"
+    } else {
+        "-l:libur_loader.so.0"
+    });
+    command
+}
+
+fn compiler(variable: &str, default: &str) -> OsString {
+    let named = env::var_os(variable).filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| default.into())
+}
