@@ -139,17 +139,6 @@ impl Slot {
         self.marks.load(Ordering::SeqCst) & DEVICE_SIGNALS != 0
     }
 
-    /// Lets queues know that a driver's own event signals this number as well. After that was
-    /// submitted to the driver.
-    pub(crate) fn note_companion(&self, number: u64) {
-        self.companion.fetch_max(number, Ordering::AcqRel);
-    }
-
-    /// Whether waiting for what the driver's own event signals last is waiting for this number.
-    pub(crate) fn is_companion(&self, number: u64) -> bool {
-        self.companion.load(Ordering::Acquire) == number
-    }
-
     /// Lets those who wait know that signals of this event may fail although nobody dies.
     #[inline]
     pub(crate) fn mark_fallible(&self) {

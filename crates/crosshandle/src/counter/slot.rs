@@ -135,7 +135,7 @@ pub(crate) struct Slot {
     /// The greatest number that a device was told to wait for before anybody took it.
     pub(super) armed: AtomicU64,
     pub(super) failed_to: [AtomicU64; RING as usize],
-    /// The greatest number that a driver's own event signals as well.
+    /// What is known of the driver's own event that rides along: see `companion`.
     pub(super) companion: AtomicU64,
 
     /// Where runs of one owner ended, in the form of `issued`: at `number mod 16`, or at the next

@@ -4,6 +4,7 @@ use super::event::{EventCore, Home};
 use super::exporter::Exporter;
 use super::record::Shared;
 use crate::backend::DriverEvents;
+use crate::counter::Latest;
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -92,13 +93,31 @@ impl EventCore {
         }
     }
 
-    /// A queue has signalled the driver's own event for this number.
-    pub(crate) fn note_companion(&self, number: u64) {
-        self.slot().note_companion(number);
+    /// Announces that a queue signals the driver's own event; to be ended by the other. `false` if
+    /// it can't now.
+    pub(crate) fn begin_companion(&self) -> bool {
+        self.slot().begin_companion()
     }
 
-    /// Whether waiting for the driver's own event is waiting for this number.
-    pub(crate) fn is_companion(&self, number: u64) -> bool {
-        self.companion.is_some() && self.slot().is_companion(number)
+    /// The queue has signalled it for this number; for 0 if that failed.
+    pub(crate) fn end_companion(&self, number: u64) {
+        self.slot().end_companion(number);
+    }
+
+    /// Whether the latest signal of the driver's own event is this number's.
+    pub(crate) fn latest_companion(&self, number: u64) -> Option<Latest> {
+        self.companion.as_ref()?;
+        self.slot().latest_companion(number)
+    }
+
+    /// Whether it has been all the time.
+    pub(crate) fn is_still(&self, latest: Latest) -> bool {
+        self.slot().is_still(latest)
+    }
+
+    /// A queue was seen to have given this signal. Whose it is may not know yet, but nobody shall
+    /// be told that it is unfinished after others went on with it.
+    pub(crate) fn witness(&self, number: u64) {
+        let _ = self.slot().witness(number);
     }
 }

@@ -9,18 +9,13 @@
 //! its commands use, and they are appended to a new one.
 
 use super::device::Gpu;
-use super::driver::{Core, EventHandle, List};
-use super::event;
-use super::pooled::Pooled;
+use super::driver::{Core, List};
+use super::entry::{Entry, Marks, Over, call, copy_of};
 use super::queue::Notes;
-use super::work::{Extra, Target};
-use crate::backend::{HostFunction, Point, Submission, Work};
-use crate::counter::Ticket;
+use crate::backend::{Point, Submission, Work};
 use crate::error::{Error, Result};
-use crate::sharing::{EventCore, Profile};
+use crate::sharing::Profile;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,155 +27,24 @@ const OVERDUE: u32 = 2;
 /// How long to wait for the device before having a look at the rest of the world.
 const SLICE: Duration = Duration::from_millis(40);
 
-/// That a command is over, for those of other lanes that come after it.
-#[derive(Default)]
-pub(super) struct Over {
-    is_over: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Over {
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
-    }
-
-    fn set(&self) {
-        self.is_over.store(true, Ordering::Release);
-        drop(self.lock.lock());
-        self.changed.notify_all();
-    }
-
-    fn wait(&self) {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_while(guard, |()| !self.is_over());
-        drop(waited);
-    }
-}
-
-/// A command of a lane.
-struct Entry {
-    /// In its queue.
-    number: u64,
-    work: Work,
-    extra: Extra,
-    waits: Vec<Point>,
-    /// Commands of other lanes.
-    after: Vec<Arc<Over>>,
-    signal: Option<(Arc<EventCore>, Ticket)>,
-    over: Arc<Over>,
-    /// The thread is about to append it or to call its function, and nobody else may.
-    is_taken: bool,
-    /// What the list signals. `None` while the command is held.
-    marks: Option<Arc<Marks>>,
-}
-
-/// How far the list is with a command.
-struct Marks {
-    /// Signalled before the work, if the list waits for driver's events until then.
-    started: Option<Pooled>,
-    /// Signalled after it.
-    done: Pooled,
-}
-
-impl Entry {
-    /// Whether the host has something to do before the list can go on with it.
-    fn needs_host(&self) -> bool {
-        self.is_taken
-            || matches!(self.work, Work::Call(_))
-            || self.after.iter().any(|over| !over.is_over())
-            || !self
-                .waits
-                .iter()
-                .all(|wait| is_there(wait) || companion_of(wait).is_some())
-    }
-
-    fn profile(&self) -> Option<&Profile> {
-        self.signal.as_ref()?.0.profile()
-    }
-
-    /// Lets go of what it used, and signals.
-    fn end(self, notes: &Notes, result: Result<()>) {
-        if let Some(profile) = self.profile() {
-            Profile::stamp(&profile.ended);
-        }
-        // What it captured and kept may be the user's code.
-        discard((self.work, self.extra, self.waits, self.marks));
-        match (self.signal, result) {
-            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
-            (None, Err(error)) => notes.add(error),
-            (None, Ok(())) => {}
-        }
-        self.over.set();
-        notes.end(self.number);
-    }
-}
-
-/// Whether a signal has come, and not as a failure.
-fn is_there(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Ok(())))
-}
-
-fn copy_of(wait: &Point) -> Point {
-    Point {
-        event: Arc::clone(&wait.event),
-        ..*wait
-    }
-}
-
-/// The driver's event that tells a list of a signal that is yet to come.
-fn companion_of(wait: &Point) -> Option<EventHandle> {
-    let is_told = wait.event.is_companion(wait.number) && wait.event.result(wait.number).is_none();
-    is_told.then(|| event::companion(&wait.event)).flatten()
-}
-
-/// An error as the waiters for a failed command get to see it.
-fn text_of(error: Error) -> Arc<str> {
-    match error {
-        Error::CommandFailed(message) => message,
-        error => error.to_string().into(),
-    }
-}
-
-fn discard<T>(what: T) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
-        std::mem::forget(panic);
-    }
-}
-
-/// Calls a function of the user. A panic must not take the queue and its waiters down.
-fn call(function: HostFunction) -> Result<()> {
-    // Its error's text and drop are the user's code too.
-    let call = || function().map_err(|error| error.to_string());
-    let message = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(message)) => message,
-        Err(panic) => {
-            std::mem::forget(panic);
-            "a host function panicked".into()
-        }
-    };
-    Err(Error::CommandFailed(message.into()))
-}
-
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
 
-struct Inner {
-    gpu: Arc<Gpu>,
-    core: Arc<Core>,
+pub(super) struct Inner {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) core: Arc<Core>,
     notes: Arc<Notes>,
     state: Mutex<State>,
     added: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// Made with the first command, ended by the thread.
-    list: Option<List>,
-    entries: VecDeque<Entry>,
+    pub(super) list: Option<List>,
+    pub(super) entries: VecDeque<Entry>,
     /// So many of the first entries are in the list.
-    appended: usize,
+    pub(super) appended: usize,
     thread: Option<JoinHandle<()>>,
     is_waiting: bool,
     is_closed: bool,
@@ -238,6 +102,7 @@ impl Lane {
             signal,
             over: Arc::clone(&over),
             is_taken: false,
+            is_for_host: false,
             marks: None,
         });
         inner.append_more(&mut state);
@@ -303,68 +168,14 @@ impl Inner {
             if entry.needs_host() {
                 return;
             }
-            if let Err(error) = self.append(state, state.appended) {
-                // The thread tries again when it is the first, and then it fails.
-                tracing::debug!(%error, "a command could not be appended");
-                return;
-            }
-        }
-    }
-
-    /// Appends a command, after all before it.
-    fn append(&self, state: &mut State, index: usize) -> Result<()> {
-        let entry = state.entries.get_mut(index);
-        let (Some(list), Some(entry)) = (&state.list, entry) else {
-            return Err(Error::CommandFailed("there is no command list".into()));
-        };
-        let companions: Vec<_> = entry.waits.iter().filter_map(companion_of).collect();
-        let marks = || -> Result<Marks> {
-            let waits = !companions.is_empty();
-            Ok(Marks {
-                started: waits.then(|| Pooled::take(&self.core)).transpose()?,
-                done: Pooled::take(&self.core)?,
-            })
-        };
-        let marks = marks()?;
-        let signal = entry.signal.as_ref();
-        let companion = signal.and_then(|(event, _)| event::companion(event));
-        if let Some(profile) = entry.profile() {
-            Profile::stamp(&profile.started);
-        }
-        let target = Target {
-            gpu: &self.gpu,
-            core: &self.core,
-            list,
-        };
-        // SAFETY: the entry has all that the command uses, and stays until the list has signalled
-        // its event; if it never does, it is not dropped.
-        let appended = unsafe {
-            let mut append = || -> Result<()> {
-                if let Some(started) = &marks.started {
-                    list.wait(&companions)?;
-                    list.signal(started.handle())?;
+            match self.append(state, state.appended) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    // The thread tries again when it is the first, and then it fails.
+                    tracing::debug!(%error, "a command could not be appended");
+                    return;
                 }
-                target.append(&entry.work, &mut entry.extra)?;
-                if let Some(companion) = companion {
-                    list.signal(companion)?;
-                }
-                list.signal(marks.done.handle())
-            };
-            append()
-        };
-        match appended {
-            Ok(()) => {
-                if let (Some(_), Some((event, ticket))) = (companion, signal) {
-                    event.note_companion(ticket.number);
-                }
-                entry.marks = Some(Arc::new(marks));
-                state.appended += 1;
-                Ok(())
-            }
-            Err(error) => {
-                // The list may have a part of it.
-                std::mem::forget(marks);
-                Err(error)
             }
         }
     }
@@ -439,6 +250,11 @@ impl Inner {
                 return Ok(false);
             }
         }
+        if marks.started.is_some() {
+            for wait in waits {
+                wait.event.witness(wait.number);
+            }
+        }
         Ok(true)
     }
 
@@ -459,7 +275,7 @@ impl Inner {
             std::mem::forget(entry.waits.iter().map(copy_of).collect::<Vec<_>>());
             std::mem::forget(entry.signal.as_ref().map(|(event, _)| Arc::clone(event)));
             std::mem::forget((entry.marks.take(), entry.extra.take()));
-            entry.is_taken = false;
+            (entry.is_taken, entry.is_for_host) = (false, false);
         }
         state.appended = 0;
         let (device, group) = (self.gpu.handle(), self.gpu.group());
@@ -494,6 +310,7 @@ impl Inner {
                 _ => None,
             };
         }
+        // All that it waits for is there, and was taken out.
         if let Err(error) = self.append(&mut state, 0) {
             return Some(Err(error));
         }

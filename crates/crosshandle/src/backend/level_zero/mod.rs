@@ -4,8 +4,10 @@
 //! carried by the exchange and put in place at the importer, the other bytes cross as a note. Queues
 //! are immediate command lists in order, each with a thread that looks after it.
 
+mod append;
 mod device;
 mod driver;
+mod entry;
 mod event;
 mod info;
 mod lane;

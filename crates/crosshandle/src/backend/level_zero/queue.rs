@@ -2,7 +2,8 @@
 
 use super::device::Gpu;
 use super::driver::Core;
-use super::lane::{Lane, Over};
+use super::entry::Over;
+use super::lane::Lane;
 use crate::backend::{BackendQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
