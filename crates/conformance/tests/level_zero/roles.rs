@@ -42,7 +42,7 @@ fn rounds(count: u64) {
         let opened = importer.open_memory(&memory.handle()?)?;
         let shared = importer.open_event(&event.handle()?)?;
         if number.is_multiple_of(16) {
-            let command = Command::fill(opened.all(), &[1])?;
+            let command = Command::fill(opened.range(0, 4096)?, &[1])?;
             queue.submit(command.signal(&shared))?;
             event.wait_timeout(LONG)?;
         }
