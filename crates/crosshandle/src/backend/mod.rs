@@ -207,7 +207,7 @@ impl From<Fetched> for Import {
 }
 
 /// Events of a driver's own. One rides along with an event of ours from when a queue of that driver
-/// first signals it, so that queues wait for each other without the host, also across processes.
+/// first signals it once it has a handle, so that queues wait for each other without the host, also across processes.
 /// The words of `counter` stay the account: of numbers, failures and deaths.
 pub(crate) trait DriverEvents: Send + Sync {
     /// A new one, to be shared.

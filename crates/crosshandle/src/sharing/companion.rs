@@ -86,6 +86,14 @@ impl EventCore {
         }
     }
 
+    /// Whether queues signal the driver's own event too: if other processes may wait for it.
+    pub(crate) fn wants_companion(&self) -> bool {
+        match &self.home {
+            Home::Created(_) => self.is_exported(),
+            Home::Opened(_) => true,
+        }
+    }
+
     /// Lets importers fetch it.
     pub(super) fn offer_companion(&self, exporter: &Exporter) {
         if let Some(companion) = &self.companion {

@@ -154,13 +154,18 @@ impl EventCore {
         match &self.home {
             Home::Created(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
-                    self.exported.store(true, Ordering::Relaxed);
                     self.offer_companion(exporter);
+                    self.exported.store(true, Ordering::Relaxed);
                 }
                 Some(self.record)
             }
             Home::Opened(_) => None,
         }
+    }
+
+    /// Whether a handle of it was made.
+    pub(super) fn is_exported(&self) -> bool {
+        self.exported.load(Ordering::Relaxed)
     }
 
     /// Where its timestamps go, if it takes any.

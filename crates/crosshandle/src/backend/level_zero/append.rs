@@ -55,6 +55,7 @@ impl Inner {
         };
         let signal = entry.signal.as_ref();
         let companion = signal
+            .filter(|(event, _)| event.wants_companion())
             .and_then(|(event, _)| event::companion(event))
             .filter(|_| signal.is_some_and(|(event, _)| event.begin_companion()));
         // SAFETY: the entry has all that the command uses, and stays until the list has signalled
