@@ -6,7 +6,7 @@ use crosshandle::fuzzing::{reply, request};
 use libfuzzer_sys::fuzz_target;
 
 /// What every message starts with: magic number and version.
-const BEGINNING: [u8; 6] = *b"XHBR\x02\0";
+const BEGINNING: [u8; 6] = *b"XHBR\x03\0";
 
 fuzz_target!(|data: &[u8]| {
     check(data);

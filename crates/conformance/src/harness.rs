@@ -90,6 +90,20 @@ impl Harness {
         }
     }
 
+    /// Up to what an address in an importer is aligned as it is in the exporter, in bytes: Level
+    /// Zero's drivers choose it, and promise their pages.
+    pub(crate) fn importers_alignment(&self) -> usize {
+        match self.peer_device.info().backend {
+            BackendKind::LevelZero => 64 << 10,
+            _ => 2 << 20,
+        }
+    }
+
+    /// Whether drivers open memory by handles of their own, so that a descriptor alone is none.
+    pub(crate) fn has_driver_handles(&self) -> bool {
+        self.peer_device.info().backend == BackendKind::LevelZero
+    }
+
     /// Within which time a death must be known: far more than the 100 ms that are promised, for a
     /// machine that is busy with other things. A driver cleans up after a process before the
     /// system closes its connections.

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 
 /// The bytes that every message starts with.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 pub(crate) const ATTACH: u16 = 1;
 pub(crate) const FETCH: u16 = 2;
 /// Bytes in a request.
 pub(crate) const REQUEST: usize = 40;
 /// Bytes in a reply.
-pub(crate) const REPLY: usize = 24;
+pub(crate) const REPLY: usize = 160;
 
 /// A request: magic, version, operation, secret, record, generation, access, serial number.
 pub(crate) fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -> Vec<u8> {
@@ -34,7 +34,8 @@ pub(crate) fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32
     bytes
 }
 
-/// A reply: magic, version, status, number (the owner's or the segment's), serial number, length.
+/// A reply: magic, version, status, number (the owner's or the segment's), serial number, length,
+/// and an empty note.
 pub(crate) fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
@@ -42,6 +43,7 @@ pub(crate) fn reply(version: u16, status: u16, number: u32, serial: u32, len: u6
     bytes.extend(number.to_le_bytes());
     bytes.extend(serial.to_le_bytes());
     bytes.extend(len.to_le_bytes());
+    bytes.resize(REPLY, 0);
     bytes
 }
 

@@ -63,7 +63,12 @@ impl Event {
         if process::is_forked() {
             return Err(Error::forked());
         }
-        let core = EventCore::create(context.exporter(), options.mode(), options.is_profiling())?;
+        let core = EventCore::create(
+            context.exporter(),
+            options.mode(),
+            options.is_profiling(),
+            context.backend().driver_events(),
+        )?;
         let exporter = sharing.then(|| Arc::clone(context));
         Ok(Self { core, exporter })
     }

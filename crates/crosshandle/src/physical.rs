@@ -3,7 +3,6 @@
 use crate::backend::BackendContext;
 use crate::context::{ContextCore, record_of};
 use crate::error::{Error, Result};
-use crate::exchange::Fetched;
 use crate::handle::{Fields, PhysicalMemoryHandle};
 use crate::os::mapping::Access;
 use crate::pool;
@@ -46,14 +45,15 @@ impl PhysicalMemory {
         core.check_memory(&fields, access)?;
         let record = record_of(&fields);
         let attachment = core.attachment(&fields)?;
-        let Fetched { file, len, .. } = attachment.fetch(&fields, access)?;
+        let fetched = attachment.fetch(&fields, access)?;
+        let len = fetched.len;
         if len != fields.segment_length {
             return Err(Error::Extent {
                 claimed: fields.segment_length,
                 actual: len,
             });
         }
-        let memory = core.backend().import_physical(file, len as usize)?;
+        let memory = core.backend().import_physical(fetched.into())?;
         attachment.hold(record.index, record.generation)?;
         Ok(Self::new(core, memory, access, Some((attachment, record))))
     }

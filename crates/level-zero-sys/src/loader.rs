@@ -123,6 +123,7 @@ loader! {
         zeDeviceGetSubDevices: ze_pfnDeviceGetSubDevices_t,
         zeDeviceGetProperties: ze_pfnDeviceGetProperties_t,
         zeDeviceGetComputeProperties: ze_pfnDeviceGetComputeProperties_t,
+        zeDeviceGetModuleProperties: ze_pfnDeviceGetModuleProperties_t,
         zeDeviceGetCommandQueueGroupProperties: ze_pfnDeviceGetCommandQueueGroupProperties_t,
         zeDeviceGetMemoryProperties: ze_pfnDeviceGetMemoryProperties_t,
         zeDeviceGetMemoryAccessProperties: ze_pfnDeviceGetMemoryAccessProperties_t,

@@ -35,6 +35,16 @@ impl Description {
         program_target: None,
     };
 
+    /// The adapter for Level Zero devices. SYCL takes the backend that it reports for one that runs
+    /// kernels, which fills need there; the variable helps.
+    pub const LEVEL_ZERO: Self = Self {
+        backend: BackendKind::LevelZero,
+        ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,
+        device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
+        platform_name: "Crosshandle (Level Zero)",
+        program_target: None,
+    };
+
     /// The adapter for NVIDIA GPUs.
     pub const CUDA: Self = Self {
         backend: BackendKind::Cuda,

@@ -1,6 +1,7 @@
 //! Errors as UR results, and the text of the latest one.
 
 use crosshandle::Error;
+use crosshandle::handle::BackendKind;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -127,6 +128,27 @@ fn result_of(error: &Error) -> ur_result_t {
         Error::Unsupported(_) => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
         Error::OutOfMemory { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
         Error::LimitReached { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+        Error::Driver {
+            backend: BackendKind::LevelZero,
+            code,
+            ..
+        } => of_level_zero(*code),
+        _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
+    }
+}
+
+/// How UR calls a result of Level Zero's (`ze_result_t`).
+fn of_level_zero(code: i64) -> ur_result_t {
+    match code {
+        0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
+        0x7000_0002 => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
+        0x7000_0003 => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
+        // Insufficient permissions.
+        0x7001_0000 => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
+        // An invalid synchronization object.
+        0x7800_000b => ur_result_t::UR_RESULT_ERROR_INVALID_EVENT,
         _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
     }
 }

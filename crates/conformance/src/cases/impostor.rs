@@ -155,6 +155,11 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     } else {
         "Protocol"
     };
+    // Without a driver's handle, a file is not even looked at.
+    let (wrong_size, unwritable) = match harness.has_driver_handles() {
+        true => ("Protocol", "Protocol"),
+        false => ("Extent", "Os"),
+    };
     let (_exporter, handle) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
     let importer = harness.peer()?;
@@ -186,12 +191,12 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         (
             Box::new(fetched(len)),
             Some(raw::memfd(4096, true)?),
-            "Extent",
+            wrong_size,
         ),
         (
             Box::new(fetched(len)),
             Some(raw::memfd(len * 2, true)?),
-            "Extent",
+            wrong_size,
         ),
         (
             Box::new(fetched(len)),
@@ -208,7 +213,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
             Some(raw::memfd(4096, true)?),
             "Extent",
         ),
-        (Box::new(fetched(len)), Some(read_only()?), "Os"),
+        (Box::new(fetched(len)), Some(read_only()?), unwritable),
         (
             Box::new(move |n| reply(VERSION, 0, segment ^ 1, n, len)),
             Some(raw::memfd(len, true)?),

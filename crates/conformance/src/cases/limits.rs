@@ -127,7 +127,8 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
         assert!(count < 100, "no limit");
     };
     assert_eq!(refused.kind, "LimitReached", "{refused}");
-    assert!(count > 30, "{count} could be allocated");
+    // A driver may need further descriptors for each.
+    assert!(count > 12, "{count} could be allocated");
     if harness.is_host() {
         let refused = exporter.ask("memory-handle m0").expect_err("no socket");
         assert_eq!(refused.kind, "LimitReached", "{refused}");

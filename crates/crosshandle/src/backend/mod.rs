@@ -18,7 +18,8 @@
 //! # Events
 //! A backend doesn't implement events; it signals and waits on the words of `counter`, which lie
 //! in shared host memory. It completes each ticket that it took exactly once, also when the
-//! command fails.
+//! command fails. A driver that has events for several processes, but cannot use those words, lets
+//! its own ride along ([`DriverEvents`]).
 //!
 //! # The driver's own objects
 //! Where a program may use the driver besides, a backend shows its objects and takes the program's:
@@ -31,6 +32,7 @@
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+pub(crate) mod level_zero;
 mod native;
 
 pub use info::{Capabilities, DeviceInfo, KernelLimits};
@@ -38,6 +40,8 @@ pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
 
 use crate::error::Result;
+use crate::exchange::Fetched;
+use crate::exchange::protocol::Note;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::kernel::{KernelArguments, KernelProperties, LaunchShape};
 use crate::os::address::Address;
@@ -103,22 +107,22 @@ pub(crate) trait BackendContext: Send + Sync {
     /// it is the system's affair: zeros on the host, anything on other devices.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
 
-    /// Memory of another process, mapped likewise. `len` is the size that the exporter named.
-    fn import_segment(
-        &self,
-        file: Arc<OwnedFd>,
-        len: usize,
-        access: Access,
-    ) -> Result<Arc<dyn Segment>>;
+    /// Memory of another process, mapped likewise.
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
 
     /// New physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
     /// Physical memory of another process.
-    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>>;
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>>;
 
     /// Addresses without memory, from `wish` on if that is not 0, is aligned and they are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
+
+    /// Events of the driver's own, if it has any that ride along with ours.
+    fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
+        None
+    }
 
     /// A new queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
@@ -182,6 +186,36 @@ pub(crate) trait LoadedKernel: Any + Send + Sync {
 
     /// The driver's handle.
     fn native(&self) -> usize;
+}
+
+/// What an exporter sent: to be checked by the backend before its driver sees any of it.
+pub(crate) struct Import {
+    pub(crate) file: Arc<OwnedFd>,
+    /// The size that the exporter named, in bytes.
+    pub(crate) len: usize,
+    /// What its backend says.
+    pub(crate) note: Note,
+}
+
+impl From<Fetched> for Import {
+    fn from(fetched: Fetched) -> Self {
+        Self {
+            file: fetched.file,
+            len: fetched.len as usize,
+            note: fetched.note,
+        }
+    }
+}
+
+/// Events of a driver's own. One rides along with an event of ours from when a queue of that driver
+/// first signals it once it has a handle, so that queues wait for each other without the host, also across processes.
+/// The words of `counter` stay the account: of numbers, failures and deaths.
+pub(crate) trait DriverEvents: Send + Sync {
+    /// A new one, to be shared.
+    fn create(&self) -> Result<Arc<dyn Shared>>;
+
+    /// One that another process created.
+    fn open(&self, import: Import) -> Result<Arc<dyn Shared>>;
 }
 
 /// Memory at an address, with a descriptor.
@@ -333,6 +367,18 @@ pub(crate) struct Launch {
     pub(crate) arguments: KernelArguments,
 }
 
+impl Work {
+    /// The memory that it uses, as far as it names it.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+        let (to, from) = match self {
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
+        };
+        to.into_iter().chain(from)
+    }
+}
+
 /// A function of the host, run in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
@@ -346,7 +392,7 @@ pub(crate) struct Place {
     pub(crate) address: Address,
     /// Whether the host can access it too.
     pub(crate) is_on_host: bool,
-    pub(crate) _keep: Option<Arc<dyn Any + Send + Sync>>,
+    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// In which order a queue runs its commands.
@@ -375,5 +421,9 @@ pub enum MemoryKind {
 
 /// All backends of this build.
 pub(crate) fn all() -> &'static [&'static dyn Backend] {
-    &[&host::HostBackend, &cuda::CudaBackend]
+    &[
+        &host::HostBackend,
+        &cuda::CudaBackend,
+        &level_zero::LevelZeroBackend,
+    ]
 }

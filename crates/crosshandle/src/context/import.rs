@@ -3,7 +3,6 @@
 use super::core::ContextCore;
 use crate::backend::Segment;
 use crate::error::{Error, Result};
-use crate::exchange::Fetched;
 use crate::handle::{Fields, Secret};
 use crate::os::mapping::Access;
 use crate::pool::DEDICATED;
@@ -169,10 +168,15 @@ impl ContextCore {
     #[cold]
     fn import(self: &Arc<Self>, key: Key, fields: &Fields) -> Result<Arc<Imported>> {
         let attachment = self.attachment(fields)?;
-        let Fetched { file, len, .. } = attachment.fetch(fields, key.access)?;
-        let memory = self
-            .backend()
-            .import_segment(file, len as usize, key.access)?;
+        let fetched = attachment.fetch(fields, key.access)?;
+        // Before a driver hears of it.
+        if fetched.len != fields.segment_length {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: fetched.len,
+            });
+        }
+        let memory = self.backend().import_segment(fetched.into(), key.access)?;
         let imported = Arc::new(Imported { attachment, memory });
         let kept = if fields.segment & DEDICATED == 0 {
             Kept::Long(Arc::clone(&imported))

@@ -235,7 +235,11 @@ impl Context {
         core.check_event(&fields)?;
         let attachment = core.attachment(&fields)?;
         let record = record_of(&fields);
-        EventCore::open(attachment, record, options.mode()).map(Event::opened)
+        let native = match fields.backend == core.device().info().backend {
+            true => core.backend().driver_events(),
+            false => None,
+        };
+        EventCore::open(attachment, record, options.mode(), native).map(Event::opened)
     }
 
     /// Creates a queue that runs its commands in order.

@@ -48,6 +48,7 @@
 //! Atomics, futexes, the clock and the CPU number come from `crate::platform` alone. The model
 //! checker compiles these same files against a platform of its own.
 
+mod companion;
 mod device;
 mod nap;
 mod recovery;
@@ -55,6 +56,7 @@ mod signal;
 mod slot;
 mod wait;
 
+pub(crate) use companion::Latest;
 pub(crate) use device::Arming;
 pub(crate) use recovery::Liveness;
 pub(crate) use signal::{Completion, IssueError, Signalled, Ticket};

@@ -135,7 +135,8 @@ pub(crate) struct Slot {
     /// The greatest number that a device was told to wait for before anybody took it.
     pub(super) armed: AtomicU64,
     pub(super) failed_to: [AtomicU64; RING as usize],
-    _line_3: u64,
+    /// What is known of the driver's own event that rides along: see `companion`.
+    pub(super) companion: AtomicU64,
 
     /// Where runs of one owner ended, in the form of `issued`: at `number mod 16`, or at the next
     /// place that no unfinished signal needs.
@@ -155,7 +156,7 @@ impl Slot {
             failed_from: std::array::from_fn(|_| AtomicU64::new(0)),
             armed: AtomicU64::new(0),
             failed_to: std::array::from_fn(|_| AtomicU64::new(0)),
-            _line_3: 0,
+            companion: AtomicU64::new(0),
             runs: std::array::from_fn(|_| AtomicU64::new(0)),
         };
         slot.reset();
@@ -173,6 +174,7 @@ impl Slot {
         self.signaller_cpu.store(0, Ordering::Relaxed);
         self.marks.store(0, Ordering::Relaxed);
         self.armed.store(0, Ordering::Relaxed);
+        self.companion.store(0, Ordering::Relaxed);
         let records = self.failed_from.iter().chain(&self.failed_to);
         for record in records.chain(&self.settled) {
             record.store(0, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The exporter's side: answers importers, and learns of their deaths.
 
 use super::address::{self, PeerPolicy};
-use super::protocol::{BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};
+use super::protocol::{BadMessage, Note, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};
 use super::reactor::{Next, Source, Watch, watch};
 use crate::error::{Error, Result};
 use crate::handle::Secret;
@@ -42,6 +42,8 @@ pub(crate) struct Fetched {
     pub(crate) segment: u32,
     /// Bytes in the segment.
     pub(crate) len: u64,
+    /// What the exporter's backend says about it.
+    pub(crate) note: Note,
 }
 
 /// All contexts of this process that have exported something.
@@ -301,8 +303,13 @@ impl Client {
                 None,
             ) => {
                 let exports = exports.upgrade().ok_or(Refusal::UnknownContext)?;
-                let Fetched { file, segment, len } = exports.fetch(record, generation, access)?;
-                Ok((Reply::Fetched { segment, len }, file))
+                let Fetched {
+                    file,
+                    segment,
+                    len,
+                    note,
+                } = exports.fetch(record, generation, access)?;
+                Ok((Reply::Fetched { segment, len, note }, file))
             }
             _ => Err(Refusal::BadRequest),
         }

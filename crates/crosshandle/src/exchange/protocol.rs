@@ -10,18 +10,60 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// Changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
 pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
+
+/// Bytes that a note can have.
+const NOTE_SIZE: usize = 128;
+
+/// What an exporter's backend has to say to the importer's, beside the descriptor: bytes that only
+/// these two understand. None, for most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Note {
+    len: usize,
+    /// Zeros after the first `len`.
+    bytes: [u8; NOTE_SIZE],
+}
+
+impl Note {
+    /// Nothing to say.
+    pub(crate) const NONE: Self = Self {
+        len: 0,
+        bytes: [0; NOTE_SIZE],
+    };
+
+    /// A note of at most 128 bytes; more don't cross.
+    pub(crate) fn new(text: &[u8]) -> Self {
+        let mut note = Self::NONE;
+        note.len = text.len().min(NOTE_SIZE);
+        note.bytes[..note.len].copy_from_slice(&text[..note.len]);
+        note
+    }
+
+    /// What it says. Comes from a stranger, unless it was made here.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn decode(len: u32, bytes: [u8; NOTE_SIZE]) -> Result<Self, BadMessage> {
+        let len = len as usize;
+        let rest = bytes.get(len..);
+        if rest.is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
+            return Err(BadMessage::Malformed("note"));
+        }
+        Ok(Self { len, bytes })
+    }
+}
 
 /// What an importer asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
     /// To be let into a context. Comes with the importer's ledger; answered with the arena.
     Attach(Secret),
-    /// The memory behind an export record. Answered with its descriptor.
+    /// What is behind an export record. Answered with its descriptor.
     Fetch {
         record: u32,
         generation: u32,
@@ -34,8 +76,8 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// The number that the importer signals as; the arena's descriptor comes along.
     Attached { owner: u16 },
-    /// The number and the size of the segment; its descriptor comes along.
-    Fetched { segment: u32, len: u64 },
+    /// The number and the size of the segment, and the backend's note; its descriptor comes along.
+    Fetched { segment: u32, len: u64, note: Note },
     /// No.
     Refused(Refusal),
 }
@@ -92,6 +134,9 @@ struct RawReply {
     number: U32,
     serial: U32,
     len: U64,
+    note_len: U32,
+    _reserved: U32,
+    note: [u8; NOTE_SIZE],
 }
 
 const ATTACH: u16 = 1;
@@ -153,10 +198,10 @@ impl Request {
 
 impl Reply {
     pub(crate) fn encode(self, serial: Serial) -> [u8; REPLY_SIZE] {
-        let (status, number, len) = match self {
-            Self::Attached { owner } => (0, u32::from(owner), 0),
-            Self::Fetched { segment, len } => (0, segment, len),
-            Self::Refused(refusal) => (refusal as u16, 0, 0),
+        let (status, number, len, note) = match self {
+            Self::Attached { owner } => (0, u32::from(owner), 0, Note::NONE),
+            Self::Fetched { segment, len, note } => (0, segment, len, note),
+            Self::Refused(refusal) => (refusal as u16, 0, 0, Note::NONE),
         };
         let raw = RawReply {
             magic: MAGIC,
@@ -165,6 +210,9 @@ impl Reply {
             number: number.into(),
             serial: serial.into(),
             len: len.into(),
+            note_len: (note.len as u32).into(),
+            _reserved: 0.into(),
+            note: note.bytes,
         };
         zerocopy::transmute!(raw)
     }
@@ -173,11 +221,15 @@ impl Reply {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
+        let note = Note::decode(raw.note_len.get(), raw.note)?;
+        if raw._reserved != 0 || raw.len == 0 && note != Note::NONE {
+            return Err(BadMessage::Malformed("note"));
+        }
         let reply = match (raw.status.get(), raw.number.get(), raw.len.get()) {
             (0, owner @ 1.., 0) => Self::Attached {
                 owner: u16::try_from(owner).map_err(|_| BadMessage::Malformed("owner"))?,
             },
-            (0, segment, len @ 1..) => Self::Fetched { segment, len },
+            (0, segment, len @ 1..) => Self::Fetched { segment, len, note },
             (status, 0, 0) => Refusal::from_status(status)
                 .map(Self::Refused)
                 .ok_or(BadMessage::Malformed("status"))?,

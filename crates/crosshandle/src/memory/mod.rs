@@ -364,7 +364,7 @@ impl MemoryRange {
         Place {
             address: self.address,
             is_on_host: self.is_on_host,
-            _keep: self.keep,
+            keep: self.keep,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::fs::{self, FileType};
 use rustix::io::{self, Errno, FdFlags};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 /// What is behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,4 +38,14 @@ pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
 /// Whether this process has no descriptor left, for drivers that don't say why they fail.
 pub(crate) fn are_exhausted() -> bool {
     io::dup(std::io::stderr()).is_err_and(|errno| errno == Errno::MFILE)
+}
+
+/// Another descriptor, of our own, for what a driver's leads to.
+pub(crate) fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: for the length of one system call, which fails if the number is no descriptor.
+    let theirs = unsafe { BorrowedFd::borrow_raw(number) };
+    io::fcntl_dupfd_cloexec(theirs, 3)
 }

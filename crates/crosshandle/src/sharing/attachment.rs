@@ -1,6 +1,7 @@
 //! The importing process's half of sharing.
 
 use super::arena::{self, Arena, MAX_RECORDS};
+use super::companion::COMPANION;
 use super::exporter::Exporter;
 use super::holding;
 use super::ledger::Ledger;
@@ -213,6 +214,10 @@ impl Attachment {
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
         let fetched = self.fetch_record(fields.record, fields.generation, access)?;
+        if fetched.segment == COMPANION {
+            // An event's.
+            return Err(Error::Stale);
+        }
         if fetched.segment != fields.segment {
             return Err(Error::Handle(HandleError::Malformed {
                 field: "segment",
@@ -222,7 +227,12 @@ impl Attachment {
         Ok(fetched)
     }
 
-    fn fetch_record(&self, record: u32, generation: u32, access: Access) -> Result<Fetched> {
+    pub(super) fn fetch_record(
+        &self,
+        record: u32,
+        generation: u32,
+        access: Access,
+    ) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
                 use crate::exchange::{Exports, protocol::Refusal};
@@ -246,10 +256,11 @@ impl Attachment {
                     access,
                 };
                 match connection.ask(request, None)? {
-                    (Reply::Fetched { segment, len }, file) => Ok(Fetched {
+                    (Reply::Fetched { segment, len, note }, file) => Ok(Fetched {
                         file: Arc::new(file),
                         segment,
                         len,
+                        note,
                     }),
                     _ => Err(Error::Protocol("it answers another question")),
                 }

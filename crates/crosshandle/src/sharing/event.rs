@@ -2,9 +2,11 @@
 
 use super::arena::Arena;
 use super::attachment::Attachment;
+use super::companion::Companion;
 use super::deferred;
 use super::exporter::Exporter;
 use super::record::Record;
+use crate::backend::DriverEvents;
 use crate::counter::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
@@ -18,8 +20,8 @@ use std::time::{Duration, Instant};
 /// An event that this process has, as its creator or by opening a handle. What few events need is
 /// in boxes of its own, so that opening and closing touches no more than two cache lines.
 pub(crate) struct EventCore {
-    home: Home,
-    record: Record,
+    pub(super) home: Home,
+    pub(super) record: Record,
     mode: WaitMode,
     /// Whether a handle was ever made.
     exported: AtomicBool,
@@ -31,6 +33,7 @@ pub(crate) struct EventCore {
     pub(super) pinned: AtomicU32,
     /// The latest failed command of this process.
     failure: Mutex<Option<Box<Failure>>>,
+    pub(super) companion: Option<Arc<Companion>>,
 }
 
 /// Why a command failed, in words.
@@ -40,7 +43,7 @@ struct Failure {
     message: Arc<str>,
 }
 
-enum Home {
+pub(super) enum Home {
     Created(Arc<Exporter>),
     Opened(Arc<Attachment>),
 }
@@ -110,6 +113,7 @@ impl EventCore {
         exporter: &Arc<Exporter>,
         mode: WaitMode,
         profiling: bool,
+        companion: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         let record = exporter.begin(true)?;
         Ok(Arc::new(Self {
@@ -121,6 +125,7 @@ impl EventCore {
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
+            companion: companion.map(|events| Arc::new(Companion::new(events))),
         }))
     }
 
@@ -128,6 +133,7 @@ impl EventCore {
         attachment: Arc<Attachment>,
         record: Record,
         mode: WaitMode,
+        companion: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
         Ok(Arc::new(Self {
@@ -139,20 +145,27 @@ impl EventCore {
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
+            companion: companion.map(|events| Arc::new(Companion::new(events))),
         }))
     }
 
     /// The record to put into a handle, if this event was created here.
     pub(crate) fn export(&self) -> Option<Record> {
         match &self.home {
-            Home::Created(_) => {
+            Home::Created(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
+                    self.offer_companion(exporter);
                     self.exported.store(true, Ordering::Relaxed);
                 }
                 Some(self.record)
             }
             Home::Opened(_) => None,
         }
+    }
+
+    /// Whether a handle of it was made.
+    pub(super) fn is_exported(&self) -> bool {
+        self.exported.load(Ordering::Relaxed)
     }
 
     /// Where its timestamps go, if it takes any.

@@ -1,6 +1,7 @@
 //! The exporting context's half of sharing.
 
 use super::arena::Arena;
+use super::companion::COMPANION;
 use super::holding;
 use super::ledger::Ledger;
 use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
@@ -98,6 +99,16 @@ impl Exporter {
         records.set_export(index, export);
         let generation = self.arena.begin(index, false);
         Ok(Record { index, generation })
+    }
+
+    /// Lets importers fetch what rides along with an event.
+    pub(super) fn offer(&self, record: Record, memory: Arc<dyn Shared>) {
+        let export = Export {
+            memory,
+            segment: COMPANION,
+            access: Access::ReadWrite,
+        };
+        self.records().set_export(record.index, export);
     }
 
     /// The record in `place`; made now if there is none. `segment` is the memory's number.
@@ -285,6 +296,7 @@ impl Exports for Exporter {
             file: memory.descriptor(access).map_err(|_| Refusal::NoRoom)?,
             segment,
             len: memory.len() as u64,
+            note: memory.note(),
         })
     }
 

@@ -12,6 +12,7 @@
 
 mod arena;
 mod attachment;
+mod companion;
 mod deferred;
 mod device;
 mod event;

@@ -2,6 +2,7 @@
 
 use super::arena::MAX_RECORDS;
 use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
 use std::any::Any;
 use std::collections::VecDeque;
@@ -22,6 +23,11 @@ pub(crate) trait Shared: Any + Send + Sync {
 
     /// A descriptor that allows this access and no more, as far as the driver knows limits.
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
+
+    /// What importers need beside the descriptor. Asked for after that was made.
+    fn note(&self) -> Note {
+        Note::NONE
+    }
 }
 
 /// A record in use: one shared or shareable object.

@@ -8,15 +8,15 @@ use super::range::CudaRange;
 use super::stock::Stock;
 use super::times::Clock;
 use crate::backend::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
-    NativeContext, NativeDevice, Programs, QueueOrder, Segment,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
+    MemoryKind, NativeContext, NativeDevice, Programs, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::Access;
 use crate::os::process;
 use crate::sharing::Shared;
-use std::os::fd::OwnedFd;
+
 use std::sync::{Arc, OnceLock};
 
 /// The driver's devices.
@@ -286,21 +286,20 @@ impl BackendContext for CudaContext {
         memory::create(&self.gpu, kind, len)
     }
 
-    fn import_segment(
-        &self,
-        file: Arc<OwnedFd>,
-        len: usize,
-        access: Access,
-    ) -> Result<Arc<dyn Segment>> {
-        memory::import(&self.gpu, &file, len, access)
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+        memory::import(&self.gpu, &import.file, import.len, access)
     }
 
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
         Ok(Arc::new(CudaPhysical::create(&self.gpu, len)?))
     }
 
-    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>> {
-        Ok(Arc::new(CudaPhysical::import(&self.gpu, &file, len)?))
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(CudaPhysical::import(
+            &self.gpu,
+            &import.file,
+            import.len,
+        )?))
     }
 
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {

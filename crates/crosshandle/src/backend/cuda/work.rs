@@ -73,7 +73,7 @@ pub(super) fn may_hold_up(work: &Work) -> bool {
 
 fn is_foreign(place: &Place) -> bool {
     // What is kept is ours.
-    place._keep.is_none()
+    place.keep.is_none()
 }
 
 /// Queues work; what calls the host is not for here. The device's context is current.

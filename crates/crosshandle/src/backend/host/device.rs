@@ -4,14 +4,14 @@ use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
 use super::queue::HostQueue;
 use crate::backend::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, MemoryKind,
-    QueueOrder, Segment,
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
+    MemoryKind, QueueOrder, Segment,
 };
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::{Access, page_size};
 use crate::sharing::Shared;
-use std::os::fd::OwnedFd;
+
 use std::sync::Arc;
 
 /// The host's memory and threads.
@@ -66,21 +66,20 @@ impl BackendContext for HostContext {
         Ok(Arc::new(HostSegment::create(len)?))
     }
 
-    fn import_segment(
-        &self,
-        file: Arc<OwnedFd>,
-        len: usize,
-        access: Access,
-    ) -> Result<Arc<dyn Segment>> {
-        Ok(Arc::new(HostSegment::import(&file, len, access)?))
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+        Ok(Arc::new(HostSegment::import(
+            &import.file,
+            import.len,
+            access,
+        )?))
     }
 
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
         Ok(Arc::new(PhysicalFile::create(len)?))
     }
 
-    fn import_physical(&self, file: Arc<OwnedFd>, len: usize) -> Result<Arc<dyn Shared>> {
-        Ok(Arc::new(PhysicalFile::import(file, len)?))
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(PhysicalFile::import(import.file, import.len)?))
     }
 
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {

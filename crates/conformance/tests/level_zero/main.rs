@@ -1,0 +1,133 @@
+//! Level Zero: the suite over the stock loaders and the simulated driver, and what the driver says
+//! of how it was treated.
+
+mod roles;
+mod run;
+
+use run::{Outcome, role, suite};
+
+/// Everything went well, nothing was used wrongly, and processes that ended by themselves left
+/// nothing of the driver's behind.
+fn clean(outcome: &Outcome) {
+    assert!(outcome.succeeded, "{}", outcome.printed);
+    assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    for line in outcome.reports.iter().flat_map(|report| report.lines()) {
+        let words: Vec<_> = line.split(' ').collect();
+        if let ["live", kind, count, ..] = words[..] {
+            let is_permanent = matches!(kind, "drivers" | "devices");
+            assert!(is_permanent || count == "0", "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_suite_passes() {
+    for outcome in suite("", &[]) {
+        println!("{}", outcome.last_line());
+        // Processes that are killed report nothing, and one that gave up a list keeps it.
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}
+
+#[test]
+fn the_driver_may_fetch_descriptors() {
+    for filter in ["memory::", "queues::", "timeline::"] {
+        suite(filter, &[("TRANSPORT", "pidfd")])
+            .iter()
+            .for_each(clean);
+    }
+}
+
+#[test]
+fn the_loader_may_stand_between() {
+    let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
+    for filter in ["memory::", "physical::", "queues::", "queue_events::"] {
+        suite(filter, &switches).iter().for_each(clean);
+    }
+}
+
+#[test]
+fn the_driver_may_have_no_events_of_its_own() {
+    for switch in [
+        ("MISSING", "ZEX_counter_based_event"),
+        ("API_VERSION", "1.4"),
+    ] {
+        for filter in ["events::", "timeline::", "queues::"] {
+            suite(filter, &[switch]).iter().for_each(clean);
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_cannot_share_is_skipped() {
+    for outcome in suite("memory::", &[("MISSING", "ipc_memory")]) {
+        assert!(outcome.printed.contains("lacks memory_sharing"));
+    }
+    for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
+        assert!(outcome.printed.contains("lacks physical_memory_sharing"));
+    }
+    suite("events::", &[("MISSING", "ipc_memory")])
+        .iter()
+        .for_each(|outcome| assert_eq!(outcome.misuse, ""));
+}
+
+#[test]
+fn commands_may_take_long() {
+    suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
+        .iter()
+        .for_each(clean);
+}
+
+/// What a role does is in `roles`; each is run here, in a process of its own.
+macro_rules! roles {
+    ($($(#[$doc:meta])* $name:ident [$($switch:expr),*];)*) => {
+        $($(#[$doc])*
+        #[test]
+        fn $name() {
+            if run::is_role() {
+                return roles::$name();
+            }
+            role(stringify!($name), &[$($switch),*]).iter().for_each(clean);
+        })*
+    };
+}
+
+roles! {
+    /// Ten thousand rounds leave as much behind as one.
+    rounds_leave_nothing_of_the_drivers [];
+    /// As newer drivers do it.
+    rounds_leave_nothing_behind_that_was_fetched [("TRANSPORT", "pidfd")];
+    /// What fails our checks reaches no call of the driver.
+    bad_handles_reach_no_driver [];
+    /// A handle of another version of the driver is refused before the driver sees it.
+    another_drivers_handles_are_refused [];
+    refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
+    allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
+    queues_wait_for_each_other_on_the_device [];
+}
+
+/// A device that stops fails what it has not done, and nothing hangs.
+#[test]
+fn the_device_may_be_lost() {
+    if run::is_role() {
+        return roles::the_device_may_be_lost();
+    }
+    for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "20")]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}
+
+/// A list that waits on the device for a process that dies is given up, and the queue goes on.
+#[test]
+fn a_waiting_list_is_given_up_when_its_peer_dies() {
+    let name = "a_waiting_list_is_given_up_when_its_peer_dies";
+    if run::is_role() {
+        return roles::a_waiting_list_is_given_up_when_its_peer_dies();
+    }
+    for outcome in role(name, &[]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}

@@ -1,0 +1,264 @@
+//! What single processes do over the simulated driver, and what its report must say then.
+
+use crosshandle::{Command, Error, Event, Memory, MemoryHandle};
+use crosshandle_conformance::{Devices, Harness, PeerOptions, Usage};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const PEER: &str = env!("CARGO_BIN_EXE_crosshandle-peer");
+const LONG: Duration = Duration::from_secs(20);
+
+fn harness() -> Harness {
+    let device = || "level_zero:0".to_owned();
+    let devices = Devices {
+        own: device(),
+        peer: device(),
+    };
+    Harness::new(&devices, Path::new(PEER)).unwrap()
+}
+
+/// The driver's report of this process, which it writes when its context ends.
+fn report() -> String {
+    let path = std::env::var("CROSSHANDLE_SIM_REPORT").unwrap();
+    fs::read_to_string(format!("{path}.{}", std::process::id())).unwrap_or_default()
+}
+
+/// How often a function of the driver was called.
+fn calls(function: &str) -> u64 {
+    let report = report();
+    let line = format!("calls {function} ");
+    let count = report.lines().find_map(|found| found.strip_prefix(&line));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+fn rounds(count: u64) {
+    let harness = harness();
+    let (exporter, importer) = (harness.context().unwrap(), harness.context().unwrap());
+    let event = exporter.create_event().unwrap();
+    let queue = importer.create_queue().unwrap();
+    let round = |number: u64| -> Result<(), Error> {
+        let memory = exporter.allocate(3_000_000)?;
+        let opened = importer.open_memory(&memory.handle()?)?;
+        let shared = importer.open_event(&event.handle()?)?;
+        if number.is_multiple_of(16) {
+            let command = Command::fill(opened.range(0, 4096)?, &[1])?;
+            queue.submit(command.signal(&shared))?;
+            event.wait_timeout(LONG)?;
+        }
+        Ok(())
+    };
+    (0..100).try_for_each(round).unwrap();
+    let before = Usage::of_self().unwrap();
+    (100..count).try_for_each(round).unwrap();
+    queue.finish_timeout(LONG).unwrap();
+    let after = Usage::of_self().unwrap();
+    assert!(
+        after.descriptors <= before.descriptors + 8 && after.mappings <= before.mappings + 40,
+        "{before:?}, {after:?}"
+    );
+    drop((event, queue, exporter, importer));
+    // Lanes end by themselves.
+    let end = std::time::Instant::now() + LONG;
+    while !report().contains("live contexts 0") && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let all = report();
+    let opened = format!("live opened-allocations 0 of {count} created");
+    assert!(all.contains(&opened), "{all}");
+    assert!(all.contains("live exported-descriptors 0 of"), "{all}");
+}
+
+pub(crate) fn rounds_leave_nothing_of_the_drivers() {
+    rounds(10_000);
+}
+
+pub(crate) fn rounds_leave_nothing_behind_that_was_fetched() {
+    rounds(1_000);
+}
+
+pub(crate) fn bad_handles_reach_no_driver() {
+    let harness = harness();
+    let peer = harness.peer().unwrap();
+    peer.ask("allocate m 3000000").unwrap();
+    let handle: MemoryHandle = peer.ask("memory-handle m").unwrap()[0].parse().unwrap();
+    peer.ask("physical p 2097152").unwrap();
+    let context = harness.context().unwrap();
+    let bytes = handle.as_bytes();
+    for bit in 0..bytes.len() * 8 {
+        let mut bad = *bytes;
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(MemoryHandle::from_bytes(&bad).is_err(), "bit {bit}");
+    }
+    // With a tag that is right: another record, generation, segment, size.
+    for place in [64, 68, 28, 88, 32, 48] {
+        let mut bad = *bytes;
+        bad[place] ^= 2;
+        let tag = crc32c::crc32c(&bad[..100]);
+        bad[100..].copy_from_slice(&tag.to_le_bytes());
+        let refused = MemoryHandle::from_bytes(&bad)
+            .map_err(Error::from)
+            .and_then(|handle| context.open_memory(&handle));
+        assert!(refused.is_err(), "{place}");
+    }
+    peer.ask("close m").unwrap();
+    assert!(context.open_memory(&handle).is_err(), "it is stale");
+    drop(context);
+    assert_eq!(calls("zeMemCloseIpcHandle"), calls("zeMemOpenIpcHandle"));
+    assert_eq!(calls("zeMemOpenIpcHandle"), 0, "{}", report());
+}
+
+pub(crate) fn another_drivers_handles_are_refused() {
+    let harness = harness();
+    let other = PeerOptions::new().variable("CROSSHANDLE_SIM_DRIVER_VERSION", "99");
+    let peer = harness.peer_with(other).unwrap();
+    peer.ask("allocate m 3000000").unwrap();
+    let handle: MemoryHandle = peer.ask("memory-handle m").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let refused = context.open_memory(&handle).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+    assert!(refused.to_string().contains("version"), "{refused}");
+    // Events go on without the driver's own.
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    let event = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let event = context.open_event(&event).unwrap();
+    let queue = context.create_queue().unwrap();
+    peer.ask("submit q barrier signal=e").unwrap();
+    queue
+        .submit(Command::barrier().after_value(&event, 1))
+        .unwrap();
+    queue.submit(Command::barrier().signal(&event)).unwrap();
+    peer.ask("wait-value e 2 10000").unwrap();
+    queue.finish_timeout(LONG).unwrap();
+    drop((event, queue, context));
+    assert_eq!(calls("zeMemOpenIpcHandle"), 0);
+}
+
+pub(crate) fn refused_descriptors_are_errors() {
+    let harness = harness();
+    let peer = harness.peer().unwrap();
+    peer.ask("allocate m 3000000").unwrap();
+    let handle = peer.ask("memory-handle m").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let refused = context.open_memory(&handle).unwrap_err();
+    assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+    let memory = context.allocate(100).unwrap();
+    memory.handle().unwrap();
+}
+
+pub(crate) fn allocations_may_fail() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let mut memory = Vec::new();
+    let failed = loop {
+        match context.allocate(3 << 20) {
+            Ok(one) => memory.push(one),
+            Err(error) => break error,
+        }
+        assert!(memory.len() < 100, "no limit");
+    };
+    assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
+    // The pool of events is among what fails: the command does, too, and nothing hangs.
+    let submitted = Command::fill(memory[0].all(), &[1]).and_then(|fill| queue.submit(fill));
+    let finished = submitted.and_then(|()| queue.finish_timeout(LONG));
+    assert!(
+        matches!(finished, Err(Error::OutOfMemory { .. })),
+        "{finished:?}"
+    );
+}
+
+pub(crate) fn the_device_may_be_lost() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4096).unwrap();
+    let events: Vec<Event> = (0..20).map(|_| context.create_event().unwrap()).collect();
+    let mut lost = 0;
+    for event in &events {
+        let fill = Command::fill(memory.all(), &[1]).unwrap();
+        match queue.submit(fill.signal(event)) {
+            Ok(()) => lost += u32::from(event.wait_timeout(LONG).is_err()),
+            Err(_) => lost += 1,
+        }
+        assert!(!matches!(event.wait_timeout(LONG), Err(Error::TimedOut(_))));
+    }
+    assert!(lost > 0, "the device is lost");
+    let _ = queue.finish_timeout(LONG);
+    assert!(queue.is_idle());
+    // The process ends with what a lost device still holds.
+    std::process::exit(0);
+}
+
+pub(crate) fn queues_wait_for_each_other_on_the_device() {
+    let harness = harness();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "100000");
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let (theirs, own) = (
+        context.open_event(&handle).unwrap(),
+        context.create_event().unwrap(),
+    );
+    for number in 1..=5 {
+        peer.ask("submit q barrier signal=e").unwrap();
+        queue
+            .submit(Command::barrier().after(&theirs).signal(&own))
+            .unwrap();
+        assert!(!own.try_wait().unwrap(), "its turn is to come");
+        own.wait_timeout(LONG).unwrap();
+        assert!(theirs.value() == number);
+        // Back again: their queue waits for ours.
+    }
+    queue.finish_timeout(LONG).unwrap();
+    drop((theirs, own, queue, context));
+    let end = std::time::Instant::now() + LONG;
+    while !report().contains("live contexts 0") && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let report = report();
+    assert!(
+        report.contains("live opened-counter-events 0 of 1 created"),
+        "{report}"
+    );
+    assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
+}
+
+pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
+    let harness = harness();
+    // Its device takes half a minute for each command.
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "30000000");
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let event = context.open_event(&handle).unwrap();
+    let (dependent, after) = (
+        context.create_event().unwrap(),
+        context.create_event().unwrap(),
+    );
+    let memory: Memory = context.allocate(4096).unwrap();
+    peer.ask("submit q barrier signal=e").unwrap();
+    queue
+        .submit(Command::barrier().after(&event).signal(&dependent))
+        .unwrap();
+    let fill = Command::fill(memory.all(), &[7]).unwrap();
+    queue.submit(fill.signal(&after)).unwrap();
+    queue.submit(Command::barrier().after(&event)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!dependent.try_wait().unwrap());
+    peer.kill();
+    let failed = dependent.wait_timeout(LONG);
+    assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
+    after.wait_timeout(LONG).unwrap();
+    let told = queue.finish_timeout(LONG);
+    assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
+    queue.finish_timeout(LONG).unwrap();
+    std::process::exit(0);
+}

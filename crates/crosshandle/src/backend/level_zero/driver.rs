@@ -1,0 +1,274 @@
+//! Level Zero: its calls as methods that return `Result`.
+//!
+//! The loader is looked for at run time; it finds the drivers. All devices of a driver share one
+//! context of it, made when one is needed and gone when nothing in it is left.
+
+mod core;
+mod events;
+mod list;
+mod memory;
+
+pub(super) use self::core::{Core, IPC_HANDLE};
+use events::CounterEvents;
+pub(super) use events::{CreatedEvent, OpenedEvent};
+pub(super) use list::List;
+pub(super) use memory::VirtualMemory;
+
+use crate::error::{Error, Result};
+use crate::handle::BackendKind;
+use crate::os::descriptor;
+use level_zero_sys::{
+    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_device_handle_t, ze_driver_handle_t,
+    ze_driver_ipc_properties_t, ze_driver_properties_t, ze_result_t,
+};
+use rustix::io::Errno;
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+/// A structure of Level Zero with its `stype`, and zeros.
+macro_rules! description {
+    ($type:ident, $stype:ident) => {{
+        // SAFETY: zeros are a valid value of every structure of Level Zero.
+        let mut value: level_zero_sys::$type = unsafe { std::mem::zeroed() };
+        value.stype = level_zero_sys::ze_structure_type_t::$stype;
+        value
+    }};
+}
+pub(super) use description;
+
+/// A handle of the driver's. Only a value: it may cross threads, and whoever passes it to the
+/// driver answers for that.
+#[derive(Debug)]
+pub(super) struct Handle<T>(pub(super) *mut T);
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Handle<T> {}
+
+impl<T> PartialEq for Handle<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+// SAFETY: the driver lets any thread use a handle; here it is only a value.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+/// What a handle of this type leads to.
+macro_rules! handle {
+    ($($name:ident = $type:ident;)*) => {
+        $(pub(super) type $name = Handle<level_zero_sys::$type>;)*
+    };
+}
+
+handle! {
+    DriverHandle = _ze_driver_handle_t;
+    DeviceHandle = _ze_device_handle_t;
+    ContextHandle = _ze_context_handle_t;
+    ListHandle = _ze_command_list_handle_t;
+    PoolHandle = _ze_event_pool_handle_t;
+    EventHandle = _ze_event_handle_t;
+    PhysicalHandle = _ze_physical_mem_handle_t;
+}
+
+/// One of the drivers that the loader found.
+pub(super) struct Driver {
+    pub(super) loader: Loader,
+    pub(super) handle: DriverHandle,
+    /// Major and minor version of the API.
+    pub(super) api: (u32, u32),
+    /// The driver's own number for its build.
+    pub(super) version: u32,
+    /// Whether memory can be shared.
+    pub(super) shares_memory: bool,
+    counter_events: OnceLock<Option<CounterEvents>>,
+    core: Mutex<Weak<Core>>,
+}
+
+impl Driver {
+    /// All drivers with GPUs; why there is none. That stays so for the life of the process.
+    pub(super) fn all() -> std::result::Result<&'static [Self], &'static str> {
+        static DRIVERS: OnceLock<std::result::Result<Vec<Driver>, String>> = OnceLock::new();
+        let drivers = DRIVERS.get_or_init(Self::find);
+        drivers.as_deref().map_err(|reason| &**reason)
+    }
+
+    fn find() -> std::result::Result<Vec<Self>, String> {
+        let loader = Loader::load()?;
+        // SAFETY: the first call, with the flags that there are.
+        let code = unsafe { (loader.zeInit)(ZE_INIT_FLAG_GPU_ONLY) };
+        if code != ze_result_t::ZE_RESULT_SUCCESS {
+            return Err(format!(
+                "the Level Zero loader is there, but finds no driver with a GPU (zeInit: {}); \
+                 look whether the driver is installed (libze_intel_gpu.so.1) and whether this \
+                 user may open /dev/dri/renderD*",
+                name_of(code)
+            ));
+        }
+        let failed = |error: Error| error.to_string();
+        let mut count = 0;
+        // SAFETY: asks for the count alone.
+        let code = unsafe { (loader.zeDriverGet)(&mut count, ptr::null_mut()) };
+        check("zeDriverGet", code).map_err(failed)?;
+        let mut handles: Vec<ze_driver_handle_t> = vec![ptr::null_mut(); count as usize];
+        // SAFETY: there is room for so many.
+        let code = unsafe { (loader.zeDriverGet)(&mut count, handles.as_mut_ptr()) };
+        check("zeDriverGet", code).map_err(failed)?;
+        handles.truncate(count as usize);
+        let drivers = handles
+            .into_iter()
+            .map(|handle| Self::new(loader, Handle(handle)))
+            .collect::<Result<Vec<_>>>()
+            .map_err(failed)?;
+        Ok(drivers)
+    }
+
+    fn new(loader: Loader, handle: DriverHandle) -> Result<Self> {
+        let mut api = ze_api_version_t(0);
+        let mut properties: ze_driver_properties_t =
+            description!(ze_driver_properties_t, ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES);
+        let mut ipc: ze_driver_ipc_properties_t = description!(
+            ze_driver_ipc_properties_t,
+            ZE_STRUCTURE_TYPE_DRIVER_IPC_PROPERTIES
+        );
+        // SAFETY: a driver that the loader gave, and live results of the right types.
+        unsafe {
+            let code = (loader.zeDriverGetApiVersion)(handle.0, &mut api);
+            check("zeDriverGetApiVersion", code)?;
+            let code = (loader.zeDriverGetProperties)(handle.0, &mut properties);
+            check("zeDriverGetProperties", code)?;
+            let code = (loader.zeDriverGetIpcProperties)(handle.0, &mut ipc);
+            check("zeDriverGetIpcProperties", code)?;
+        }
+        Ok(Self {
+            loader,
+            handle,
+            api: (api.0 >> 16, api.0 & 0xffff),
+            version: properties.driverVersion,
+            shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
+            counter_events: OnceLock::new(),
+            core: Mutex::default(),
+        })
+    }
+
+    /// Its devices.
+    pub(super) fn devices(&self) -> Result<Vec<DeviceHandle>> {
+        let mut count = 0;
+        let get = self.loader.zeDeviceGet;
+        // SAFETY: asks for the count alone.
+        let code = unsafe { get(self.handle.0, &mut count, ptr::null_mut()) };
+        check("zeDeviceGet", code)?;
+        let mut handles: Vec<ze_device_handle_t> = vec![ptr::null_mut(); count as usize];
+        // SAFETY: there is room for so many.
+        let code = unsafe { get(self.handle.0, &mut count, handles.as_mut_ptr()) };
+        check("zeDeviceGet", code)?;
+        handles.truncate(count as usize);
+        Ok(handles.into_iter().map(Handle).collect())
+    }
+
+    /// How many drivers the loader has.
+    fn count(loader: &Loader) -> u32 {
+        let mut count = 0;
+        // SAFETY: asks for the count alone.
+        let code = unsafe { (loader.zeDriverGet)(&mut count, ptr::null_mut()) };
+        check("zeDriverGet", code).map_or(0, |()| count)
+    }
+
+    /// Its functions for counter-based events, looked for with the first call.
+    fn counter_events(&self) -> Option<&CounterEvents> {
+        let find = || CounterEvents::find(self);
+        self.counter_events.get_or_init(find).as_ref()
+    }
+
+    /// The context of all its devices.
+    pub(super) fn core(&'static self) -> Result<Arc<Core>> {
+        let mut place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(core) = place.upgrade() {
+            return Ok(core);
+        }
+        let core = Arc::new(Core::create(self)?);
+        *place = Arc::downgrade(&core);
+        Ok(core)
+    }
+}
+
+/// What a call returned, as a result.
+#[inline]
+pub(super) fn check(operation: &'static str, code: ze_result_t) -> Result<()> {
+    if code == ze_result_t::ZE_RESULT_SUCCESS {
+        return Ok(());
+    }
+    Err(error(operation, code))
+}
+
+/// The same for a call that makes something of `bytes` bytes.
+#[inline]
+pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_result_t) -> Result<()> {
+    match code {
+        ze_result_t::ZE_RESULT_SUCCESS => Ok(()),
+        ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
+        | ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY => {
+            // The driver doesn't say which resource it is that there is no more of.
+            if descriptor::are_exhausted() {
+                return Err(Error::os(operation)(Errno::MFILE));
+            }
+            Err(Error::OutOfMemory {
+                bytes: bytes as u64,
+            })
+        }
+        code => Err(error(operation, code)),
+    }
+}
+
+#[cold]
+fn error(operation: &'static str, code: ze_result_t) -> Error {
+    Error::Driver {
+        backend: BackendKind::LevelZero,
+        operation,
+        code: i64::from(code.0),
+        name: name_of(code).into(),
+    }
+}
+
+/// The name of a code, as `ze_api.h` has it.
+fn name_of(code: ze_result_t) -> &'static str {
+    macro_rules! names {
+        ($($name:ident)*) => {
+            match code {
+                $(ze_result_t::$name => stringify!($name),)*
+                _ => "an unknown code",
+            }
+        };
+    }
+    names! {
+        ZE_RESULT_SUCCESS
+        ZE_RESULT_NOT_READY
+        ZE_RESULT_ERROR_DEVICE_LOST
+        ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
+        ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY
+        ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS
+        ZE_RESULT_ERROR_NOT_AVAILABLE
+        ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE
+        ZE_RESULT_ERROR_UNINITIALIZED
+        ZE_RESULT_ERROR_UNSUPPORTED_VERSION
+        ZE_RESULT_ERROR_UNSUPPORTED_FEATURE
+        ZE_RESULT_ERROR_INVALID_ARGUMENT
+        ZE_RESULT_ERROR_INVALID_NULL_HANDLE
+        ZE_RESULT_ERROR_HANDLE_OBJECT_IN_USE
+        ZE_RESULT_ERROR_INVALID_NULL_POINTER
+        ZE_RESULT_ERROR_INVALID_SIZE
+        ZE_RESULT_ERROR_UNSUPPORTED_SIZE
+        ZE_RESULT_ERROR_UNSUPPORTED_ALIGNMENT
+        ZE_RESULT_ERROR_INVALID_SYNCHRONIZATION_OBJECT
+        ZE_RESULT_ERROR_INVALID_ENUMERATION
+        ZE_RESULT_ERROR_UNSUPPORTED_ENUMERATION
+        ZE_RESULT_ERROR_OVERLAPPING_REGIONS
+        ZE_RESULT_ERROR_UNKNOWN
+    }
+}

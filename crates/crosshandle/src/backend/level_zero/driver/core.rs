@@ -1,0 +1,185 @@
+//! A context of the driver, and the memory made in it.
+
+use super::{ContextHandle, DeviceHandle, Driver, Handle, check, check_memory, description};
+use crate::backend::MemoryKind;
+use crate::backend::level_zero::pooled::Pools;
+use crate::error::Result;
+use crate::os::process;
+use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
+use std::ffi::{c_char, c_void};
+use std::ptr::{self, NonNull};
+
+/// Bytes of the driver's handles for other processes.
+pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
+
+/// What everything of one driver lives in.
+pub(in crate::backend::level_zero) struct Core {
+    pub(in crate::backend::level_zero) driver: &'static Driver,
+    pub(in crate::backend::level_zero) handle: ContextHandle,
+    pub(in crate::backend::level_zero) events: Pools,
+}
+
+impl Core {
+    pub(super) fn create(driver: &'static Driver) -> Result<Self> {
+        let desc = description!(ze_context_desc_t, ZE_STRUCTURE_TYPE_CONTEXT_DESC);
+        let mut handle = ptr::null_mut();
+        let create = driver.loader.zeContextCreate;
+        // SAFETY: a driver that the loader gave, and a live result.
+        let code = unsafe { create(driver.handle.0, &desc, &mut handle) };
+        check("zeContextCreate", code)?;
+        Ok(Self {
+            driver,
+            handle: Handle(handle),
+            events: Pools::default(),
+        })
+    }
+
+    /// New memory, at a multiple of `align`.
+    pub(in crate::backend::level_zero) fn allocate(
+        &self,
+        device: DeviceHandle,
+        kind: MemoryKind,
+        len: usize,
+        align: usize,
+    ) -> Result<NonNull<u8>> {
+        let loader = &self.driver.loader;
+        let mut start: *mut c_void = ptr::null_mut();
+        let (context, device) = (self.handle.0, device.0);
+        let code = match kind {
+            MemoryKind::Device => {
+                let desc = description!(
+                    ze_device_mem_alloc_desc_t,
+                    ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
+                );
+                // SAFETY: our context, one of its devices, and a live result.
+                unsafe { (loader.zeMemAllocDevice)(context, &desc, len, align, device, &mut start) }
+            }
+            // Drivers share no memory that moves between host and device.
+            MemoryKind::Host | MemoryKind::Shared => {
+                let desc = description!(
+                    ze_host_mem_alloc_desc_t,
+                    ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC
+                );
+                // SAFETY: as above.
+                unsafe { (loader.zeMemAllocHost)(context, &desc, len, align, &mut start) }
+            }
+        };
+        check_memory("allocating memory (zeMemAlloc)", len, code)?;
+        NonNull::new(start.cast()).ok_or(crate::error::Error::OutOfMemory { bytes: len as u64 })
+    }
+
+    /// Frees what `allocate` made.
+    ///
+    /// # Safety
+    /// No command uses it, and nobody accesses it any more.
+    pub(in crate::backend::level_zero) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            (self.driver.loader.zeMemFree)(self.handle.0, start.as_ptr().cast::<c_void>())
+        };
+        check("zeMemFree", code)
+    }
+
+    /// The driver's handle to what `allocate` made. The descriptor whose number comes first in it
+    /// stays the driver's, until the memory is freed.
+    pub(in crate::backend::level_zero) fn export(
+        &self,
+        start: NonNull<u8>,
+    ) -> Result<[u8; IPC_HANDLE]> {
+        let mut handle = ze_ipc_mem_handle_t {
+            data: [0; IPC_HANDLE],
+        };
+        let get = self.driver.loader.zeMemGetIpcHandle;
+        // SAFETY: the start of an allocation of this context, and a live result.
+        let code = unsafe { get(self.handle.0, start.as_ptr().cast(), &mut handle) };
+        check_memory("zeMemGetIpcHandle", 0, code)?;
+        Ok(handle.data.map(|byte| byte as u8))
+    }
+
+    /// Memory of another process by its driver's handle, which was checked.
+    pub(in crate::backend::level_zero) fn open(
+        &self,
+        device: DeviceHandle,
+        handle: [u8; IPC_HANDLE],
+    ) -> Result<NonNull<u8>> {
+        let handle = ze_ipc_mem_handle_t {
+            data: handle.map(|byte| byte as c_char),
+        };
+        let mut start: *mut c_void = ptr::null_mut();
+        let open = self.driver.loader.zeMemOpenIpcHandle;
+        // SAFETY: our context, one of its devices, and a live result.
+        let code = unsafe { open(self.handle.0, device.0, handle, 0, &mut start) };
+        check_memory("zeMemOpenIpcHandle", 0, code)?;
+        NonNull::new(start.cast()).ok_or(crate::error::Error::Protocol("its memory is nowhere"))
+    }
+
+    /// Ends what `open` gave.
+    ///
+    /// # Safety
+    /// No command uses it, and nobody accesses it any more.
+    pub(in crate::backend::level_zero) unsafe fn close(&self, start: NonNull<u8>) -> Result<()> {
+        let close = self.driver.loader.zeMemCloseIpcHandle;
+        // SAFETY: promised by the caller.
+        let code = unsafe { close(self.handle.0, start.as_ptr().cast()) };
+        check("zeMemCloseIpcHandle", code)
+    }
+
+    /// Where an allocation starts and how many bytes it has.
+    pub(in crate::backend::level_zero) fn range_of(
+        &self,
+        address: NonNull<u8>,
+    ) -> Result<(usize, usize)> {
+        let (mut start, mut len) = (ptr::null_mut(), 0);
+        let get = self.driver.loader.zeMemGetAddressRange;
+        // SAFETY: live results; an address that the driver doesn't know is an error.
+        let code = unsafe { get(self.handle.0, address.as_ptr().cast(), &mut start, &mut len) };
+        check("zeMemGetAddressRange", code)?;
+        Ok((start.addr(), len))
+    }
+
+    /// Whether the host may access memory, as the driver says.
+    pub(in crate::backend::level_zero) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
+        let mut properties = description!(
+            ze_memory_allocation_properties_t,
+            ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
+        );
+        let get = self.driver.loader.zeMemGetAllocProperties;
+        // SAFETY: live results; the device may be left out.
+        let code = unsafe {
+            get(
+                self.handle.0,
+                address.as_ptr().cast(),
+                &mut properties,
+                ptr::null_mut(),
+            )
+        };
+        check("zeMemGetAllocProperties", code).is_ok()
+            && properties.type_ == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+    }
+
+    /// For a `drop`: logs what could not be released, and does nothing in a forked child, which
+    /// must not call the driver.
+    pub(in crate::backend::level_zero) fn release(
+        &self,
+        what: &'static str,
+        release: impl FnOnce(&Self) -> Result<()>,
+    ) {
+        if process::is_forked() {
+            return;
+        }
+        if let Err(error) = release(self) {
+            tracing::warn!(%error, what, "could not release");
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.release("a context", |core| {
+            core.events.destroy(core.driver);
+            // SAFETY: everything that lives in it holds it, so nothing does any more.
+            let code = unsafe { (core.driver.loader.zeContextDestroy)(core.handle.0) };
+            check("zeContextDestroy", code)
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! Immediate command lists.
+
+use super::{Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description};
+use crate::error::Result;
+use level_zero_sys::{
+    ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
+};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+const NO_EVENT: ze_event_handle_t = ptr::null_mut();
+
+/// A list whose commands run one after the other as they are appended. The caller appends from one
+/// thread at a time.
+pub(in crate::backend::level_zero) struct List {
+    core: Arc<Core>,
+    handle: ListHandle,
+}
+
+impl List {
+    /// On a group of the device's queues.
+    pub(in crate::backend::level_zero) fn create(
+        core: &Arc<Core>,
+        device: DeviceHandle,
+        group: u32,
+    ) -> Result<Self> {
+        let mut desc = description!(
+            ze_command_queue_desc_t,
+            ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC
+        );
+        desc.ordinal = group;
+        desc.flags = ZE_COMMAND_QUEUE_FLAG_IN_ORDER;
+        desc.mode = ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS;
+        let mut handle = ptr::null_mut();
+        let create = core.driver.loader.zeCommandListCreateImmediate;
+        // SAFETY: our context, one of its devices, and a live result.
+        let code = unsafe { create(core.handle.0, device.0, &desc, &mut handle) };
+        check("zeCommandListCreateImmediate", code)?;
+        Ok(Self {
+            core: Arc::clone(core),
+            handle: Handle(handle),
+        })
+    }
+
+    /// Lets what follows wait for events, each for what is its latest signal now.
+    ///
+    /// # Safety
+    /// The events stay until the list is past this.
+    pub(in crate::backend::level_zero) unsafe fn wait(&self, events: &[EventHandle]) -> Result<()> {
+        let mut handles: Vec<ze_event_handle_t> = events.iter().map(|event| event.0).collect();
+        let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, handles.len() as u32, handles.as_mut_ptr()) };
+        check("zeCommandListAppendWaitOnEvents", code)
+    }
+
+    /// Signals an event once everything before is done.
+    ///
+    /// # Safety
+    /// The event stays until the list is past this.
+    pub(in crate::backend::level_zero) unsafe fn signal(&self, event: EventHandle) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendSignalEvent;
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, event.0) };
+        check("zeCommandListAppendSignalEvent", code)
+    }
+
+    /// Copies between ranges that don't overlap.
+    ///
+    /// # Safety
+    /// Both are memory of the driver's or of the host, and stay until the list is past this.
+    pub(in crate::backend::level_zero) unsafe fn copy(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        len: usize,
+    ) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendMemoryCopy;
+        let list = self.handle.0;
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(list, to, from, len, NO_EVENT, 0, ptr::null_mut()) };
+        check("zeCommandListAppendMemoryCopy", code)
+    }
+
+    /// Copies a region, with the bytes from one row and slice to the next on each side.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    pub(in crate::backend::level_zero) unsafe fn copy_region(
+        &self,
+        (to, to_pitch, to_slice_pitch): (*mut c_void, u32, u32),
+        (from, from_pitch, from_slice_pitch): (*const c_void, u32, u32),
+        [width, height, depth]: [u32; 3],
+    ) -> Result<()> {
+        let region = ze_copy_region_t {
+            originX: 0,
+            originY: 0,
+            originZ: 0,
+            width,
+            height,
+            depth,
+        };
+        let append = self.core.driver.loader.zeCommandListAppendMemoryCopyRegion;
+        // SAFETY: promised by the caller; the regions are live for the call.
+        let code = unsafe {
+            append(
+                self.handle.0,
+                to,
+                &region,
+                to_pitch,
+                to_slice_pitch,
+                from,
+                &region,
+                from_pitch,
+                from_slice_pitch,
+                NO_EVENT,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        check("zeCommandListAppendMemoryCopyRegion", code)
+    }
+
+    /// Repeats a pattern of a length that the device takes.
+    ///
+    /// # Safety
+    /// As for `copy`. The driver copies the pattern at once.
+    pub(in crate::backend::level_zero) unsafe fn fill(
+        &self,
+        to: *mut c_void,
+        pattern: &[u8],
+        len: usize,
+    ) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendMemoryFill;
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            append(
+                self.handle.0,
+                to,
+                pattern.as_ptr().cast(),
+                pattern.len(),
+                len,
+                NO_EVENT,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        check("zeCommandListAppendMemoryFill", code)
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        self.core.release("a command list", |core| {
+            // SAFETY: ours, and whoever drops it has seen its last command done.
+            let code = unsafe { (core.driver.loader.zeCommandListDestroy)(self.handle.0) };
+            check("zeCommandListDestroy", code)
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! Commands as a lane keeps them.
+
+use super::append::companion_of;
+use super::pooled::Pooled;
+use super::queue::Notes;
+use super::work::Extra;
+use crate::backend::{HostFunction, Point, Work};
+use crate::counter::Ticket;
+use crate::error::{Error, Result};
+use crate::sharing::{EventCore, Profile};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// That a command is over, for those of other lanes that come after it.
+#[derive(Default)]
+pub(super) struct Over {
+    is_over: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Over {
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set(&self) {
+        self.is_over.store(true, Ordering::Release);
+        drop(self.lock.lock());
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wait(&self) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_while(guard, |()| !self.is_over());
+        drop(waited);
+    }
+}
+
+/// A command of a lane.
+pub(super) struct Entry {
+    /// In its queue.
+    pub(super) number: u64,
+    pub(super) work: Work,
+    pub(super) extra: Extra,
+    pub(super) waits: Vec<Point>,
+    /// Commands of other lanes.
+    pub(super) after: Vec<Arc<Over>>,
+    pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
+    pub(super) over: Arc<Over>,
+    /// The thread is about to append it or to call its function, and nobody else may.
+    pub(super) is_taken: bool,
+    /// The driver's own events don't tell all that it waits for.
+    pub(super) is_for_host: bool,
+    /// What the list signals. `None` while the command is held.
+    pub(super) marks: Option<Arc<Marks>>,
+}
+
+/// How far the list is with a command.
+pub(super) struct Marks {
+    /// Signalled before the work, if the list waits for driver's events until then.
+    pub(super) started: Option<Pooled>,
+    /// Signalled after it.
+    pub(super) done: Pooled,
+}
+
+impl Entry {
+    /// Whether the host has something to do before the list can go on with it.
+    pub(super) fn needs_host(&self) -> bool {
+        self.is_taken
+            || matches!(self.work, Work::Call(_))
+            || self.after.iter().any(|over| !over.is_over())
+            || !self
+                .waits
+                .iter()
+                .all(|wait| is_there(wait) || !self.is_for_host && companion_of(wait).is_some())
+    }
+
+    pub(super) fn profile(&self) -> Option<&Profile> {
+        self.signal.as_ref()?.0.profile()
+    }
+
+    /// Lets go of what it used, and signals.
+    pub(super) fn end(self, notes: &Notes, result: Result<()>) {
+        if let Some(profile) = self.profile() {
+            Profile::stamp(&profile.ended);
+        }
+        // What it captured and kept may be the user's code.
+        discard((self.work, self.extra, self.waits, self.marks));
+        match (self.signal, result) {
+            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (None, Err(error)) => notes.add(error),
+            (None, Ok(())) => {}
+        }
+        self.over.set();
+        notes.end(self.number);
+    }
+}
+
+/// Whether a signal has come, and not as a failure.
+pub(super) fn is_there(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Ok(())))
+}
+
+pub(super) fn copy_of(wait: &Point) -> Point {
+    Point {
+        event: Arc::clone(&wait.event),
+        ..*wait
+    }
+}
+
+/// An error as the waiters for a failed command get to see it.
+fn text_of(error: Error) -> Arc<str> {
+    match error {
+        Error::CommandFailed(message) => message,
+        error => error.to_string().into(),
+    }
+}
+
+fn discard<T>(what: T) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
+        std::mem::forget(panic);
+    }
+}
+
+/// Calls a function of the user. A panic must not take the queue and its waiters down.
+pub(super) fn call(function: HostFunction) -> Result<()> {
+    // Its error's text and drop are the user's code too.
+    let call = || function().map_err(|error| error.to_string());
+    let message = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(message)) => message,
+        Err(panic) => {
+            std::mem::forget(panic);
+            "a host function panicked".into()
+        }
+    };
+    Err(Error::CommandFailed(message.into()))
+}

@@ -1,0 +1,102 @@
+//! Counter-based events of the driver's, which ride along with events of ours: lists signal and
+//! wait for them on the device, in this process and in others.
+
+use super::device::Gpu;
+use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent};
+use super::memory::{Exported, with_other_number};
+use super::note::{self, Subject};
+use crate::backend::{DriverEvents, Import};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use crate::os::mapping::Access;
+use crate::sharing::{EventCore, Shared};
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// Where they come from.
+pub(super) struct LevelZeroEvents {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) core: Arc<Core>,
+}
+
+impl DriverEvents for LevelZeroEvents {
+    fn create(&self) -> Result<Arc<dyn Shared>> {
+        let created = CreatedEvent::create(&self.core, self.gpu.handle());
+        Ok(Arc::new(LevelZeroEvent::Created {
+            event: created.ok_or_else(missing)??,
+            exported: OnceLock::new(),
+        }))
+    }
+
+    fn open(&self, import: Import) -> Result<Arc<dyn Shared>> {
+        let driver = self.core.driver;
+        let handle = note::decode(driver, Subject::Event, &import.note)?;
+        let mut bytes = handle.bytes;
+        // Drivers that fetch the descriptor by themselves recognise none that is put in place.
+        let _spare = if handle.fetches {
+            None
+        } else {
+            let (number, spare) = with_other_number(&import.file, &bytes)?;
+            bytes[..4].copy_from_slice(&number.to_ne_bytes());
+            spare
+        };
+        let opened = OpenedEvent::open(&self.core, bytes);
+        Ok(Arc::new(LevelZeroEvent::Opened(
+            opened.ok_or_else(missing)??,
+        )))
+    }
+}
+
+fn missing() -> Error {
+    Error::Unsupported("this Level Zero driver has no counter-based events".into())
+}
+
+/// One of them, by who ends it.
+enum LevelZeroEvent {
+    Created {
+        event: CreatedEvent,
+        /// Made when another process first wants it.
+        exported: OnceLock<Exported>,
+    },
+    Opened(OpenedEvent),
+}
+
+/// The driver's handle of what rides along with an event, if that is there or can be had.
+pub(super) fn companion(event: &EventCore) -> Option<EventHandle> {
+    let companion: &dyn Any = &**event.companion()?;
+    match companion.downcast_ref::<LevelZeroEvent>()? {
+        LevelZeroEvent::Created { event, .. } => Some(event.handle()),
+        LevelZeroEvent::Opened(event) => Some(event.handle()),
+    }
+}
+
+impl LevelZeroEvent {
+    fn export(&self) -> Result<(&CreatedEvent, &Exported)> {
+        let Self::Created { event, exported } = self else {
+            return Err(Error::invalid("only the creator of an event can share it"));
+        };
+        if let Some(exported) = exported.get() {
+            return Ok((event, exported));
+        }
+        let made = Exported::new(event.export()?)?;
+        Ok((event, exported.get_or_init(|| made)))
+    }
+}
+
+impl Shared for LevelZeroEvent {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.export()?.1.file))
+    }
+
+    fn note(&self) -> Note {
+        match self.export() {
+            Ok((event, exported)) => note::encode(event.driver(), Subject::Event, exported.handle),
+            Err(_) => Note::NONE,
+        }
+    }
+}

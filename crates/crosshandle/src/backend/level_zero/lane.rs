@@ -1,0 +1,333 @@
+//! One list of a queue, its commands, and the thread that looks after them.
+//!
+//! What waits for nothing but the list itself, or for what the driver's own events tell, is appended
+//! when it is submitted. What waits for the host is *held*, and all behind it: the thread waits,
+//! and then appends as much as it can, or calls the function. The thread also waits for each
+//! command's end, to signal its event and to let go of what it used.
+//!
+//! A list that waits for a signal of a process that died never goes on. It is given up, with what
+//! its commands use, and they are appended to a new one.
+
+use super::device::Gpu;
+use super::driver::{Core, List};
+use super::entry::{Entry, Marks, Over, call, copy_of};
+use super::queue::Notes;
+use crate::backend::{Point, Submission, Work};
+use crate::error::{Error, Result};
+use crate::sharing::Profile;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After so many looks, a list that has not gone on although all is there that it waits for will
+/// never do so.
+const OVERDUE: u32 = 2;
+
+/// How long to wait for the device before having a look at the rest of the world.
+const SLICE: Duration = Duration::from_millis(40);
+
+/// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
+pub(super) struct Lane(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) core: Arc<Core>,
+    notes: Arc<Notes>,
+    state: Mutex<State>,
+    added: Condvar,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Made with the first command, ended by the thread.
+    pub(super) list: Option<List>,
+    pub(super) entries: VecDeque<Entry>,
+    /// So many of the first entries are in the list.
+    pub(super) appended: usize,
+    thread: Option<JoinHandle<()>>,
+    is_waiting: bool,
+    is_closed: bool,
+}
+
+impl Lane {
+    pub(super) fn new(gpu: &Arc<Gpu>, core: &Arc<Core>, notes: &Arc<Notes>) -> Self {
+        Self(Arc::new(Inner {
+            gpu: Arc::clone(gpu),
+            core: Arc::clone(core),
+            notes: Arc::clone(notes),
+            state: Mutex::default(),
+            added: Condvar::new(),
+        }))
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.state().entries.is_empty()
+    }
+
+    /// Whether something waits for the host, so that more would come late.
+    pub(super) fn is_held(&self) -> bool {
+        let state = self.0.state();
+        state.appended < state.entries.len()
+    }
+
+    /// Takes a command, to be run after those of other lanes.
+    pub(super) fn submit(
+        &self,
+        number: u64,
+        submission: Submission,
+        after: Vec<Arc<Over>>,
+    ) -> Result<Arc<Over>> {
+        let inner = &self.0;
+        let mut state = inner.state();
+        inner.start(&mut state)?;
+        // Under the lock, so that numbers follow the order of the queue.
+        let signal = match submission.signal {
+            Some(event) => {
+                if let Some(profile) = event.profile() {
+                    profile.restart();
+                }
+                let ticket = event.issue()?;
+                Some((event, ticket))
+            }
+            None => None,
+        };
+        let over = Arc::new(Over::default());
+        state.entries.push_back(Entry {
+            number,
+            work: submission.work,
+            extra: None,
+            waits: submission.waits.into_vec(),
+            after,
+            signal,
+            over: Arc::clone(&over),
+            is_taken: false,
+            is_for_host: false,
+            marks: None,
+        });
+        inner.append_more(&mut state);
+        // Notifying nobody is a system call too.
+        if state.is_waiting {
+            inner.added.notify_one();
+        }
+        Ok(over)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if crate::os::process::is_forked() {
+            // Its lock may be held by a thread that is not in the child.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        let mut state = self.0.state();
+        state.is_closed = true;
+        let thread = state.thread.take();
+        let is_idle = state.entries.is_empty();
+        drop(state);
+        self.0.added.notify_one();
+        // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
+        if let Some(thread) = thread
+            && is_idle
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that there are a list and a thread.
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        if state.list.is_none() {
+            let (device, group) = (self.gpu.handle(), self.gpu.group());
+            state.list = Some(List::create(&self.core, device, group)?);
+        }
+        if state.thread.is_none() {
+            let inner = Arc::clone(self);
+            let thread = std::thread::Builder::new()
+                .name("crosshandle-lane".into())
+                .spawn(move || inner.run())
+                .map_err(|error| Error::LimitReached {
+                    what: format!("a queue's thread cannot be started: {error}"),
+                    remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+                })?;
+            state.thread = Some(thread);
+        }
+        Ok(())
+    }
+
+    /// Appends commands to the list until one needs the host.
+    fn append_more(&self, state: &mut State) {
+        while let Some(entry) = state.entries.get(state.appended) {
+            if entry.needs_host() {
+                return;
+            }
+            match self.append(state, state.appended) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    // The thread tries again when it is the first, and then it fails.
+                    tracing::debug!(%error, "a command could not be appended");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The thread. It ends when the queue is dropped and all its commands are done.
+    fn run(&self) {
+        loop {
+            let mut state = self.state();
+            while state.entries.is_empty() {
+                if state.is_closed {
+                    let list = state.list.take();
+                    drop(state);
+                    drop(list);
+                    return;
+                }
+                state.is_waiting = true;
+                state = self
+                    .added
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.is_waiting = false;
+            }
+            let front = &mut state.entries[0];
+            let result = match front.marks.clone() {
+                Some(marks) => {
+                    let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
+                    drop(state);
+                    match self.wait_done(&marks, &waits) {
+                        Ok(true) => Ok(()),
+                        Ok(false) => {
+                            drop(marks);
+                            self.give_up_list();
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+                None => {
+                    front.is_taken = true;
+                    let waits = std::mem::take(&mut front.waits);
+                    let after = std::mem::take(&mut front.after);
+                    drop(state);
+                    match self.release(waits, after) {
+                        None => continue,
+                        Some(result) => result,
+                    }
+                }
+            };
+            self.end_first(result);
+        }
+    }
+
+    /// Waits for a command in the list; `false` if that will never go on.
+    fn wait_done(&self, marks: &Marks, waits: &[Point]) -> Result<bool> {
+        let mut overdue = 0;
+        while !marks.done.wait(SLICE)? {
+            let Some(started) = &marks.started else {
+                continue;
+            };
+            if started.wait(Duration::ZERO)? {
+                continue;
+            }
+            for wait in waits {
+                // Fails the signal of a process that died.
+                wait.event.assist(wait.number);
+            }
+            let is_settled = |wait: &Point| wait.event.result(wait.number).is_some();
+            if waits.iter().all(is_settled) {
+                overdue += 1;
+            }
+            if overdue == OVERDUE {
+                return Ok(false);
+            }
+        }
+        if marks.started.is_some() {
+            for wait in waits {
+                wait.event.witness(wait.number);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
+    /// stays with the old list: the driver may look at it for as long as that exists.
+    fn give_up_list(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        tracing::warn!(
+            device = self.gpu.info().name,
+            commands = state.appended,
+            "a command list waits for a process that is gone; it is given up"
+        );
+        std::mem::forget(state.list.take());
+        for entry in state.entries.iter_mut().take(state.appended) {
+            let keeps = entry.work.places().map(|place| place.keep.clone());
+            std::mem::forget(keeps.collect::<Vec<_>>());
+            std::mem::forget(entry.waits.iter().map(copy_of).collect::<Vec<_>>());
+            std::mem::forget(entry.signal.as_ref().map(|(event, _)| Arc::clone(event)));
+            std::mem::forget((entry.marks.take(), entry.extra.take()));
+            (entry.is_taken, entry.is_for_host) = (false, false);
+        }
+        state.appended = 0;
+        let (device, group) = (self.gpu.handle(), self.gpu.group());
+        match List::create(&self.core, device, group) {
+            Ok(list) => state.list = Some(list),
+            Err(error) => tracing::error!(%error, "there is no new command list"),
+        }
+        self.append_more(state);
+    }
+
+    /// Does what the host has to for the first command; its result, if it is over with that.
+    fn release(&self, waits: Vec<Point>, after: Vec<Arc<Over>>) -> Option<Result<()>> {
+        for over in after {
+            over.wait();
+        }
+        let failed = waits
+            .iter()
+            .find_map(|wait| wait.event.wait(wait.number, None).err());
+        if let Some(error) = failed {
+            return Some(Err(error));
+        }
+        let mut state = self.state();
+        let front = &mut state.entries[0];
+        if let Work::Call(_) = front.work {
+            if let Some(profile) = front.profile() {
+                Profile::stamp(&profile.started);
+            }
+            let work = std::mem::replace(&mut front.work, Work::Nothing);
+            drop(state);
+            return match work {
+                Work::Call(function) => Some(call(function)),
+                _ => None,
+            };
+        }
+        // All that it waits for is there, and was taken out.
+        if let Err(error) = self.append(&mut state, 0) {
+            return Some(Err(error));
+        }
+        self.append_more(&mut state);
+        None
+    }
+
+    /// Ends the first command.
+    fn end_first(&self, result: Result<()>) {
+        let mut state = self.state();
+        let Some(entry) = state.entries.pop_front() else {
+            return;
+        };
+        if entry.marks.is_some() {
+            state.appended -= 1;
+        }
+        drop(state);
+        entry.end(&self.notes, result);
+    }
+}

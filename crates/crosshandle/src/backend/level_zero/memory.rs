@@ -1,0 +1,204 @@
+//! Memory of the driver's, allocated here or opened from another process.
+
+use super::device::Gpu;
+use super::driver::{Core, IPC_HANDLE};
+use super::note::{self, Subject};
+use crate::backend::{Import, MemoryKind, Segment};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use crate::os::descriptor;
+use crate::os::mapping::{Access, HUGE_PAGE, page_size};
+use crate::os::shared_bytes::SharedBytes;
+use crate::sharing::Shared;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+/// Memory at an address.
+pub(super) struct LevelZeroSegment {
+    core: Arc<Core>,
+    start: NonNull<u8>,
+    len: usize,
+    source: Source,
+    /// The host may access it.
+    is_host_memory: bool,
+    /// What this process lets itself do; the driver opens memory for everything.
+    access: Access,
+}
+
+// SAFETY: only an address; whoever accesses memory there answers for that.
+unsafe impl Send for LevelZeroSegment {}
+// SAFETY: as above.
+unsafe impl Sync for LevelZeroSegment {}
+
+/// Where memory comes from, and so how it ends.
+enum Source {
+    /// Allocated here: ends by being freed.
+    Allocated {
+        /// Made with the first handle and kept as long as the memory: the driver has one descriptor
+        /// for each allocation.
+        exported: OnceLock<Exported>,
+    },
+    /// Opened from a driver's handle: ends by being closed.
+    Opened,
+}
+
+/// What importers get.
+pub(super) struct Exported {
+    /// The driver's handle.
+    pub(super) handle: [u8; IPC_HANDLE],
+    /// Our own descriptor of what the driver's in the handle leads to: the driver ends its own as
+    /// it likes, and a handle that was given away must not fail for want of a descriptor.
+    pub(super) file: Arc<OwnedFd>,
+}
+
+impl Exported {
+    pub(super) fn new(handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        let [a, b, c, d, ..] = handle;
+        let number = i32::from_ne_bytes([a, b, c, d]);
+        let file = descriptor::duplicate(number);
+        let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
+        Ok(Self {
+            handle,
+            file: Arc::new(file),
+        })
+    }
+}
+
+impl LevelZeroSegment {
+    pub(super) fn create(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        // What is a multiple of a power of two may be wanted at such an address.
+        let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
+        Ok(Self {
+            start: core.allocate(gpu.handle(), kind, len, align)?,
+            core: Arc::clone(core),
+            len,
+            source: Source::Allocated {
+                exported: OnceLock::new(),
+            },
+            is_host_memory: kind != MemoryKind::Device,
+            access: Access::ReadWrite,
+        })
+    }
+
+    /// Memory of another process.
+    pub(super) fn import(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        import: &Import,
+        access: Access,
+    ) -> Result<Self> {
+        let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
+        let mut bytes = handle.bytes;
+        let (file, _spare) = with_other_number(&import.file, &bytes)?;
+        bytes[..4].copy_from_slice(&file.to_ne_bytes());
+        let start = core.open(gpu.handle(), bytes)?;
+        let opened = Self {
+            is_host_memory: core.is_host_memory(start),
+            core: Arc::clone(core),
+            start,
+            len: import.len,
+            source: Source::Opened,
+            access,
+        };
+        let (base, actual) = core.range_of(start)?;
+        if base != start.addr().get() || actual < import.len {
+            return Err(Error::Extent {
+                claimed: import.len as u64,
+                actual: actual as u64,
+            });
+        }
+        Ok(opened)
+    }
+
+    /// Of memory that was allocated here.
+    fn export(&self) -> Result<&Exported> {
+        let Source::Allocated { exported } = &self.source else {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        };
+        if let Some(exported) = exported.get() {
+            return Ok(exported);
+        }
+        if !self.core.driver.shares_memory {
+            return Err(Error::Unsupported(
+                "this Level Zero driver shares no memory between processes".into(),
+            ));
+        }
+        // Two threads may do it at once: both get the same descriptor.
+        let made = Exported::new(self.core.export(self.start)?)?;
+        Ok(exported.get_or_init(|| made))
+    }
+}
+
+/// A number for a descriptor of `file` that is not the one in a handle, since the driver takes it
+/// for put in place only then; and what keeps it open.
+pub(super) fn with_other_number(
+    file: &Arc<OwnedFd>,
+    handle: &[u8; IPC_HANDLE],
+) -> Result<(i32, Option<OwnedFd>)> {
+    if file.as_raw_fd().to_ne_bytes() != handle[..4] {
+        return Ok((file.as_raw_fd(), None));
+    }
+    let spare = file.as_fd().try_clone_to_owned();
+    let spare = spare.map_err(|error| {
+        let errno = rustix::io::Errno::from_io_error(&error);
+        Error::os("duplicating a descriptor")(errno.unwrap_or(rustix::io::Errno::MFILE))
+    })?;
+    Ok((spare.as_raw_fd(), Some(spare)))
+}
+
+impl Drop for LevelZeroSegment {
+    fn drop(&mut self) {
+        self.core.release("memory", |core| match self.source {
+            // SAFETY: allocated here, once. Commands keep the segments that they use.
+            Source::Allocated { .. } => unsafe { core.free(self.start) },
+            // SAFETY: opened here, once; as above.
+            Source::Opened => unsafe { core.close(self.start) },
+        });
+    }
+}
+
+impl Shared for LevelZeroSegment {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.export().map(drop)
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.export()?.file))
+    }
+
+    fn note(&self) -> Note {
+        match self.export() {
+            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
+            Err(_) => Note::NONE,
+        }
+    }
+}
+
+impl Segment for LevelZeroSegment {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        let writable = self.access == Access::ReadWrite;
+        // SAFETY: memory of the host's, as the driver says, which lives as long as `self`, and is
+        // shared memory for everybody.
+        self.is_host_memory
+            .then(|| unsafe { SharedBytes::new(self.start, self.len, writable) })
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // All of it is there, in the pages that the device likes best.
+    }
+}

@@ -1,0 +1,81 @@
+//! What crosses beside a descriptor: the driver's own handle, and whose it is.
+
+use super::driver::{Driver, IPC_HANDLE};
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 4] = *b"XHZE";
+
+/// What a note is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Subject {
+    /// An allocation, by the driver's handle.
+    Memory = 1,
+    /// Physical memory, by its descriptor alone.
+    Physical = 2,
+    /// A counter-based event, by the driver's handle.
+    Event = 3,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 4],
+    subject: U32,
+    /// Drivers of different builds don't understand each other's handles.
+    driver_version: U32,
+    /// 1 if the importer's driver fetches the descriptor by itself.
+    fetches: U32,
+    handle: [u8; IPC_HANDLE],
+}
+
+/// A handle of the driver's on its way.
+pub(super) struct DriverHandleBytes {
+    pub(super) bytes: [u8; IPC_HANDLE],
+    /// The driver fetches the descriptor by itself, from the process named in the handle.
+    pub(super) fetches: bool,
+}
+
+/// A note for importers.
+pub(super) fn encode(driver: &Driver, subject: Subject, handle: [u8; IPC_HANDLE]) -> Note {
+    let raw = Raw {
+        magic: MAGIC,
+        subject: (subject as u32).into(),
+        driver_version: driver.version.into(),
+        fetches: u32::from(names_this_process(&handle)).into(),
+        handle,
+    };
+    Note::new(raw.as_bytes())
+}
+
+/// What an exporter's note says, if its driver is ours.
+pub(super) fn decode(driver: &Driver, subject: Subject, note: &Note) -> Result<DriverHandleBytes> {
+    let raw = Raw::ref_from_bytes(note.as_bytes())
+        .map_err(|_| Error::Protocol("its memory is not a Level Zero driver's"))?;
+    if raw.magic != MAGIC || raw.subject != subject as u32 || raw.fetches.get() > 1 {
+        return Err(Error::Protocol("its memory is not a Level Zero driver's"));
+    }
+    if raw.driver_version != driver.version {
+        return Err(Error::Unsupported(format!(
+            "the exporter's Level Zero driver has version {:#x}, this process's {:#x}; drivers \
+             only understand handles of their own version, so both need the same one",
+            raw.driver_version.get(),
+            driver.version
+        )));
+    }
+    Ok(DriverHandleBytes {
+        bytes: raw.handle,
+        fetches: raw.fetches == 1,
+    })
+}
+
+/// Whether a handle made here has this process's number in it, as those of drivers do that fetch
+/// descriptors from the exporting process.
+fn names_this_process(handle: &[u8; IPC_HANDLE]) -> bool {
+    let pid = std::process::id().to_ne_bytes();
+    // The first four bytes are the descriptor's number.
+    handle[4..].chunks_exact(4).any(|word| word == pid)
+}

@@ -1,0 +1,129 @@
+//! Events of pools: how the host learns that a command is done. They belong to this process alone.
+
+use super::driver::{
+    Core, Driver, EventHandle, Handle, PoolHandle, check, check_memory, description,
+};
+use crate::error::Result;
+use crate::os::process;
+use level_zero_sys::{ZE_EVENT_POOL_FLAG_HOST_VISIBLE, ZE_EVENT_SCOPE_FLAG_HOST, ze_result_t};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Events of one pool of the driver's.
+const COUNT: u32 = 64;
+
+/// All pools of a context, and their events that are free.
+#[derive(Default)]
+pub(super) struct Pools(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    pools: Vec<PoolHandle>,
+    free: Vec<EventHandle>,
+}
+
+impl Pools {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all: their context goes, so all are free.
+    pub(super) fn destroy(&self, driver: &Driver) {
+        let State { pools, free } = std::mem::take(&mut *self.state());
+        for event in free {
+            // SAFETY: ours, of a pool below, and in no command's use.
+            let code = unsafe { (driver.loader.zeEventDestroy)(event.0) };
+            warn("zeEventDestroy", code);
+        }
+        for pool in pools {
+            // SAFETY: ours, and none of its events is left.
+            let code = unsafe { (driver.loader.zeEventPoolDestroy)(pool.0) };
+            warn("zeEventPoolDestroy", code);
+        }
+    }
+}
+
+fn warn(operation: &'static str, code: ze_result_t) {
+    if let Err(error) = check(operation, code) {
+        tracing::warn!(%error, "could not release");
+    }
+}
+
+impl State {
+    /// Makes another pool, with all its events.
+    fn grow(&mut self, core: &Core) -> Result<()> {
+        let loader = &core.driver.loader;
+        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+        desc.count = COUNT;
+        let mut pool = ptr::null_mut();
+        // SAFETY: our context, all its devices, and a live result.
+        let code = unsafe {
+            (loader.zeEventPoolCreate)(core.handle.0, &desc, 0, ptr::null_mut(), &mut pool)
+        };
+        check_memory("zeEventPoolCreate", 0, code)?;
+        self.pools.push(Handle(pool));
+        for index in 0..COUNT {
+            let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
+            desc.index = index;
+            desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
+            desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
+            let mut event = ptr::null_mut();
+            // SAFETY: a place of the new pool, and a live result.
+            let code = unsafe { (loader.zeEventCreate)(pool, &desc, &mut event) };
+            check_memory("zeEventCreate", 0, code)?;
+            self.free.push(Handle(event));
+        }
+        Ok(())
+    }
+}
+
+/// An event that is not signalled at first, and is signalled once. It goes back to its pool when
+/// dropped; no command uses it then.
+pub(super) struct Pooled {
+    core: Arc<Core>,
+    handle: EventHandle,
+}
+
+impl Pooled {
+    pub(super) fn take(core: &Arc<Core>) -> Result<Self> {
+        let mut state = core.events.state();
+        if state.free.is_empty() {
+            state.grow(core)?;
+        }
+        let handle = state.free.pop().expect("the pool has just grown");
+        Ok(Self {
+            core: Arc::clone(core),
+            handle,
+        })
+    }
+
+    pub(super) fn handle(&self) -> EventHandle {
+        self.handle
+    }
+
+    /// Waits until it is signalled, but not longer than this: whether it is.
+    pub(super) fn wait(&self, timeout: Duration) -> Result<bool> {
+        let wait = self.core.driver.loader.zeEventHostSynchronize;
+        // SAFETY: ours, as long as this lives.
+        let code = unsafe { wait(self.handle.0, timeout.as_nanos() as u64) };
+        match code {
+            ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
+            code => check("zeEventHostSynchronize", code).map(|()| true),
+        }
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        let reset = self.core.driver.loader.zeEventHostReset;
+        // SAFETY: ours, and in no command's use.
+        let code = unsafe { reset(self.handle.0) };
+        warn("zeEventHostReset", code);
+        self.core.events.state().free.push(self.handle);
+    }
+}

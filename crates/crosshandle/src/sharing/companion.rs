@@ -1,0 +1,131 @@
+//! A driver's own event that rides along with one of ours.
+
+use super::event::{EventCore, Home};
+use super::exporter::Exporter;
+use super::record::Shared;
+use crate::backend::DriverEvents;
+use crate::counter::Latest;
+use crate::error::{Error, Result};
+use crate::exchange::protocol::Note;
+use crate::os::mapping::Access;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// What a record of an event has for a segment's number. No segment has it.
+pub(super) const COMPANION: u32 = u32::MAX;
+
+/// Made, or fetched from the exporter, when a queue or another process first needs it: most events
+/// never need one.
+pub(super) struct Companion {
+    events: Arc<dyn DriverEvents>,
+    /// `None` inside: it could not be had, and isn't tried again.
+    made: OnceLock<Option<Arc<dyn Shared>>>,
+}
+
+impl Companion {
+    pub(super) fn new(events: Arc<dyn DriverEvents>) -> Self {
+        Self {
+            events,
+            made: OnceLock::new(),
+        }
+    }
+
+    fn get(
+        &self,
+        make: impl FnOnce(&dyn DriverEvents) -> Result<Arc<dyn Shared>>,
+    ) -> Option<&Arc<dyn Shared>> {
+        let make = || match make(&*self.events) {
+            Ok(companion) => Some(companion),
+            Err(error) => {
+                tracing::debug!(%error, "an event goes without the driver's own");
+                None
+            }
+        };
+        self.made.get_or_init(make).as_ref()
+    }
+
+    /// In the process that created the event.
+    fn created(&self) -> Option<&Arc<dyn Shared>> {
+        self.get(|events| events.create())
+    }
+}
+
+/// What importers fetch.
+impl Shared for Companion {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        let companion = self.created();
+        let missing = || Error::Unsupported("the driver has no such event".into());
+        companion.ok_or_else(missing)?.descriptor(access)
+    }
+
+    fn note(&self) -> Note {
+        self.created()
+            .map_or(Note::NONE, |companion| companion.note())
+    }
+}
+
+impl EventCore {
+    /// The driver's own event, made or fetched now if need be. May ask the exporter.
+    pub(crate) fn companion(&self) -> Option<&Arc<dyn Shared>> {
+        let companion = self.companion.as_ref()?;
+        match &self.home {
+            Home::Created(_) => companion.created(),
+            Home::Opened(attachment) => companion.get(|events| {
+                let record = self.record;
+                let fetched =
+                    attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
+                if fetched.segment != COMPANION {
+                    return Err(Error::Protocol("its event is memory"));
+                }
+                events.open(fetched.into())
+            }),
+        }
+    }
+
+    /// Whether queues signal the driver's own event too: if other processes may wait for it.
+    pub(crate) fn wants_companion(&self) -> bool {
+        match &self.home {
+            Home::Created(_) => self.is_exported(),
+            Home::Opened(_) => true,
+        }
+    }
+
+    /// Lets importers fetch it.
+    pub(super) fn offer_companion(&self, exporter: &Exporter) {
+        if let Some(companion) = &self.companion {
+            exporter.offer(self.record, Arc::clone(companion) as _);
+        }
+    }
+
+    /// Announces that a queue signals the driver's own event; to be ended by the other. `false` if
+    /// it can't now.
+    pub(crate) fn begin_companion(&self) -> bool {
+        self.slot().begin_companion()
+    }
+
+    /// The queue has signalled it for this number; for 0 if that failed.
+    pub(crate) fn end_companion(&self, number: u64) {
+        self.slot().end_companion(number);
+    }
+
+    /// Whether the latest signal of the driver's own event is this number's.
+    pub(crate) fn latest_companion(&self, number: u64) -> Option<Latest> {
+        self.companion.as_ref()?;
+        self.slot().latest_companion(number)
+    }
+
+    /// Whether it has been all the time.
+    pub(crate) fn is_still(&self, latest: Latest) -> bool {
+        self.slot().is_still(latest)
+    }
+
+    /// A queue was seen to have given this signal. Whose it is may not know yet, but nobody shall
+    /// be told that it is unfinished after others went on with it.
+    pub(crate) fn witness(&self, number: u64) {
+        let _ = self.slot().witness(number);
+    }
+}

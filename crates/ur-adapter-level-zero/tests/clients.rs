@@ -1,0 +1,109 @@
+//! The programs that run on the host's adapter, unmodified, on this one: over the stock runtime,
+//! the stock Level Zero loader and the simulated driver.
+//!
+//! `cargo xtask test` compiles them and names in the environment what they need; a plain
+//! `cargo test` leaves them out.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A little more than the clients allow themselves.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn named(variable: &str) -> PathBuf {
+    let value = env::var_os(variable).unwrap_or_else(|| {
+        panic!("{variable} is not set: run these tests with `cargo xtask test`, which sets it")
+    });
+    PathBuf::from(value)
+}
+
+/// A library that cargo puts beside this very program.
+fn library(name: &str) -> PathBuf {
+    let path = env::current_exe().unwrap().with_file_name(name);
+    assert!(path.is_file(), "there is no {}", path.display());
+    path
+}
+
+/// Runs a client, which starts its second processes itself, under each loader of Level Zero.
+fn run(client: &str, variables: &[(&str, &str)]) {
+    let loaders = env::var_os("ZE_LOADER_LIB_DIRS").unwrap_or_default();
+    let loaders: Vec<_> = env::split_paths(&loaders)
+        .filter(|path| path.is_dir())
+        .collect();
+    if loaders.is_empty() {
+        eprintln!("SKIPPED {client}: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
+    }
+    for loader in loaders {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let unique = format!("xhz-{}-{number}", std::process::id());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&unique);
+        fs::create_dir_all(&directory).unwrap();
+        let log = directory.join("misuse");
+        let mut paths = OsString::from(named("UR_RUNTIME_LIB_DIR"));
+        paths.push(":");
+        paths.push(&loader);
+        // A socket's path has 107 characters at most.
+        let sockets = env::temp_dir().join(&unique);
+        let mut child = Command::new(named("UR_CLIENTS_DIR").join(client))
+            .env("LD_LIBRARY_PATH", paths)
+            .env("ZE_ENABLE_ALT_DRIVERS", library("libze_sim.so"))
+            .env("CROSSHANDLE_SIM_LOG", &log)
+            .env(
+                "UR_ADAPTERS_FORCE_LOAD",
+                library("libur_adapter_crosshandle_level_zero.so"),
+            )
+            .env("CROSSHANDLE_SOCKET_DIR", &sockets)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + DEADLINE;
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+                None => {
+                    child.kill().unwrap();
+                    panic!("{client} is late: {}", child.wait().unwrap());
+                }
+            }
+        };
+        let misuse = fs::read_to_string(&log).unwrap_or_default();
+        let _ = (fs::remove_dir_all(&directory), fs::remove_dir_all(&sockets));
+        assert!(status.success(), "{client}: {status}");
+        assert_eq!(misuse, "", "{client}");
+    }
+}
+
+macro_rules! clients {
+    ($($name:ident: $client:literal $variables:expr;)*) => {$(
+        #[test]
+        #[ignore = "needs the stock runtime; `cargo xtask test` runs it"]
+        fn $name() {
+            run($client, &$variables);
+        }
+    )*};
+}
+
+clients! {
+    memory: "memory" [];
+    memory_intercepted: "memory" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
+    events: "events" [];
+    events_validated: "events" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+    physical_memory: "physical_memory" [];
+    memory_handles: "memory_handles" [];
+    hostile_handles: "hostile_handles" [];
+    null_arguments: "null_arguments" [];
+    nothing_leaks: "leaks" [];
+    freeing_waits_for_commands: "free" [];
+    what_is_pending_still_runs: "pending" [];
+    // SYCL makes kernels of fills for the backend that is reported otherwise.
+    sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
+    sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];
+}
