@@ -6,7 +6,7 @@ use super::backlog::Backlog;
 use super::call::{Worker, text_of};
 use super::device::Gpu;
 use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::held::Held;
 use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
@@ -61,6 +61,7 @@ pub(super) struct Lane {
     is_joined: bool,
     /// The latest barrier that this lane comes after.
     pub(super) barrier: u64,
+    pub(super) left: Left,
 }
 
 /// What of a submission is left to wait for.
@@ -100,6 +101,7 @@ impl Lane {
             join: None,
             is_joined: true,
             barrier: 0,
+            left: Left::new(),
         })
     }
 
@@ -157,7 +159,7 @@ impl Lane {
     #[inline]
     pub(super) fn submit(&mut self, mut held: Held, due: Due, worker: &Arc<Worker>) -> Result<()> {
         if let Some(error) = due.failed {
-            return held.skip(error, worker);
+            return held.skip(error, worker, &mut self.left);
         }
         self.is_joined = false;
         let mut entry = Entry {
@@ -281,8 +283,9 @@ impl Lane {
     #[inline]
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();
-        while let Some(entry) = self.backlog.pop_done(written) {
+        while let Some(mut entry) = self.backlog.pop_done(written) {
             self.calls -= entry.calls;
+            self.left.extend(entry.used.take());
             // Only the latest signal of a word counts, and looking at an event takes long.
             let next = self.backlog.peek_done(RING as usize - 1);
             if !next.is_some_and(|next| next.settles(&entry)) {
@@ -330,7 +333,8 @@ impl Lane {
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        for entry in self.backlog.take_all() {
+        for mut entry in self.backlog.take_all() {
+            self.left.extend(entry.used.take());
             entry.settle();
         }
         self.calls = 0;
