@@ -41,6 +41,8 @@ pub(super) struct Lane {
     own: Option<Stream>,
     /// Others submit to it too.
     is_shared: bool,
+    /// Its maker may destroy it once what was submitted here is done.
+    is_left: bool,
     /// Whether it goes back to the stock.
     is_of_stock: bool,
     backlog: Backlog<Entry>,
@@ -89,6 +91,7 @@ impl Lane {
             stream,
             own,
             is_shared: false,
+            is_left: false,
             is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
@@ -113,6 +116,14 @@ impl Lane {
     pub(super) fn share(&mut self) -> StreamHandle {
         self.is_shared = true;
         self.stream
+    }
+
+    /// Nothing will be submitted here any more. If the stream is its maker's, he may destroy it when
+    /// it is done: so the device is to say when that is, and the stream is not touched again.
+    pub(super) fn leave(&mut self) {
+        if self.own.is_none() && self.check_recording().is_ok() {
+            self.is_left = !self.backlog.is_open() || self.end_part().is_ok();
+        }
     }
 
     /// Refuses to let a stream signal each time that somebody replays what he is recording.
@@ -323,10 +334,16 @@ impl Lane {
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() && !self.is_shared {
+        if self.backlog.is_empty() && (!self.is_shared || self.is_left) {
             return Ok(true);
         }
-        match self.gpu.driver().is_stream_done(self.stream) {
+        let driver = self.gpu.driver();
+        let is_done = match self.is_left {
+            // Whether the device still works: any call says so.
+            true => driver.free_memory().map(|_| false),
+            false => driver.is_stream_done(self.stream),
+        };
+        match is_done {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             // Nobody may ask now.

@@ -74,6 +74,11 @@ impl Lanes {
         stream
     }
 
+    /// Nothing will be submitted any more: see [`Lane::leave`].
+    pub(super) fn leave(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::leave);
+    }
+
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
     #[inline]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {

@@ -185,6 +185,20 @@ impl Inner {
         left
     }
 
+    /// The program has dropped it.
+    fn leave(&self) {
+        let Ok(_current) = self.gpu.enter() else {
+            return;
+        };
+        // Who has it locked for longer is dropping this just now.
+        for _ in 0..100 {
+            if let Some(mut state) = self.try_state() {
+                return state.lanes.leave();
+            }
+            std::thread::sleep(SHORTEST_NAP);
+        }
+    }
+
     /// What the caretaker does for it now and then.
     pub(super) fn tend(self: &Arc<Self>) {
         let Some(mut state) = self.try_state() else {
@@ -335,6 +349,7 @@ impl Drop for CudaQueue {
         }
         // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
         // many, and lets go of a context of the program's too late. Otherwise it keeps it.
+        self.0.leave();
         self.0.tend();
     }
 }
