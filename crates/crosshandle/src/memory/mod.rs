@@ -332,7 +332,7 @@ impl MemoryRange {
     }
 
     /// The same range, which keeps `object` too: it is dropped when no command uses the range any
-    /// more, maybe on a thread of a queue.
+    /// more, maybe on a thread of a queue. Its drop may use queues, but should not wait there.
     pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
         Self {
             keep: Some(match self.keep {

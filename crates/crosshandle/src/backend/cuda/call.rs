@@ -76,11 +76,13 @@ impl Job {
         unsafe { Arc::from_raw(data.cast_const().cast()) }
     }
 
-    /// Fails it, if it hasn't begun: the driver won't call.
-    pub(super) fn cancel(&self, error: &Error) {
-        if let Some(task) = self.take() {
-            task.end(&self.worker, Err(error.clone()));
-        }
+    /// Fails it, if it hasn't begun: the driver won't call. The function that comes back is to be
+    /// dropped without a lock: it is the user's.
+    pub(super) fn cancel(&self, error: &Error) -> Option<HostFunction> {
+        let mut task = self.take()?;
+        let function = task.function.take();
+        task.end(&self.worker, Err(error.clone()));
+        function.map(|(function, _gate)| function)
     }
 
     fn run(&self) {
@@ -137,9 +139,6 @@ impl Task {
 
     /// Signals, or keeps the error for whoever finishes the queue.
     fn end(mut self, worker: &Worker, result: Result<()>) {
-        if let Some((function, _gate)) = self.function.take() {
-            discard(Some(function));
-        }
         match (self.signal.take(), result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
             (None, Err(error)) => worker.note(error),

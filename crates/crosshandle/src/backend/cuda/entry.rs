@@ -42,6 +42,15 @@ impl Used {
     }
 }
 
+impl Used {
+    /// Fails its job, if it has one that hasn't begun.
+    pub(super) fn cancel(&mut self, error: &Error) {
+        if let Some(function) = self.job.as_ref().and_then(|job| job.cancel(error)) {
+            self.work = Work::Call(function);
+        }
+    }
+}
+
 impl Entry {
     /// It is done.
     pub(super) fn settle(self) {
@@ -61,9 +70,9 @@ impl Entry {
     }
 
     /// It never will be.
-    pub(super) fn fail(&self, error: &Error) {
-        if let Some(job) = self.used.as_ref().and_then(|used| used.job.as_ref()) {
-            job.cancel(error);
+    pub(super) fn fail(&mut self, error: &Error) {
+        if let Some(used) = &mut self.used {
+            used.cancel(error);
         }
         // What the device wrote before it stopped stays written.
         if let (Some(event), Some(ticket)) = (&self.signal, self.ticket) {

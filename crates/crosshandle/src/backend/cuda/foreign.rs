@@ -188,17 +188,18 @@ impl Segment for Legacy {
 pub(super) struct Card([u8; CARD]);
 
 impl Card {
-    /// Read once: whatever becomes of the file.
+    /// Only sealed memory is one: reading a file of a file system that the peer serves himself could
+    /// last for ever.
     pub(super) fn read(file: &OwnedFd) -> Result<Option<Self>> {
-        let mut bytes = [0; CARD + 1];
-        let read = memfd::read_start(file.as_fd(), &mut bytes);
-        let read = read.map_err(Error::os("looking at imported memory"))?;
-        let is_card = read == CARD && bytes.starts_with(MAGIC);
-        Ok(is_card.then(|| {
-            let mut card = [0; CARD];
-            card.copy_from_slice(&bytes[..CARD]);
-            Self(card)
-        }))
+        let looking = Error::os("looking at imported memory");
+        let (len, is_sealed) = memfd::check(file).map_err(&looking)?;
+        if len != CARD as u64 || !is_sealed {
+            return Ok(None);
+        }
+        let mut card = [0; CARD];
+        let read = memfd::read_start(file.as_fd(), &mut card).map_err(&looking)?;
+        let is_card = read == CARD && card.starts_with(MAGIC);
+        Ok(is_card.then_some(Self(card)))
     }
 
     /// Maps the memory. `len` is the exporter's word.
@@ -271,4 +272,27 @@ impl Segment for OpenedLegacy {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sealed_memory_of_a_cards_size_is_a_card() {
+        let mut bytes = [7; CARD + 1];
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        let is_card = |file: &OwnedFd| Card::read(file).unwrap().is_some();
+        for (len, wanted) in [(CARD - 1, false), (CARD, true), (CARD + 1, false)] {
+            let file = memfd::create_constant("card", &bytes[..len]).unwrap();
+            assert_eq!(is_card(&file), wanted, "{len} bytes");
+        }
+        assert!(!is_card(
+            &memfd::create_constant("card", &[7; CARD]).unwrap()
+        ));
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let unsealed = rustix::fs::memfd_create("card", flags).unwrap();
+        rustix::io::pwrite(&unsealed, &bytes[..CARD], 0).unwrap();
+        assert!(!is_card(&unsealed));
+    }
 }

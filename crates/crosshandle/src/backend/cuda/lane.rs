@@ -311,9 +311,9 @@ impl Lane {
     pub(super) fn abandon(&mut self, error: &Error) -> VecDeque<Entry> {
         self.calls = 0;
         self.waits.clear();
-        let entries = self.backlog.take_all();
+        let mut entries = self.backlog.take_all();
         self.rest();
-        for entry in &entries {
+        for entry in &mut entries {
             entry.fail(error);
         }
         entries

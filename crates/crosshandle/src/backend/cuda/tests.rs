@@ -218,3 +218,25 @@ fn streams_wait_cyclically_and_write_upper_halves_alone() {
     finish(driver, handle).unwrap();
     assert_eq!(words[0].load(relaxed), 9 << 32 | 0x1234);
 }
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn queues_of_the_host_refuse_memory_that_it_cannot_access() {
+    let context = native::context();
+    let host = crate::Context::new(&crate::Device::find("host").unwrap()).unwrap();
+    let queue = host.create_queue().unwrap();
+    let (there, here) = (context.allocate(64).unwrap(), host.allocate(64).unwrap());
+    for command in [
+        crate::Command::copy(here.all(), there.all()).unwrap(),
+        crate::Command::copy(there.all(), here.all()).unwrap(),
+        crate::Command::fill(there.range(8, 8).unwrap(), &[1]).unwrap(),
+    ] {
+        let refused = queue.submit(command);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+    let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
+    let pinned = context.allocate_with(pinned).unwrap();
+    let copy = crate::Command::copy(here.all(), pinned.all()).unwrap();
+    queue.submit(copy).unwrap();
+    queue.finish_timeout(native::SOON).unwrap();
+}

@@ -166,7 +166,7 @@ impl Lane {
         if let Err(error) = called {
             // SAFETY: from above; the driver did not take it.
             drop(unsafe { Job::from_raw(data) });
-            job.cancel(&error);
+            used.cancel(&error);
             return Err(error);
         }
         if let Some((word, number)) = gate {

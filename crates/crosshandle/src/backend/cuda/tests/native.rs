@@ -206,28 +206,6 @@ fn a_command_of_the_program_has_its_place_among_ours() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn queues_of_the_host_refuse_memory_that_it_cannot_access() {
-    let context = context();
-    let host = Context::new(&Device::find("host").unwrap()).unwrap();
-    let queue = host.create_queue().unwrap();
-    let (there, here) = (context.allocate(64).unwrap(), host.allocate(64).unwrap());
-    for command in [
-        Command::copy(here.all(), there.all()).unwrap(),
-        Command::copy(there.all(), here.all()).unwrap(),
-        Command::fill(there.range(8, 8).unwrap(), &[1]).unwrap(),
-    ] {
-        let refused = queue.submit(command);
-        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
-    }
-    let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
-    let pinned = context.allocate_with(pinned).unwrap();
-    let copy = Command::copy(here.all(), pinned.all()).unwrap();
-    queue.submit(copy).unwrap();
-    queue.finish_timeout(SOON).unwrap();
-}
-
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
 fn events_cross_both_ways() {
     let context = context();
     make_current(context.native_handle().unwrap());
