@@ -5,6 +5,7 @@ use crate::peer::{Peer, PeerOptions};
 use crosshandle::handle::BackendKind;
 use crosshandle::{Capabilities, Context, ContextOptions, Device, MemoryKind};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -38,10 +39,17 @@ impl Harness {
     pub fn new(devices: &Devices, program: &Path) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // Short: a socket's path has 107 characters at most.
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("xhc-{}-{count}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir(&directory)?;
+        let directory = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("xhc-{}-{count}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            match fs::create_dir(&directory) {
+                Ok(()) => break directory,
+                // Of a process that was killed and had the same number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
         let harness = Self {
             device: Device::find(&devices.own)?,
             peer_device: Device::find(&devices.peer)?,
