@@ -21,6 +21,9 @@ pub(super) struct Entry {
     pub(super) used: Option<Box<Used>>,
 }
 
+/// What commands used that are done, to be dropped without a lock: it may be the user's.
+pub(super) type Left = Vec<Box<Used>>;
+
 /// What a command uses that does something.
 pub(super) struct Used {
     pub(super) work: Work,

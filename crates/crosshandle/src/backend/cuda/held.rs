@@ -1,7 +1,8 @@
 //! Commands that a queue keeps back: the driver doesn't have them yet.
 
-use super::call::{self, Worker, text_of};
+use super::call::{Worker, text_of};
 use super::device::Gpu;
+use super::entry::{Left, Used};
 use crate::backend::Submission;
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
@@ -34,9 +35,9 @@ impl Held {
         Ok(())
     }
 
-    /// Ends it without running it.
-    pub(super) fn skip(self, error: Error, worker: &Worker) -> Result<()> {
-        call::discard(self.submission.work);
+    /// Ends it without running it. What it should have done goes to `left`.
+    pub(super) fn skip(self, error: Error, worker: &Worker, left: &mut Left) -> Result<()> {
+        left.push(Box::new(Used::new(self.submission.work)));
         match self.submission.signal {
             Some(event) => {
                 let ticket = self.ticket.map_or_else(|| event.issue(), Ok)?;

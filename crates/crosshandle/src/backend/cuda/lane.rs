@@ -8,7 +8,7 @@ use super::backlog::Backlog;
 use super::call::{Worker, text_of};
 use super::device::Gpu;
 use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::held::Held;
 use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
@@ -45,6 +45,8 @@ pub(super) struct Lane {
     own: Option<Stream>,
     /// Others submit to it too.
     is_shared: bool,
+    /// Its maker may destroy it once what was submitted here is done.
+    is_left: bool,
     /// Whether it goes back to the stock.
     is_of_stock: bool,
     backlog: Backlog<Entry>,
@@ -65,6 +67,7 @@ pub(super) struct Lane {
     is_joined: bool,
     /// The latest barrier that this lane comes after.
     pub(super) barrier: u64,
+    pub(super) left: Left,
 }
 
 impl Lane {
@@ -84,6 +87,7 @@ impl Lane {
             stream,
             own,
             is_shared: false,
+            is_left: false,
             is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
@@ -96,6 +100,7 @@ impl Lane {
             join: None,
             is_joined: true,
             barrier: 0,
+            left: Left::new(),
         })
     }
 
@@ -107,6 +112,14 @@ impl Lane {
     pub(super) fn share(&mut self) -> StreamHandle {
         self.is_shared = true;
         self.stream
+    }
+
+    /// Nothing will be submitted here any more. If the stream is its maker's, he may destroy it when
+    /// it is done: so the device is to say when that is, and the stream is not touched again.
+    pub(super) fn leave(&mut self) {
+        if self.own.is_none() && self.check_recording().is_ok() {
+            self.is_left = !self.backlog.is_open() || self.end_part().is_ok();
+        }
     }
 
     /// Refuses to let a stream signal each time that somebody replays what he is recording.
@@ -153,7 +166,7 @@ impl Lane {
     #[inline]
     pub(super) fn submit(&mut self, mut held: Held, due: Due, worker: &Arc<Worker>) -> Result<()> {
         if let Some(error) = due.failed {
-            return held.skip(error, worker);
+            return held.skip(error, worker, &mut self.left);
         }
         self.is_joined = false;
         let mut entry = Entry {
@@ -228,8 +241,9 @@ impl Lane {
     #[inline]
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();
-        while let Some(entry) = self.backlog.pop_done(written) {
+        while let Some(mut entry) = self.backlog.pop_done(written) {
             self.calls -= entry.calls;
+            self.left.extend(entry.used.take());
             // Only the latest signal of a word counts, and looking at an event takes long.
             let next = self.backlog.peek_done(RING as usize - 1);
             if !next.is_some_and(|next| next.settles(&entry)) {
@@ -267,17 +281,30 @@ impl Lane {
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() && !self.is_shared {
+        if self.backlog.is_empty() && (!self.is_shared || self.is_left) {
             return Ok(true);
         }
-        match self.gpu.driver().is_stream_done(self.stream) {
+        let driver = self.gpu.driver();
+        let is_done = match self.is_left {
+            // Whether the device still works: any call says so.
+            true => driver.free_memory().map(|_| false),
+            false => driver.is_stream_done(self.stream),
+        };
+        match is_done {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             // Nobody may ask now.
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
+<<<<<<< HEAD
         self.backlog.end_all(Entry::settle);
+=======
+        for mut entry in self.backlog.take_all() {
+            self.left.extend(entry.used.take());
+            entry.settle();
+        }
+>>>>>>> part/review1
         self.calls = 0;
         self.waits.clear();
         self.rest();

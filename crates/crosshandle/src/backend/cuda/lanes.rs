@@ -10,7 +10,7 @@ use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{EventHandle, StreamHandle};
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::held::Held;
 use super::lane::{Due, Lane, profile_of};
 use super::waits::{self, Wait};
@@ -74,6 +74,11 @@ impl Lanes {
         let stream = self.lanes[0].share();
         self.feed();
         stream
+    }
+
+    /// Nothing will be submitted any more: see [`Lane::leave`].
+    pub(super) fn leave(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::leave);
     }
 
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
@@ -178,7 +183,7 @@ impl Lanes {
         let done = match self.place(&held) {
             Ok(None) => return Some(held),
             Ok(Some(place)) => self.enqueue(place, held),
-            Err(error) => held.skip(error, &self.worker),
+            Err(error) => held.skip(error, &self.worker, &mut self.lanes[0].left),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a command that was kept back was refused");
@@ -354,15 +359,25 @@ impl Lanes {
         is_done
     }
 
+    /// What commands used that are done. May be the user's.
+    #[inline]
+    pub(super) fn take_left(&mut self) -> Left {
+        let mut left = Left::new();
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.left.is_empty()) {
+            left.append(&mut lane.left);
+        }
+        left
+    }
+
     /// Fails all that is to be done: the device has stopped. What comes back may be the user's.
-    pub(super) fn abandon(&mut self, error: &Error) -> Left {
+    pub(super) fn abandon(&mut self, error: &Error) -> Abandoned {
         let lanes = self.lanes.iter_mut();
         let entries = lanes.flat_map(|lane| lane.abandon(error)).collect();
         let mut held = mem::take(&mut self.held);
         for held in &mut held {
             held.fail(error);
         }
-        Left {
+        Abandoned {
             _entries: entries,
             _held: held,
         }
@@ -385,7 +400,7 @@ impl Lanes {
 
 /// What is left of commands that will not run; to be dropped without a lock.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Abandoned {
     _entries: VecDeque<Entry>,
     _held: VecDeque<Held>,
 }

@@ -118,6 +118,37 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
+fn a_stream_of_the_program_may_go_when_it_is_done() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let memory = context.allocate(BYTES).unwrap();
+    for _ in 0..10 {
+        let stream = Theirs::new();
+        // SAFETY: the stream lives until it has nothing left to do.
+        let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Kept) };
+        let queue = queue.unwrap();
+        let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
+        let fill = Command::fill(memory.all(), &[1]).unwrap();
+        queue
+            .submit(fill.after_value(&gate, 1).signal(&done))
+            .unwrap();
+        drop(queue);
+        gate.signal().unwrap();
+        // SAFETY: a live stream, which nobody uses afterwards.
+        unsafe {
+            let code = sys::cuStreamSynchronize(stream.0);
+            assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+            sys::cuStreamDestroy_v2(stream.0);
+        }
+        done.wait_timeout(SOON).unwrap();
+    }
+    // The caretaker has looked at what was left since.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!memory.is_in_use());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn a_queue_shows_its_stream_and_counts_what_others_submit() {
     let context = context();
     make_current(context.native_handle().unwrap());
