@@ -16,12 +16,13 @@ use crate::workspace::Workspace;
 /// Where the sources are.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
-const HEADERS: [&str; 3] = ["peer.h", "rows.h", "ur.h"];
+const HEADERS: [&str; 4] = ["kernels.h", "peer.h", "rows.h", "ur.h"];
 /// For the stock loader, in C.
-const FOR_LOADER: [&str; 11] = [
+pub(crate) const FOR_LOADER: [&str; 12] = [
     "events",
     "free",
     "hostile_handles",
+    "kernel_answers",
     "kernels",
     "leaks",
     "memory",
@@ -32,7 +33,7 @@ const FOR_LOADER: [&str; 11] = [
     "physical_memory",
 ];
 /// For the stock SYCL runtime, which has a loader of its own, in C++.
-const FOR_SYCL: [&str; 2] = ["sycl_commands", "sycl_sharing"];
+pub(crate) const FOR_SYCL: [&str; 2] = ["sycl_commands", "sycl_sharing"];
 /// The README's.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 

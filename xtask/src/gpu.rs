@@ -38,6 +38,8 @@ const RUNTIME: [&str; 6] = [
 ];
 /// Versions of Python that such a machine may have: dpctl is packed for each.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
+/// The program that one of the clients runs on GPUs.
+const KERNELS: &str = "crates/crosshandle/src/backend/cuda/kernels.ptx";
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
@@ -123,7 +125,9 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
         Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
     }
     let script = workspace.root.join(clients::SOURCES).join("arrays.py");
-    copy(&script, &programs.join("arrays.py"))
+    copy(&script, &programs.join("arrays.py"))?;
+    let kernels = workspace.root.join(KERNELS);
+    copy(&kernels, &programs.join("kernels.ptx"))
 }
 
 /// The library's unit tests, some of which only a GPU can run.
@@ -179,4 +183,20 @@ fn size_of(directory: &Path) -> Result<u64> {
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> String {
     format!("cannot {what} {}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_runs_every_client() {
+        let words: Vec<_> = SCRIPT
+            .split_ascii_whitespace()
+            .map(|word| word.trim_end_matches(';'))
+            .collect();
+        let mut clients = clients::FOR_LOADER.iter().chain(&clients::FOR_SYCL);
+        let missing = clients.find(|client| !words.contains(client));
+        assert_eq!(missing, None);
+    }
 }

@@ -127,6 +127,11 @@ macro_rules! for_each_case {
                 faults_stay_in_their_process
                 programs_come_and_go
             }
+            commands {
+                what_they_keep_may_use_their_queue
+                refused_ones_let_nothing_pass
+                they_keep_their_event
+            }
             queue_events {
                 many_signals_are_unfinished
                 queues_signal_in_turns

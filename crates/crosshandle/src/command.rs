@@ -1,12 +1,11 @@
 //! Commands: what queues run.
 
-use crate::backend::Work;
+use crate::backend::{Point, Points, Submission, Work};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::kernel::{Kernel, KernelArguments, LaunchShape};
 use crate::memory::MemoryRange;
 use crate::rect::{Pitches, Region};
-use crate::sharing::EventCore;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,22 +13,26 @@ use std::sync::Arc;
 /// What a queue shall do, after which events, and which event that signals.
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
-    pub(crate) work: Work,
-    pub(crate) after_earlier: bool,
-    pub(crate) before_later: bool,
-    /// Events, and which of their signals; `None` for the latest at the time of submission.
-    pub(crate) waits: Vec<(Arc<EventCore>, Option<u64>)>,
-    pub(crate) signal: Option<Arc<EventCore>>,
+    /// As a backend gets it, once its waits have [their numbers](LATEST).
+    pub(crate) submission: Submission,
 }
 
+/// Stands for the signal that is the latest when the command is submitted: nobody need wait for
+/// this one.
+pub(crate) const LATEST: u64 = 0;
+
 impl Command {
+    #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
-            work,
-            after_earlier: false,
-            before_later: false,
-            waits: Vec::new(),
-            signal: None,
+            submission: Submission {
+                work,
+                after_earlier: false,
+                before_later: false,
+                waits: Points::new(),
+                may_fail: false,
+                signal: None,
+            },
         }
     }
 
@@ -203,7 +206,11 @@ impl Command {
             let message = match catch_unwind(AssertUnwindSafe(call)) {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(message)) => message,
-                Err(_) => "a function that submits to a driver's queue panicked".into(),
+                Err(panic) => {
+                    // Its drop is the user's code too.
+                    std::mem::forget(panic);
+                    "a function that submits to a driver's queue panicked".into()
+                }
             };
             Err(Error::CommandFailed(message.into()))
         })))
@@ -244,43 +251,62 @@ impl Command {
 
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
     /// submitted before: for waiting and signalling.
+    #[inline]
     pub fn nothing() -> Self {
         Self::new(Work::Nothing)
     }
 
     /// Does nothing, after what was submitted before; what is submitted later comes after it. For
     /// waiting and signalling in the order of a queue.
+    #[inline]
     pub fn barrier() -> Self {
         Self::nothing().after_earlier().before_later()
     }
 
     /// Lets it start after everything submitted before, also where order is free.
+    #[inline]
     pub fn after_earlier(mut self) -> Self {
-        self.after_earlier = true;
+        self.submission.after_earlier = true;
         self
     }
 
     /// Lets everything submitted later start after it, also where order is free.
+    #[inline]
     pub fn before_later(mut self) -> Self {
-        self.before_later = true;
+        self.submission.before_later = true;
         self
     }
 
     /// Lets it start after the signal of `event` that is the latest when the command is submitted.
-    pub fn after(mut self, event: &Event) -> Self {
-        self.waits.push((Arc::clone(event.core()), None));
-        self
+    #[inline]
+    pub fn after(self, event: &Event) -> Self {
+        self.wait(event, LATEST)
     }
 
     /// Lets it start after signal `value` of `event`, which may not have been submitted yet.
-    pub fn after_value(mut self, event: &Event, value: u64) -> Self {
-        self.waits.push((Arc::clone(event.core()), Some(value)));
+    #[inline]
+    pub fn after_value(self, event: &Event, value: u64) -> Self {
+        // A fresh event is complete, at 0.
+        if value == 0 {
+            return self;
+        }
+        self.wait(event, value)
+    }
+
+    #[inline]
+    fn wait(mut self, event: &Event, number: u64) -> Self {
+        self.submission.waits.push(Point {
+            event: Arc::clone(event.core()),
+            number,
+            is_abandoned: false,
+        });
         self
     }
 
     /// Signals `event` when it is done. The signal counts as submitted with the command.
+    #[inline]
     pub fn signal(mut self, event: &Event) -> Self {
-        self.signal = Some(Arc::clone(event.core()));
+        self.submission.signal = Some(Arc::clone(event.core()));
         self
     }
 }
@@ -299,8 +325,8 @@ fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Command")
-            .field("waits", &self.waits.len())
-            .field("signals", &self.signal.is_some())
+            .field("waits", &self.submission.waits.len())
+            .field("signals", &self.submission.signal.is_some())
             .finish_non_exhaustive()
     }
 }

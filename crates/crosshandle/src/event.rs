@@ -1,6 +1,5 @@
 //! Events: what has happened, known in every process at once.
 
-use crate::backend::Point;
 use crate::context::{ContextCore, EventOptions};
 use crate::counter::{self, WaitMode};
 use crate::error::{Error, Result};
@@ -278,16 +277,6 @@ impl Event {
         result
             .map(|()| index)
             .map_err(|error| event.core.error_of(value, error))
-    }
-
-    /// The signal that a command shall wait for: `value`, or the latest one unless all is complete.
-    pub(crate) fn point(core: &Arc<EventCore>, value: Option<u64>) -> Option<Point> {
-        let number = value.or_else(|| core.unfinished())?;
-        Some(Point {
-            event: Arc::clone(core),
-            number,
-            is_abandoned: false,
-        })
     }
 }
 

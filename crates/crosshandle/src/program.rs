@@ -132,7 +132,7 @@ impl Program {
     /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         let (address, len) = self.inner.variable(&symbol(name)?)?;
-        let range = MemoryRange::new(address, len, Access::ReadWrite, None);
+        let range = MemoryRange::new(address, len, Access::ReadWrite, false);
         Ok(range.keeping(Arc::new(self.clone())))
     }
 

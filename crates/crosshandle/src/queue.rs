@@ -1,7 +1,7 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
-use crate::command::Command;
+use crate::backend::{BackendQueue, NativeHandle, QueueOrder, Submission, Work};
+use crate::command::{Command, LATEST};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::handle::BackendKind;
@@ -47,30 +47,39 @@ impl Queue {
     /// # Errors
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
+    #[inline]
     pub fn submit(&self, command: Command) -> Result<()> {
-        let waits: Vec<Point> = command
-            .waits
-            .iter()
-            .filter_map(|(event, value)| Event::point(event, *value))
-            .collect();
-        if matches!(command.work, Work::Native(_)) && self.inner.native().is_none() {
+        self.run(command.submission)
+    }
+
+    fn run(&self, mut submission: Submission) -> Result<()> {
+        submission.waits.retain(|wait| {
+            if wait.number == LATEST {
+                wait.number = wait.event.unfinished().unwrap_or(LATEST);
+            }
+            wait.number != LATEST
+        });
+        if matches!(submission.work, Work::Native(_)) && self.inner.native().is_none() {
             return Err(Error::Unsupported(
                 "there is no driver's queue behind this one".into(),
             ));
         }
-        let is_call = matches!(command.work, Work::Call(_));
-        let may_fail = is_call || waits.iter().any(|wait| wait.event.is_fallible());
-        if may_fail && let Some(event) = &command.signal {
+        if self.backend == BackendKind::Host && !submission.work.is_on_host() {
+            return Err(Error::Unsupported(
+                "the host cannot access this device's memory directly; copy it with a queue of the \
+                 device"
+                    .into(),
+            ));
+        }
+        let is_call = matches!(submission.work, Work::Call(_));
+        let mut waits = submission.waits.iter();
+        submission.may_fail = is_call || waits.any(|wait| wait.event.is_fallible());
+        if submission.may_fail
+            && let Some(event) = &submission.signal
+        {
             event.mark_fallible();
         }
-        self.inner.submit(Submission {
-            work: command.work,
-            after_earlier: command.after_earlier,
-            before_later: command.before_later,
-            waits,
-            may_fail,
-            signal: command.signal,
-        })
+        self.inner.submit(submission)
     }
 
     /// Signals an event after everything submitted before.

@@ -226,7 +226,8 @@ impl VirtualRange {
     pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
         let access = Self::inside(&mut self.mapped(), offset, len)?.1.access()?;
         let start = Address::new(self.range.start()).offset(offset);
-        Ok(MemoryRange::new(start, len, access, None))
+        let is_on_host = self.range.host_bytes(access).is_some();
+        Ok(MemoryRange::new(start, len, access, is_on_host))
     }
 
     /// Calls `f` with mapped bytes, which stay mapped meanwhile: unmapping them or changing their

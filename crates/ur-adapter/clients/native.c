@@ -102,7 +102,10 @@ static void same_objects(struct runtime *ur) {
   UR(urQueueRelease(same));
   ur_event_handle_t filled = NULL;
   UR(urEnqueueUSMFill(ur->queue, memory, 1, &byte, SIZE, 0, NULL, &filled));
-  ur_event_handle_t again = adopt_event(ur, native_of_event(filled), false);
+  void *of_event = native_of_event(filled);
+  for (int round = 0; round < 1000; round++)
+    EXPECT(native_of_event(filled) == of_event);
+  ur_event_handle_t again = adopt_event(ur, of_event, false);
   UR(urEventWait(1, &again));
   UR(urEventRelease(again));
   UR(urEventRelease(filled));

@@ -56,16 +56,18 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
 /// A list of the caller's: `count` elements at `first`.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER` for elements that are nowhere.
+/// `INVALID_NULL_POINTER` for elements that are nowhere, `INVALID_SIZE` for more than there can be.
 ///
 /// # Safety
-/// `first` must be null or point to `count` elements, valid for reads during `'a`.
+/// `first` must be null or point to `count` elements, valid for reads during `'a`, unless there
+/// can't be so many.
 #[inline]
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::NULL_POINTER),
-        // SAFETY: by the caller's promise.
+        (false, _) if count > isize::MAX as usize / size_of::<T>() => Err(Failure::SIZE),
+        // SAFETY: by the caller's promise, and no more than there can be.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
     }
 }

@@ -1,7 +1,9 @@
-//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--list] [FILTER]`.
+//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list]
+//! [FILTER]`.
 //!
 //! Without options all contexts are on the host. `--device cuda:0` puts those of the cases and of
-//! their peers on that device, `--peer-device cuda:1` the peers' on another one.
+//! their peers on that device, `--peer-device cuda:1` the peers' on another one. `--under
+//! "compute-sanitizer --error-exitcode 9"` runs each case under a checker.
 //!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own,
 //! so that a crash or a hang is that case's alone; with `--jobs` several at a time. Ends with the
@@ -9,6 +11,7 @@
 
 use crosshandle_conformance::{Case, Devices, Outcome, find, run, suite};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -16,8 +19,8 @@ use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const USAGE: &str =
-    "usage: conformance [--device D] [--peer-device D] [--jobs N] [--list] [FILTER]";
+const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
+     [--under COMMAND] [--list] [FILTER]";
 /// How long a case may take.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Exit codes of a case's process.
@@ -28,6 +31,8 @@ const UNAVAILABLE: u8 = 78;
 struct Arguments {
     devices: Devices,
     jobs: usize,
+    /// The words of a command that runs each case's process; none for no such command.
+    under: Vec<String>,
     list: bool,
     /// One case, in this process.
     case: Option<String>,
@@ -38,12 +43,14 @@ impl Arguments {
     fn read() -> Option<Self> {
         let (mut own, mut peer, mut jobs) = (None, None, 1);
         let (mut list, mut case, mut filter) = (false, None, None);
+        let mut under = Vec::new();
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--device" => own = Some(words.next()?),
                 "--peer-device" => peer = Some(words.next()?),
                 "--jobs" => jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
+                "--under" => under.extend(words.next()?.split_whitespace().map(String::from)),
                 "--case" => case = Some(words.next()?),
                 "--list" => list = true,
                 _ if word.starts_with('-') || filter.is_some() => return None,
@@ -55,6 +62,7 @@ impl Arguments {
         Some(Self {
             devices: Devices { own, peer },
             jobs,
+            under,
             list,
             case,
             filter: filter.unwrap_or_default(),
@@ -128,7 +136,7 @@ fn all(arguments: &Arguments) -> ExitCode {
         for _ in 0..arguments.jobs {
             scope.spawn(|| {
                 while let Some(case) = next() {
-                    let result = show(&arguments.devices, case);
+                    let result = show(arguments, case);
                     let mut counts = counts.lock().expect("no case panics here");
                     *counts.entry(result).or_default() += 1;
                 }
@@ -152,9 +160,9 @@ fn all(arguments: &Arguments) -> ExitCode {
 }
 
 /// Runs a case in a process of its own, and prints its line.
-fn show(devices: &Devices, case: &Case) -> &'static str {
+fn show(arguments: &Arguments, case: &Case) -> &'static str {
     let started = Instant::now();
-    let (result, text) = in_process_of_its_own(devices, case.name);
+    let (result, text) = in_process_of_its_own(arguments, case.name);
     let taken = started.elapsed().as_secs_f64();
     let text = text.trim().replace('\n', "\n    ");
     println!("{result:<12} {taken:>7.2} s  {:<45} {text}", case.name);
@@ -162,9 +170,12 @@ fn show(devices: &Devices, case: &Case) -> &'static str {
 }
 
 /// What became of a case, in a word, and what it said.
-fn in_process_of_its_own(devices: &Devices, name: &str) -> (&'static str, String) {
+fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, String) {
+    let Arguments { devices, under, .. } = arguments;
     let child = std::env::current_exe().and_then(|program| {
-        Command::new(program)
+        let mut words = under.iter().map(OsStr::new).chain([program.as_os_str()]);
+        Command::new(words.next().unwrap_or_default())
+            .args(words)
             .args(["--device", &devices.own, "--peer-device", &devices.peer])
             .args(["--case", name])
             .stdin(Stdio::null())

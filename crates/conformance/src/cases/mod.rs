@@ -1,6 +1,7 @@
 //! The rules, a file per topic.
 
 pub(crate) mod access;
+pub(crate) mod commands;
 pub(crate) mod events;
 pub(crate) mod exchange;
 pub(crate) mod faults;

@@ -50,6 +50,7 @@ use crate::os::shared_bytes::SharedBytes;
 use crate::program::{ProgramImage, ProgramOptions};
 use crate::rect::{Pitches, Region};
 use crate::sharing::{EventCore, Shared};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -287,12 +288,15 @@ pub(crate) struct Submission {
     pub(crate) after_earlier: bool,
     /// All later commands start after it, in any order of execution.
     pub(crate) before_later: bool,
-    pub(crate) waits: Vec<Point>,
+    pub(crate) waits: Points,
     /// It calls the host, or waits for what does: it may fail although no process ends and the
     /// device is well. What waits for its signal was told so.
     pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
 }
+
+/// Few, as a rule, which take no allocation then.
+pub(crate) type Points = SmallVec<[Point; 2]>;
 
 /// One signal of an event, to be waited for.
 pub(crate) struct Point {
@@ -342,6 +346,19 @@ pub(crate) enum Work {
     Launch(Box<Launch>),
 }
 
+impl Work {
+    /// Whether the host can access all memory that it names.
+    pub(crate) fn is_on_host(&self) -> bool {
+        match self {
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => {
+                to.is_on_host && from.is_on_host
+            }
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => to.is_on_host,
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
+        }
+    }
+}
+
 /// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
 /// arguments suit it.
 pub(crate) struct Launch {
@@ -373,6 +390,8 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
+    /// Whether the host can access it too.
+    pub(crate) is_on_host: bool,
     pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 

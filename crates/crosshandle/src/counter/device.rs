@@ -57,11 +57,22 @@ impl Slot {
             }
             // In this order: whoever finds the mark finds the number. Whoever took it away
             // before this finds neither, but puts the mark back if it finds the number.
-            self.armed.fetch_max(number, Ordering::SeqCst);
-            let before = Issued(self.issued.fetch_or(WATCHED, Ordering::SeqCst));
-            if number > before.number() {
+            if self.armed.load(Ordering::SeqCst) < number {
+                self.armed.fetch_max(number, Ordering::SeqCst);
+            }
+            if number > self.watch().number() {
                 return Arming::Armed;
             }
+        }
+    }
+
+    /// Sets the mark, unless it is set, and says what `issued` was before that. Other waits have
+    /// set it, as a rule, and a device looks at the line.
+    fn watch(&self) -> Issued {
+        let issued = Issued(self.issued.load(Ordering::SeqCst));
+        match issued.is_watched() {
+            true => issued,
+            false => Issued(self.issued.fetch_or(WATCHED, Ordering::SeqCst)),
         }
     }
 

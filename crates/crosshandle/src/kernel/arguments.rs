@@ -77,7 +77,7 @@ mod tests {
     fn arguments_are_what_was_added_and_keep_their_memory() {
         let kept = Arc::new(7);
         let place = NonNull::from(&*kept).cast();
-        let range = MemoryRange::new(Address::new(place), 4, Access::ReadWrite, None);
+        let range = MemoryRange::new(Address::new(place), 4, Access::ReadWrite, true);
         let range = range.keeping(Arc::clone(&kept));
         let arguments = KernelArguments::new()
             .value(5_u32)

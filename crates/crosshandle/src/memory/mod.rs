@@ -234,6 +234,7 @@ impl Memory {
             address: self.start(),
             len: self.len(),
             access: self.access(),
+            is_on_host: self.segment().0.host_bytes().is_some(),
             keep: Some(self.keep()),
         }
     }
@@ -272,6 +273,8 @@ pub struct MemoryRange {
     address: Address,
     len: usize,
     access: Access,
+    /// Whether the host can access it too.
+    is_on_host: bool,
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -290,6 +293,7 @@ impl MemoryRange {
             address: Address::new(address),
             len,
             access,
+            is_on_host: true,
             keep: None,
         }
     }
@@ -339,17 +343,13 @@ impl MemoryRange {
         }
     }
 
-    pub(crate) fn new(
-        address: Address,
-        len: usize,
-        access: Access,
-        keep: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn new(address: Address, len: usize, access: Access, is_on_host: bool) -> Self {
         Self {
             address,
             len,
             access,
-            keep,
+            is_on_host,
+            keep: None,
         }
     }
 
@@ -363,6 +363,7 @@ impl MemoryRange {
     pub(crate) fn into_place(self) -> Place {
         Place {
             address: self.address,
+            is_on_host: self.is_on_host,
             keep: self.keep,
         }
     }

@@ -25,6 +25,8 @@ const LEN: usize = SLOTS_AT + MAX_RECORDS as usize * size_of::<Slot>();
 /// Where the proofs of life are locked: far behind the last byte.
 const LOCKS_AT: u64 = 1 << 40;
 
+// Parts of it are pinned in pages.
+const _: () = assert!(SLOTS_AT.is_multiple_of(4096));
 const _: () = assert!(SLOTS_AT.is_multiple_of(align_of::<Slot>()));
 // Three pairs of cache lines; the first line has all that a signal touches.
 const _: () = assert!(size_of::<Slot>() == 384);
@@ -132,9 +134,12 @@ impl Arena {
     pub(super) fn pin(&self, slot: &Slot, pinner: &dyn Pinner) -> Result<()> {
         let (start, len) = (self.mapping.start(), self.mapping.len());
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
-        assert!(offset < len, "a slot of this arena");
+        assert!((SLOTS_AT..len).contains(&offset), "a slot of this arena");
         // SAFETY: mapped for both.
-        unsafe { self.pins.pin(pinner, &self.mapping, offset) }
+        unsafe {
+            let offset = offset - SLOTS_AT;
+            self.pins.pin(pinner, &self.mapping, SLOTS_AT, offset)
+        }
     }
 
     /// Puts a record to use, for an event or for memory. The exporter only.

@@ -66,7 +66,7 @@ pub(super) fn find(
 
 fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native))?;
-    let range = context.state().usm.rest(start.as_ptr().cast())?;
+    let range = context.state().usm.adopt(start.as_ptr().cast())?;
     let (device, inner) = context.first();
     let is_direct = device.inner().info().capabilities.host_accessible_memory;
     Some(Storage::adopt(inner, start, range, is_direct))

@@ -7,10 +7,13 @@ use crate::device::Device;
 use crate::enqueue;
 use crate::object::Shared;
 use crate::queue::{self, Queue};
-use crate::usm::{Request, allocate};
+use crate::usm::{self, Request, allocate};
 use crosshandle::{Command, EventOptions, MemoryKind};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull, null, null_mut};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use unified_runtime_sys::{
     UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION,
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER,
@@ -248,9 +251,8 @@ fn memory_of_the_user_follows_its_buffer() {
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
-#[test]
-fn any_byte_but_0_is_true() {
-    let scene = Scene::new();
+/// A buffer of new USM, which is its own if the byte says so.
+fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
     // SAFETY: the handle is alive.
     let context = unsafe { Shared::<Context>::from_handle(scene.context) }.expect("a context");
     let request = Request {
@@ -262,13 +264,48 @@ fn any_byte_but_0_is_true() {
     let properties = ur_mem_native_properties_t {
         stype: ur_structure_type_t::UR_STRUCTURE_TYPE_MEM_NATIVE_PROPERTIES,
         pNext: null_mut(),
-        isNativeHandleOwned: 2,
+        isNativeHandleOwned: is_owned,
     };
     let mut buffer = null_mut();
     let create = TABLE.pfnBufferCreateWithNativeHandle.expect("filled");
     // SAFETY: the handle is alive, the pointers valid.
     check(unsafe { create(memory.addr(), scene.context, &properties, &mut buffer) });
-    let freed = context.state().usm.free(memory);
-    assert!(freed.is_err(), "the buffer owns it");
+    (buffer, memory)
+}
+
+#[test]
+fn any_byte_but_0_is_true() {
+    let scene = Scene::new();
+    let (buffer, memory) = buffer_of_memory(&scene, 2);
+    // SAFETY: the handle is alive.
+    let freed = unsafe { usm::TABLE.pfnFree.expect("filled")(scene.context, memory) };
+    let wanted = ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT;
+    assert_eq!(freed, wanted, "the buffer owns it");
+    release(buffer);
+}
+
+#[test]
+fn memory_can_be_freed_before_its_buffer() {
+    let scene = Scene::new();
+    let (buffer, memory) = buffer_of_memory(&scene, 0);
+    let (context, memory) = (
+        scene.context.expose_provenance(),
+        memory.expose_provenance(),
+    );
+    let (say, hear) = mpsc::channel();
+    thread::spawn(move || {
+        let (context, memory) = (
+            ptr::with_exposed_provenance_mut(context),
+            ptr::with_exposed_provenance_mut(memory),
+        );
+        // SAFETY: the handle is alive.
+        let freed = unsafe { usm::TABLE.pfnFree.expect("filled")(context, memory) };
+        say.send(freed).expect("a listener");
+    });
+    let freed = hear.recv_timeout(Duration::from_secs(10));
+    check(freed.expect("it does not wait for the buffer"));
+    // What is freed stays for the buffer.
+    scene.write(buffer, &[3; LEN], true);
+    assert_eq!(scene.read(buffer), [3; LEN]);
     release(buffer);
 }

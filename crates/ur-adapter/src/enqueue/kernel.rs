@@ -117,6 +117,23 @@ pub(super) unsafe extern "C" fn launch(
     })
 }
 
+/// An offset as kernels take it.
+///
+/// # Errors
+/// `INVALID_VALUE` for one that doesn't fit.
+fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
+    let mut narrow = [0; 3];
+    for (narrow, offset) in narrow.iter_mut().zip(offset) {
+        *narrow = u32::try_from(offset).map_err(|_| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                format!("an offset of {offset} work-items is more than 32 bits say"),
+            )
+        })?;
+    }
+    Ok(narrow)
+}
+
 /// # Safety
 /// What the kernel does with these arguments is sound, until the command is done.
 unsafe fn command(
@@ -139,9 +156,7 @@ unsafe fn command(
     }
     // A kernel without a version for offsets doesn't ask for the numbers of its work-items.
     let (function, offset) = match &function.with_offset {
-        Some(with_offset) if sizes.offset != [0; 3] => {
-            (with_offset, Some(sizes.offset.map(|offset| offset as u32)))
-        }
+        Some(with_offset) if sizes.offset != [0; 3] => (with_offset, Some(narrow(sizes.offset)?)),
         _ => (&function.plain, None),
     };
     let parameters = function.properties().parameters.as_deref();

@@ -25,13 +25,6 @@ static RECORDED: Mutex<Option<HashMap<ur_native_handle_t, Weak<Shared<Event>>>>>
 #[derive(Default)]
 pub(super) struct Natives(Mutex<Vec<NativeEvent>>);
 
-impl Natives {
-    fn keep(&self, native: NativeEvent) {
-        let mut natives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        natives.push(native);
-    }
-}
-
 impl Drop for Natives {
     fn drop(&mut self) {
         let natives = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -47,18 +40,28 @@ impl Drop for Natives {
     }
 }
 
-/// A new event of the driver for the latest signal.
+/// The driver's event for the latest signal. That of a command has one signal, so that one is
+/// enough; of a reusable event's, what was given for earlier ones may still be waited for.
 fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
+    let mut natives = event
+        .natives
+        .0
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let is_of_command = matches!(event.origin(), Origin::Command { .. });
+    if is_of_command && let Some(native) = natives.first() {
+        return Ok(native.handle().value());
+    }
     let (_, inner) = event.context().first();
     let native = inner.native_event(event.inner())?;
     let value = native.handle().value();
     // A reusable event may mean another signal by the time that its native handle comes back.
-    if matches!(event.origin(), Origin::Command { .. }) {
+    if is_of_command {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         let event = Arc::downgrade(&event.to_ref());
         recorded.get_or_insert_default().insert(value, event);
     }
-    event.natives.keep(native);
+    natives.push(native);
     Ok(value)
 }
 

@@ -47,8 +47,13 @@ pub(super) struct Registration(AtomicUsize);
 impl Drop for Registration {
     fn drop(&mut self) {
         let address = *self.0.get_mut();
-        if address != 0 && !replace(place_of(address), address, 0) {
-            others().remove(&address);
+        if address == 0 || replace(place_of(address), address, 0) {
+            return;
+        }
+        let mut others = others();
+        // Who looked for it may have given it its place before this thread had the lock.
+        if !others.remove(&address) {
+            replace(place_of(address), address, 0);
         }
     }
 }
@@ -95,6 +100,8 @@ fn is_other(address: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::{ptr, thread};
 
     #[test]
     fn each_is_found_until_it_goes() {
@@ -119,6 +126,35 @@ mod tests {
         );
         let all: Vec<_> = kept.drain(..).map(|(address, _)| address).collect();
         assert!(!all.iter().any(is_found));
+        assert!(others().is_empty());
+        none_stays_that_goes_while_it_is_looked_for();
+    }
+
+    /// Part of the other test, since both count all that there are.
+    fn none_stays_that_goes_while_it_is_looked_for() {
+        let address = 64;
+        let same_place = |other: &usize| ptr::eq(place_of(*other), place_of(address));
+        let other = (2..).map(|number| number * 64).find(same_place);
+        let other = other.expect("there are more addresses than places");
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // Somebody passes the handle of an event again and again, also when it has gone.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    is_other(other);
+                }
+            });
+            let stays = (0..200_000).any(|_| {
+                let (first, second) = (Registration::default(), Registration::default());
+                first.enter(address);
+                second.enter(other);
+                drop(first);
+                drop(second);
+                place_of(other).load(Ordering::Relaxed) != 0
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert!(!stays, "one that went is found");
+        });
         assert!(others().is_empty());
     }
 }

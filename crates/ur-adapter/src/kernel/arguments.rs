@@ -46,7 +46,7 @@ const MOST: usize = 4096;
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_ENUMERATION` for a type that
-/// UR doesn't know; `INVALID_VALUE` for a part of a work-group's memory without bytes.
+/// UR doesn't know; `INVALID_MEM_OBJECT` for a buffer that the device doesn't reach.
 ///
 /// # Safety
 /// There are `count` arguments at `first`, as their types say; values and buffers stay valid
@@ -128,7 +128,8 @@ fn wrong_index(index: usize) -> Failure {
 ///
 /// # Errors
 /// `INVALID_KERNEL_ARGUMENT_INDEX` for too many, `INVALID_KERNEL_ARGS` for missing ones,
-/// `INVALID_KERNEL_ARGUMENT_SIZE` for one that is shorter than its parameter.
+/// `INVALID_KERNEL_ARGUMENT_SIZE` for one that is shorter than its parameter, and for an address
+/// where none is expected; `OUT_OF_RESOURCES` for more memory of a work-group than can be counted.
 pub(crate) fn pack(
     arguments: &Arguments<'_>,
     parameters: Option<&[KernelParameter]>,
@@ -175,41 +176,67 @@ fn pack_sizes(
 impl Packed {
     fn add(self, index: usize, argument: &Argument<'_>, size: Option<usize>) -> Result<Self> {
         let Self { arguments, local } = self;
-        // What is too long loses its end: the kernel would not look at it either.
-        let bytes = |bytes: &[u8]| match size {
-            None => Ok(arguments.clone().bytes(bytes)),
-            Some(size) if size <= bytes.len() => Ok(arguments.clone().bytes(&bytes[..size])),
-            Some(size) => Err(Failure::new(
-                ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
-                format!(
-                    "argument {index} has {} bytes, but its parameter {size}",
-                    bytes.len()
-                ),
-            )),
-        };
+        let with = |arguments| Self { arguments, local };
         Ok(match argument {
-            Argument::Value(value) => Self {
-                arguments: bytes(value)?,
-                local,
-            },
-            Argument::Address(address) => Self {
-                arguments: bytes(&address.to_ne_bytes())?,
-                local,
-            },
-            Argument::Memory(range) => Self {
-                arguments: arguments.memory(range),
-                local,
-            },
+            Argument::Value(value) => with(arguments.bytes(fitted(index, value, size)?)),
+            Argument::Address(address) => {
+                check_pointer(index, size)?;
+                with(arguments.value(*address))
+            }
+            Argument::Memory(range) => {
+                check_pointer(index, size)?;
+                with(arguments.memory(range))
+            }
             Argument::Local(len) => {
-                let align = len.next_power_of_two().min(LARGEST_ALIGNMENT);
-                let start = local.next_multiple_of(align);
+                let (start, end) = place(local, *len).ok_or_else(|| {
+                    Failure::new(
+                        ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+                        format!("no group has {len} bytes of local memory after {local}"),
+                    )
+                })?;
+                // Addresses there are shorter than others.
                 Self {
-                    arguments: bytes(&start.to_ne_bytes())?,
-                    local: start.saturating_add(*len),
+                    arguments: arguments.bytes(fitted(index, &start.to_ne_bytes(), size)?),
+                    local: end,
                 }
             }
         })
     }
+}
+
+/// As many bytes of a value as its parameter has, if that is known. What is too long loses its
+/// end: the kernel would not look at it either.
+fn fitted(index: usize, value: &[u8], size: Option<usize>) -> Result<&[u8]> {
+    value
+        .get(..size.unwrap_or(value.len()))
+        .ok_or_else(|| wrong_size(index, value.len(), size))
+}
+
+/// An address is whole or none.
+fn check_pointer(index: usize, size: Option<usize>) -> Result<()> {
+    match size {
+        Some(size) if size != size_of::<usize>() => {
+            Err(wrong_size(index, size_of::<usize>(), Some(size)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn wrong_size(index: usize, len: usize, size: Option<usize>) -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
+        format!(
+            "argument {index} has {len} bytes, but its parameter {}",
+            size.unwrap_or_default()
+        ),
+    )
+}
+
+/// From where to where `len` more bytes of a work-group's memory are; `None` beyond all memory.
+fn place(taken: usize, len: usize) -> Option<(usize, usize)> {
+    let align = len.min(LARGEST_ALIGNMENT).next_power_of_two();
+    let start = taken.checked_next_multiple_of(align)?;
+    Some((start, start.checked_add(len)?))
 }
 
 #[cfg(test)]
@@ -240,6 +267,45 @@ mod tests {
             .value(0x1234_u64);
         assert_eq!(text, format!("{wanted:?}"));
         assert_eq!(packed.local, 253);
+    }
+
+    #[test]
+    fn absurd_parts_of_local_memory_are_refused() {
+        for (lengths, taken) in [
+            (&[usize::MAX][..], 1),
+            (&[1 << 63, 1 << 63], 0),
+            (&[(1 << 63) + 1], 1 << 63),
+            // As if nothing had been taken before.
+            (&[usize::MAX, 4], 0),
+            (&[4], usize::MAX),
+        ] {
+            let arguments: Arguments<'_> = lengths
+                .iter()
+                .map(|len| Some(Argument::Local(*len)))
+                .collect();
+            let text = result_of(pack_sizes(&arguments, None, None, taken));
+            assert!(text.contains("no group has"), "{text}");
+        }
+        let nothing = vec![Some(Argument::Local(0))];
+        assert_eq!(pack_sizes(&nothing, None, None, 3).unwrap().local, 3);
+    }
+
+    #[test]
+    fn addresses_are_not_cut_off() {
+        let mut words = [0_u32; 4];
+        let start = std::ptr::NonNull::from(&mut words).cast();
+        // SAFETY: no command uses it.
+        let range =
+            unsafe { MemoryRange::from_raw_parts(start, 16, crosshandle::Access::ReadWrite) };
+        for argument in [Argument::Address(0x1234), Argument::Memory(range)] {
+            let arguments = vec![Some(argument)];
+            assert!(pack_sizes(&arguments, None, None, 0).is_ok());
+            assert!(pack_sizes(&arguments, Some(&[8]), None, 0).is_ok());
+            for size in [4, 16] {
+                let text = result_of(pack_sizes(&arguments, Some(&[size]), None, 0));
+                assert!(text.contains("8 bytes, but its parameter"), "{text}");
+            }
+        }
     }
 
     #[test]

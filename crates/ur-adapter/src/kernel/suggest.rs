@@ -112,11 +112,17 @@ fn groups(
     shared_memory: usize,
 ) -> Result<u32> {
     let function = kernel.on(device)?;
+    if !kernel.limits(device)?.device.cooperative {
+        return Err(Failure::unsupported(
+            "groups cannot wait for each other on this device",
+        ));
+    }
     let properties = function.plain.properties();
     let items = local
         .iter()
         .try_fold(1_usize, |all, size| all.checked_mul(*size));
-    let items = items.filter(|items| *items <= properties.block_threads as usize);
+    let most = properties.block_threads as usize;
+    let items = items.filter(|items| (1..=most).contains(items));
     match items {
         Some(items) if shared_memory <= properties.dynamic_shared_memory => Ok(function
             .plain

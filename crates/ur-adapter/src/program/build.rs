@@ -53,6 +53,10 @@ impl Build {
     pub(super) fn program(&self) -> Option<&crosshandle::Program> {
         self.program.as_ref()
     }
+
+    fn is_loaded(&self, options: &str) -> bool {
+        self.program.is_some() && self.options == options
+    }
 }
 
 /// Whether bytes may be an image: text, or of a binary format. Whether they are a good one the
@@ -106,7 +110,7 @@ impl DeviceImage {
     /// image.
     fn load(&self, context: &Context, options: &str) -> Result<()> {
         let inner = context.on(&self.device)?;
-        if self.is_loaded(options) {
+        if self.build().is_loaded(options) {
             return Ok(());
         }
         if self.bytes.is_empty() {
@@ -116,16 +120,22 @@ impl DeviceImage {
         let image = unsafe { image_of(&self.bytes) };
         let loaded = inner.load_program_with(&[image], &options_of(options));
         let mut build = self.build();
-        options.clone_into(&mut build.options);
+        if build.is_loaded(options) {
+            // Another thread was faster, and may have kernels of its program already.
+            return Ok(());
+        }
         match loaded {
             Ok(program) => {
                 *build = Build::done(program, options);
                 Ok(())
             }
             Err(error) => {
-                build.status = status::UR_PROGRAM_BUILD_STATUS_ERROR;
-                build.program = None;
-                build.log = error.to_string();
+                *build = Build {
+                    status: status::UR_PROGRAM_BUILD_STATUS_ERROR,
+                    options: options.to_owned(),
+                    log: error.to_string(),
+                    ..Build::default()
+                };
                 Err(failure(
                     error,
                     ur_result_t::UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE,
@@ -134,14 +144,9 @@ impl DeviceImage {
         }
     }
 
-    fn is_loaded(&self, options: &str) -> bool {
-        let build = self.build();
-        build.program.is_some() && build.options == options
-    }
-
     /// Leaves the image to be linked.
     fn compile(&self, options: &str) -> Result<()> {
-        if self.is_loaded(options) {
+        if self.build().is_loaded(options) {
             return Ok(());
         }
         if self.bytes.is_empty() {

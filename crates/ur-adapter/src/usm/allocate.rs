@@ -191,7 +191,8 @@ pub(super) unsafe extern "C" fn pitched(
 }
 
 /// Waits for the commands that use the memory, as UR wants it. A function that a queue runs can't
-/// wait for what that queue does later; the memory is kept until that is done.
+/// wait for what that queue does later, nor anybody for who releases a buffer of the memory; it is
+/// kept until that is done.
 pub(super) unsafe extern "C" fn free(
     context: ur_context_handle_t,
     memory: *mut c_void,

@@ -9,6 +9,7 @@ use crate::lock::ShortLock;
 use crate::object::{Ref, Shared};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Access, Memory, MemoryRange};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::{OnceLock, Weak};
@@ -30,6 +31,8 @@ pub(crate) struct Allocation {
     pool: Option<Weak<Shared<Pool>>>,
     /// `None` for the user's own memory.
     memory: Option<Memory>,
+    /// Whether a buffer was made of it, which may have it longer than any command.
+    is_adopted: Cell<bool>,
 }
 
 /// An allocation and where it is.
@@ -81,12 +84,14 @@ impl Allocation {
             device: DeviceAddress(ptr::null_mut()),
             pool: None,
             memory: None,
+            is_adopted: Cell::new(false),
         }
     }
 
-    /// Whether commands that were submitted use it.
+    /// Whether commands that were submitted use it, if that can be told: buffers are not waited
+    /// for.
     pub(super) fn is_in_use(&self) -> bool {
-        self.memory.as_ref().is_some_and(Memory::is_in_use)
+        !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
     }
 
     /// Null for memory of the host.
@@ -116,6 +121,7 @@ impl Allocations {
             device: DeviceAddress(device.map_or(ptr::null_mut(), Shared::handle)),
             pool: pool.map(|pool| Ref::downgrade(&pool.to_ref())),
             memory: Some(memory),
+            is_adopted: Cell::new(false),
         };
         self.known.lock().add(start.addr(), len, allocation);
         start.cast()
@@ -262,11 +268,21 @@ impl Allocations {
 
     /// Memory of this context from an address inside it up to its end; `None` for other addresses.
     pub(crate) fn rest(&self, pointer: *const c_void) -> Option<MemoryRange> {
+        self.with(pointer, rest_of)?
+    }
+
+    /// The same for a buffer, which has it for as long as it likes.
+    pub(crate) fn adopt(&self, pointer: *const c_void) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
-            let memory = found.thing.memory.as_ref()?;
-            memory.range(offset, found.len - offset).ok()
+            found.thing.is_adopted.set(true);
+            rest_of(offset, found)
         })?
     }
+}
+
+fn rest_of(offset: usize, found: &Known) -> Option<MemoryRange> {
+    let memory = found.thing.memory.as_ref()?;
+    memory.range(offset, found.len - offset).ok()
 }
 
 fn not_allocated() -> Failure {

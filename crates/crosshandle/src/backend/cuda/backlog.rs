@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 /// The weight of commands after which a part ends.
 const PART: u32 = 64;
+/// Entries for which there is always room, once there was.
+const ROOM: usize = 256;
 
 /// Entries in the order in which they are done.
 pub(super) struct Backlog<T> {
@@ -82,7 +84,16 @@ impl<T> Backlog<T> {
         }
     }
 
-    /// All entries, in order: for when everything is done, or nothing will be.
+    /// Gives all entries, in order, to `end`: everything is done.
+    pub(super) fn end_all(&mut self, end: impl FnMut(T)) {
+        self.parts.clear();
+        self.open = 0;
+        self.weight = 0;
+        self.entries.drain(..).for_each(end);
+        self.entries.shrink_to(ROOM);
+    }
+
+    /// All entries, in order: for when nothing will be done.
     pub(super) fn take_all(&mut self) -> VecDeque<T> {
         self.parts.clear();
         self.open = 0;

@@ -26,21 +26,23 @@ pub(super) struct Job {
 
 /// What there is to do.
 pub(super) struct Task {
-    /// What the user wants to be called; it lets the stream go on when it returns.
+    /// What the user wants to be called; the stream goes on when it has returned.
     pub(super) function: Option<(HostFunction, Gate)>,
     /// If one of these has failed, so does the command.
     waits: Vec<Point>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
-/// A word that a stream waits for, and the number that lets it go on.
+/// A word that a stream waits for, and the number that lets it go on. That of a function which
+/// the driver did not take, or will not call, is never written: it would let pass what waits for
+/// the functions before it.
 pub(super) struct Gate {
     pub(super) word: Arc<Word>,
     pub(super) number: u32,
 }
 
-impl Drop for Gate {
-    fn drop(&mut self) {
+impl Gate {
+    fn open(&self) {
         self.word.write(self.number);
     }
 }
@@ -110,7 +112,9 @@ impl Job {
         }
         task.end(&self.worker, result);
         // Only now, so that whatever comes later in the stream comes after the signal.
-        drop(gate);
+        if let Some(gate) = gate {
+            gate.open();
+        }
     }
 }
 

@@ -153,6 +153,12 @@ impl Gpu {
         }
     }
 
+    /// Whether both are in the same of the driver's contexts, once they were entered.
+    pub(super) fn is_in_context_of(&self, other: &Self) -> bool {
+        let context = self.primary.get();
+        context.is_some() && context == other.primary.get()
+    }
+
     /// Whether its context is the calling thread's.
     #[cfg(test)]
     pub(super) fn is_current(&self) -> Result<bool> {

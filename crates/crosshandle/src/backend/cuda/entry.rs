@@ -2,7 +2,7 @@
 
 use super::call::{Job, text_of};
 use super::work::Extra;
-use crate::backend::{Point, Work};
+use crate::backend::{Points, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::Error;
 use crate::sharing::EventCore;
@@ -11,15 +11,18 @@ use std::sync::Arc;
 /// A command under way, with all that it uses.
 #[derive(Default)]
 pub(super) struct Entry {
-    /// The event that the device signals, and what it writes.
+    /// The event that it signals, and what the device writes, unless the host signals.
     pub(super) signal: Option<Arc<EventCore>>,
     pub(super) ticket: Option<Ticket>,
-    pub(super) _waits: Vec<Point>,
+    pub(super) _waits: Points,
     /// Calls of the driver that it took, at most.
     pub(super) calls: u32,
     /// What else it uses: most commands only signal and wait.
     pub(super) used: Option<Box<Used>>,
 }
+
+/// What commands used that are done, to be dropped without a lock: it may be the user's.
+pub(super) type Left = Vec<Box<Used>>;
 
 /// What a command uses that does something.
 pub(super) struct Used {

@@ -1,10 +1,12 @@
 //! Commands that a queue keeps back: the driver doesn't have them yet.
 
-use super::call::{self, Worker, text_of};
+use super::call::{Worker, text_of};
 use super::device::Gpu;
+use super::entry::{Left, Used};
 use crate::backend::Submission;
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
+use crate::sharing::EventCore;
 use std::sync::Arc;
 
 /// A command as it was submitted.
@@ -28,17 +30,14 @@ impl Held {
         if let Some(event) = &self.submission.signal
             && self.ticket.is_none()
         {
-            event.announce();
-            // Before a number is taken, since this may fail.
-            event.word(0, gpu)?;
-            self.ticket = Some(event.issue()?);
+            self.ticket = Some(issue(event, gpu)?);
         }
         Ok(())
     }
 
-    /// Ends it without running it.
-    pub(super) fn skip(self, error: Error, worker: &Worker) -> Result<()> {
-        call::discard(self.submission.work);
+    /// Ends it without running it. What it should have done goes to `left`.
+    pub(super) fn skip(self, error: Error, worker: &Worker, left: &mut Left) -> Result<()> {
+        left.push(Box::new(Used::new(self.submission.work)));
         match self.submission.signal {
             Some(event) => {
                 let ticket = self.ticket.map_or_else(|| event.issue(), Ok)?;
@@ -56,4 +55,13 @@ impl Held {
             event.complete(ticket, Err(text_of(error.clone())));
         }
     }
+}
+
+/// Takes a number for a signal that a device writes.
+#[inline]
+pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
+    event.announce();
+    // Before a number is taken, since this may fail.
+    event.word(0, gpu)?;
+    event.issue()
 }

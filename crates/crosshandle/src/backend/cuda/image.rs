@@ -34,6 +34,12 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
                     "an image that is text is not empty and has no zero inside",
                 ));
             }
+            // The driver looks for itself what it was given, and trusts the offsets in a binary.
+            if text.starts_with(|first: char| !first.is_ascii() || is_control(first)) {
+                return Err(Error::invalid(
+                    "an image that is text does not begin like a binary one",
+                ));
+            }
             let mut bytes = Vec::with_capacity(text.len() + 1);
             bytes.extend_from_slice(text.as_bytes());
             bytes.push(0);
@@ -47,6 +53,11 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
             bytes: Cow::Borrowed(bytes),
         }),
     }
+}
+
+/// Whether a character is one that text doesn't have.
+fn is_control(character: char) -> bool {
+    character.is_ascii_control() && !character.is_ascii_whitespace()
 }
 
 /// Which of the binary kinds it is. The driver isn't told its length, so that must be what its
@@ -107,7 +118,14 @@ mod tests {
             let prepared = prepare(&ProgramImage::text(text)).unwrap();
             assert_eq!(prepared.image().bytes, b".version 8.0\0");
         }
-        for text in ["", "\0", " \n", ".version\0 8.0"] {
+        for text in [
+            "",
+            "\0",
+            " \n",
+            ".version\0 8.0",
+            "\x7FELF\x02\x01",
+            "\u{FEFF}.version",
+        ] {
             assert!(prepare(&ProgramImage::text(text)).is_err(), "{text:?}");
         }
     }

@@ -69,6 +69,17 @@ impl CudaKernel {
         }
         Ok(())
     }
+
+    /// The same before the driver is asked how many blocks run with that, unless none do: for the
+    /// driver, what isn't allowed doesn't run.
+    fn allow_possible(&self, bytes: usize) -> Result<()> {
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {
+                self.allow(bytes)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The driver says a version as one number: 90 for 9.0.
@@ -84,6 +95,7 @@ impl LoadedKernel for CudaKernel {
     fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32> {
         let gpu = self.program.gpu();
         let _current = gpu.enter()?;
+        self.allow_possible(dynamic_shared)?;
         let driver = gpu.driver();
         // SAFETY: of a program that this keeps loaded.
         unsafe { driver.suggest_block(self.function, dynamic_shared, limit) }
@@ -92,12 +104,7 @@ impl LoadedKernel for CudaKernel {
     fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32> {
         let gpu = self.program.gpu();
         let _current = gpu.enter()?;
-        if let Ok(bytes) = u32::try_from(dynamic_shared)
-            && dynamic_shared <= self.properties.dynamic_shared_memory
-        {
-            // What isn't allowed doesn't run.
-            self.allow(bytes)?;
-        }
+        self.allow_possible(dynamic_shared)?;
         let driver = gpu.driver();
         // SAFETY: of a program that this keeps loaded.
         unsafe { driver.blocks_per_unit(self.function, threads, dynamic_shared) }
@@ -117,8 +124,10 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) ->
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel
         .downcast_ref::<CudaKernel>()
-        .filter(|kernel| kernel.program.gpu().handle() == gpu.handle())
-        .ok_or_else(|| Error::invalid("this kernel is loaded on another device"))?;
+        .filter(|kernel| kernel.program.gpu().is_in_context_of(gpu))
+        .ok_or_else(|| {
+            Error::invalid("this kernel is loaded in another of the driver's contexts")
+        })?;
     let shape = &launch.shape;
     let dynamic_shared = u32::try_from(shape.shared_memory);
     let dynamic_shared =

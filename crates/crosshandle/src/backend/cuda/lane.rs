@@ -1,24 +1,27 @@
 //! One stream of a queue, with what is under way in it.
 
+mod bare;
+mod due;
 mod enqueue;
 
 use super::backlog::Backlog;
 use super::call::{Worker, text_of};
 use super::device::Gpu;
 use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::held::Held;
 use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
 use super::words::Word;
 use super::work;
-use crate::backend::{Point, Submission, Work};
+use crate::backend::{Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::Arc;
+
+pub(super) use due::Due;
 
 /// How much sooner than a bare signal a command is let go of that keeps memory.
 const HEAVY: u32 = 16;
@@ -42,6 +45,8 @@ pub(super) struct Lane {
     own: Option<Stream>,
     /// Others submit to it too.
     is_shared: bool,
+    /// Its maker may destroy it once what was submitted here is done.
+    is_left: bool,
     /// Whether it goes back to the stock.
     is_of_stock: bool,
     backlog: Backlog<Entry>,
@@ -62,14 +67,7 @@ pub(super) struct Lane {
     is_joined: bool,
     /// The latest barrier that this lane comes after.
     pub(super) barrier: u64,
-}
-
-/// What of a submission is left to wait for.
-pub(super) struct Due {
-    /// Signals that the stream has to wait for.
-    pub(super) waits: Vec<Wait>,
-    /// What failed already.
-    pub(super) failed: Option<Error>,
+    pub(super) left: Left,
 }
 
 impl Lane {
@@ -89,6 +87,7 @@ impl Lane {
             stream,
             own,
             is_shared: false,
+            is_left: false,
             is_of_stock: false,
             backlog: Backlog::new(),
             calls: 0,
@@ -101,6 +100,7 @@ impl Lane {
             join: None,
             is_joined: true,
             barrier: 0,
+            left: Left::new(),
         })
     }
 
@@ -112,6 +112,14 @@ impl Lane {
     pub(super) fn share(&mut self) -> StreamHandle {
         self.is_shared = true;
         self.stream
+    }
+
+    /// Nothing will be submitted here any more. If the stream is its maker's, he may destroy it when
+    /// it is done: so the device is to say when that is, and the stream is not touched again.
+    pub(super) fn leave(&mut self) {
+        if self.own.is_none() && self.check_recording().is_ok() {
+            self.is_left = !self.backlog.is_open() || self.end_part().is_ok();
+        }
     }
 
     /// Refuses to let a stream signal each time that somebody replays what he is recording.
@@ -158,17 +166,18 @@ impl Lane {
     #[inline]
     pub(super) fn submit(&mut self, mut held: Held, due: Due, worker: &Arc<Worker>) -> Result<()> {
         if let Some(error) = due.failed {
-            return held.skip(error, worker);
+            return held.skip(error, worker, &mut self.left);
         }
         self.is_joined = false;
         let mut entry = Entry {
             calls: calls_of(&held.submission, &due),
             ..Entry::default()
         };
-        let submitted = self.enqueue(&mut held, due, &mut entry, worker);
+        let submitted = self.enqueue(&mut held, &due, &mut entry, worker);
         if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
             self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
+        entry.signal = held.submission.signal;
         entry._waits = held.submission.waits;
         self.keep(entry, submitted)
     }
@@ -184,29 +193,6 @@ impl Lane {
         let previous = event.turn_after(ticket)?;
         let is_own = self.turns.contains(event, previous);
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
-    }
-
-    /// Whether a bare signal would neither wait nor hold up its caller.
-    #[inline]
-    pub(super) fn has_room_for_signal(&self, event: &Arc<EventCore>) -> bool {
-        let has_room = self.calls + AROUND <= MOST_CALLS || !self.is_blocked();
-        has_room && self.turn(event, None).is_none()
-    }
-
-    /// Submits a bare signal: the most frequent command, without detours.
-    #[inline]
-    pub(super) fn submit_signal(&mut self, event: &Arc<EventCore>) -> Result<()> {
-        self.is_joined = false;
-        let mut entry = Entry {
-            calls: AROUND,
-            ..Entry::default()
-        };
-        let submitted = self.signal(event, &mut None, &mut entry);
-        let submitted = submitted.and_then(|()| self.flush_and_mark(&entry));
-        if let Err(error) = &submitted {
-            self.take_back(event, entry.ticket.take(), error);
-        }
-        self.keep(entry, submitted)
     }
 
     /// Fails a signal that the driver did not take.
@@ -240,33 +226,6 @@ impl Lane {
         }
     }
 
-    /// What to wait for, and what has failed.
-    #[inline]
-    pub(super) fn due(&self, waits: &[Point]) -> Result<Due> {
-        let mut due = Due {
-            waits: Vec::new(),
-            failed: None,
-        };
-        for wait in waits {
-            let (event, number) = (&wait.event, wait.number);
-            let known = match event.result(number) {
-                Some(result) => Some(result),
-                None if event.is_known_abandoned(number) => Some(Err(Error::PeerDied)),
-                // Earlier in this stream.
-                None if self.turns.contains(event, number) => Some(Ok(())),
-                None => event.arm(number)?,
-            };
-            match known {
-                None => due.waits.push(Wait::Event(Arc::clone(event), number)),
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    due.failed.get_or_insert(error);
-                }
-            }
-        }
-        Ok(due)
-    }
-
     /// Lets the device say when it is done with everything up to now.
     fn end_part(&mut self) -> Result<()> {
         let mark = self.mark.wrapping_add(1);
@@ -282,8 +241,9 @@ impl Lane {
     #[inline]
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();
-        while let Some(entry) = self.backlog.pop_done(written) {
+        while let Some(mut entry) = self.backlog.pop_done(written) {
             self.calls -= entry.calls;
+            self.left.extend(entry.used.take());
             // Only the latest signal of a word counts, and looking at an event takes long.
             let next = self.backlog.peek_done(RING as usize - 1);
             if !next.is_some_and(|next| next.settles(&entry)) {
@@ -321,19 +281,30 @@ impl Lane {
     /// Whether everything is done. An error is that of the device or of the driver, for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
-        if self.backlog.is_empty() && !self.is_shared {
+        if self.backlog.is_empty() && (!self.is_shared || self.is_left) {
             return Ok(true);
         }
-        match self.gpu.driver().is_stream_done(self.stream) {
+        let driver = self.gpu.driver();
+        let is_done = match self.is_left {
+            // Whether the device still works: any call says so.
+            true => driver.free_memory().map(|_| false),
+            false => driver.is_stream_done(self.stream),
+        };
+        match is_done {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             // Nobody may ask now.
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        for entry in self.backlog.take_all() {
+<<<<<<< HEAD
+        self.backlog.end_all(Entry::settle);
+=======
+        for mut entry in self.backlog.take_all() {
+            self.left.extend(entry.used.take());
             entry.settle();
         }
+>>>>>>> part/review1
         self.calls = 0;
         self.waits.clear();
         self.rest();
@@ -354,12 +325,13 @@ impl Lane {
 
     /// Lets whatever comes later in `other` come after all that is in this one.
     pub(super) fn join_into(&mut self, other: StreamHandle) -> Result<()> {
-        if mem::replace(&mut self.is_joined, true) {
+        if self.is_joined {
             return Ok(());
         }
-        let driver = self.gpu.driver();
         let event = self.note()?;
-        driver.wait_for_event(other, event)
+        self.gpu.driver().wait_for_event(other, event)?;
+        self.is_joined = true;
+        Ok(())
     }
 
     /// An event that happens when the stream is done with everything up to now.
@@ -392,14 +364,17 @@ impl Drop for Lane {
 fn calls_of(submission: &Submission, due: &Due) -> u32 {
     let function = match submission.work {
         Work::Call(_) => CALLS_OF_A_FUNCTION,
-        _ if submission.may_fail && !due.waits.is_empty() => CALLS_OF_A_FUNCTION,
+        _ if submission.may_fail && !due.is_empty() => CALLS_OF_A_FUNCTION,
         _ => 0,
     };
     due.waits.len() as u32 + work::calls(&submission.work) + function + AROUND
 }
 
+/// How soon a command's end shall be known. The more calls it took, the sooner: until then they
+/// count, and the stream may seem to have no room.
 fn weight_of(entry: &Entry) -> u32 {
-    if entry.used.is_some() { HEAVY } else { 1 }
+    let least = if entry.used.is_some() { HEAVY } else { 1 };
+    entry.calls.max(least)
 }
 
 pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {

@@ -4,11 +4,13 @@
 //! too; and only so many streams may wait (see [`waits`](super::waits)). What would go beyond that
 //! is kept here, in order, and tried again whenever somebody looks.
 
+mod bare;
+
 use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{EventHandle, StreamHandle};
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::held::Held;
 use super::lane::{Due, Lane, profile_of};
 use super::waits::{self, Wait};
@@ -74,20 +76,18 @@ impl Lanes {
         stream
     }
 
+    /// Nothing will be submitted any more: see [`Lane::leave`].
+    pub(super) fn leave(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::leave);
+    }
+
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
-    #[inline]
+    #[inline(never)]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
         if self.is_shared {
             self.lanes[0].check_recording()?;
         }
         self.feed();
-        if let Some(event) = self.bare_signal(&submission) {
-            let lane = &mut self.lanes[0];
-            lane.prune();
-            if lane.has_room_for_signal(event) && lane.waits().begin() {
-                return lane.submit_signal(event);
-            }
-        }
         if let Some(profile) = profile_of(&submission.signal) {
             profile.restart();
         }
@@ -122,18 +122,6 @@ impl Lanes {
         Ok(())
     }
 
-    /// What a command signals that can go to the only stream and does nothing else.
-    #[inline]
-    fn bare_signal<'a>(&self, submission: &'a Submission) -> Option<&'a Arc<EventCore>> {
-        let is_bare = matches!(submission.work, Work::Nothing) && submission.waits.is_empty();
-        let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
-        let signal = &submission.signal;
-        if !is_bare || !is_next || profile_of(signal).is_some() {
-            return None;
-        }
-        signal.as_ref()
-    }
-
     /// Whether commands are kept back.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
@@ -151,7 +139,9 @@ impl Lanes {
     /// In order: one after the other.
     fn feed_first(&mut self) -> bool {
         let mut has_fed = false;
-        while let Some(held) = self.held.pop_front() {
+        while !self.held.is_empty()
+            && let Some(held) = self.held.pop_front()
+        {
             if let Some(kept) = self.offer(held) {
                 self.held.push_front(kept);
                 break;
@@ -193,7 +183,7 @@ impl Lanes {
         let done = match self.place(&held) {
             Ok(None) => return Some(held),
             Ok(Some(place)) => self.enqueue(place, held),
-            Err(error) => held.skip(error, &self.worker),
+            Err(error) => held.skip(error, &self.worker, &mut self.lanes[0].left),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a command that was kept back was refused");
@@ -229,8 +219,12 @@ impl Lanes {
         let turn = held
             .ticket
             .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
-        let has_waits = !(due.waits.is_empty() && of_order.is_empty() && turn.is_none());
-        let waits = || due.waits.iter().cloned().chain(of_order).chain(turn);
+        let has_waits = !(due.is_empty() && of_order.is_empty() && turn.is_none());
+        let waits = || {
+            let due = due.of(&submission.waits);
+            let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
+            due.chain(of_order).chain(turn)
+        };
         // Who submits by himself needs it done when the call returns.
         let is_native = matches!(submission.work, Work::Native(_));
         if self.is_shared || is_native || !chosen.may_hold() {
@@ -303,19 +297,19 @@ impl Lanes {
     /// Submits a command to its lane: in free order after all others, if it wants that, and before
     /// all later ones.
     #[inline]
-    fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
+    fn enqueue(&mut self, place: Place, mut held: Held) -> Result<()> {
         let Place { lane: index, due } = place;
         if self.order == QueueOrder::InOrder {
             return self.lanes[index].submit(held, due, &self.worker);
         }
         let before_later = held.submission.before_later;
-        if held.submission.after_earlier {
-            let (first, others) = self.lanes.split_first_mut().expect("there always is one");
-            for lane in others {
-                lane.join_into(first.stream())?;
-            }
-        } else {
-            self.come_after_barrier(index)?;
+        let ordered = match held.submission.after_earlier {
+            true => self.join_all(),
+            false => self.come_after_barrier(index),
+        };
+        if let Err(error) = ordered {
+            held.fail(&error);
+            return Err(error);
         }
         let lane = &mut self.lanes[index];
         let submitted = lane.submit(held, due, &self.worker);
@@ -325,6 +319,13 @@ impl Lanes {
             self.barrier = Some((lane.note()?, lane.waits().pending()));
         }
         submitted
+    }
+
+    /// Lets whatever comes later in the first lane come after all that is in the others.
+    fn join_all(&mut self) -> Result<()> {
+        let (first, others) = self.lanes.split_first_mut().expect("there always is one");
+        let first = first.stream();
+        others.iter_mut().try_for_each(|lane| lane.join_into(first))
     }
 
     fn come_after_barrier(&mut self, index: usize) -> Result<()> {
@@ -358,15 +359,25 @@ impl Lanes {
         is_done
     }
 
+    /// What commands used that are done. May be the user's.
+    #[inline]
+    pub(super) fn take_left(&mut self) -> Left {
+        let mut left = Left::new();
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.left.is_empty()) {
+            left.append(&mut lane.left);
+        }
+        left
+    }
+
     /// Fails all that is to be done: the device has stopped. What comes back may be the user's.
-    pub(super) fn abandon(&mut self, error: &Error) -> Left {
+    pub(super) fn abandon(&mut self, error: &Error) -> Abandoned {
         let lanes = self.lanes.iter_mut();
         let entries = lanes.flat_map(|lane| lane.abandon(error)).collect();
         let mut held = mem::take(&mut self.held);
         for held in &mut held {
             held.fail(error);
         }
-        Left {
+        Abandoned {
             _entries: entries,
             _held: held,
         }
@@ -389,7 +400,7 @@ impl Lanes {
 
 /// What is left of commands that will not run; to be dropped without a lock.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct Abandoned {
     _entries: VecDeque<Entry>,
     _held: VecDeque<Held>,
 }

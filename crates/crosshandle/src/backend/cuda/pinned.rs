@@ -86,6 +86,8 @@ impl PinnedSegment {
         if access == Access::ReadWrite {
             memory.populate(0, len);
         }
+        // Where a context of the program's ends no registration does, which may last longer.
+        let gpu = gpu.lasting();
         // SAFETY: whole pages, which their mapping keeps.
         let registered = unsafe { Registered::new(gpu, start, len, access, memory)? };
         Ok(Self {

@@ -11,7 +11,7 @@ use crate::os::address::Address;
 use crate::program::{ProgramImage, ProgramOptions};
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of the device that a program takes, for want of a better guess.
 const SIZE: usize = 1 << 20;
@@ -26,15 +26,17 @@ pub(super) struct CudaProgram {
     log: String,
 }
 
-/// Unloads a program when it is dropped.
-struct OwnModule(Arc<Gpu>, ModuleHandle);
+/// Unloads a program when it is dropped. It may be kept until no stream waits, and a context of the
+/// program's may end before that, with all that is loaded there: not before the last thing made of
+/// it is gone, though.
+struct OwnModule(Weak<Gpu>, ModuleHandle);
 
 impl CudaProgram {
     fn new(gpu: &Arc<Gpu>, module: ModuleHandle, is_owned: bool, log: String) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             module,
-            own: is_owned.then(|| OwnModule(Arc::clone(gpu), module)),
+            own: is_owned.then(|| OwnModule(Arc::downgrade(gpu), module)),
             log,
         }
     }
@@ -54,11 +56,13 @@ impl Drop for CudaProgram {
 
 impl Drop for OwnModule {
     fn drop(&mut self) {
-        self.0.release("a program", |driver| {
-            // SAFETY: loaded for the program that is gone, or given to it. Kernels and commands
-            // keep the programs they use.
-            unsafe { driver.unload_module(self.1) }
-        });
+        if let Some(gpu) = self.0.upgrade() {
+            gpu.release("a program", |driver| {
+                // SAFETY: loaded for the program that is gone, or given to it. Kernels and commands
+                // keep the programs they use.
+                unsafe { driver.unload_module(self.1) }
+            });
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! Queues: one stream, or several if order is free.
 
-use super::call::Worker;
+use super::call::{self, Worker};
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Stream, StreamHandle};
 use super::lane::Lane;
-use super::lanes::{Lanes, Left};
+use super::lanes::{Abandoned, Lanes};
 use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -55,6 +56,14 @@ fn check(gpu: &Gpu) -> Result<()> {
     )))
 }
 
+/// Refuses a forked child, where locks may be held for ever and the driver must not be called.
+fn check_fork() -> Result<()> {
+    if process::is_forked() {
+        return Err(Error::forked());
+    }
+    Ok(())
+}
+
 struct CudaQueue(Arc<Inner>);
 
 /// A queue, as long as it has something to do.
@@ -74,6 +83,35 @@ struct State {
     is_watched: bool,
 }
 
+/// The state, locked until drop. Only after that goes what commands used that turned out to be
+/// done: it may be the user's, and use this queue.
+struct Locked<'a>(Option<MutexGuard<'a, State>>);
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("locked until drop")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("locked until drop")
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let left = self.lanes.take_left();
+        drop(self.0.take());
+        if !left.is_empty() {
+            left.into_iter().for_each(call::discard);
+        }
+    }
+}
+
 impl Inner {
     fn new(gpu: &Arc<Gpu>, order: QueueOrder, lane: Lane) -> Arc<Self> {
         let worker = Arc::default();
@@ -90,26 +128,28 @@ impl Inner {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Locked<'_> {
+        Locked(Some(
+            self.state.lock().unwrap_or_else(PoisonError::into_inner),
+        ))
     }
 
     /// Locked, unless somebody else has it, who does what there is to do.
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_state(&self) -> Option<Locked<'_>> {
         match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Ok(state) => Some(Locked(Some(state))),
+            Err(TryLockError::Poisoned(error)) => Some(Locked(Some(error.into_inner()))),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
     /// Whether nothing is left to do. What comes with it is to be dropped without a lock: it may
     /// be the user's.
-    fn finish(&self, state: &mut State) -> (bool, Left) {
+    fn finish(&self, state: &mut State) -> (bool, Abandoned) {
         let done = state.lanes.finish();
         done.map_or_else(
             |error| (true, self.break_down(state, error)),
-            |is_done| (is_done, Left::default()),
+            |is_done| (is_done, Abandoned::default()),
         )
     }
 
@@ -137,12 +177,26 @@ impl Inner {
 
     /// The device has stopped, for this process and for good: nobody must wait for it.
     #[cold]
-    fn break_down(&self, state: &mut State, error: Error) -> Left {
+    fn break_down(&self, state: &mut State, error: Error) -> Abandoned {
         tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
         let left = state.lanes.abandon(&error);
         self.worker.note(error.clone());
         state.broken = Some(error);
         left
+    }
+
+    /// The program has dropped it.
+    fn leave(&self) {
+        let Ok(_current) = self.gpu.enter() else {
+            return;
+        };
+        // Who has it locked for longer is dropping this just now.
+        for _ in 0..100 {
+            if let Some(mut state) = self.try_state() {
+                return state.lanes.leave();
+            }
+            std::thread::sleep(SHORTEST_NAP);
+        }
     }
 
     /// What the caretaker does for it now and then.
@@ -203,7 +257,8 @@ impl Drop for Inner {
 }
 
 impl BackendQueue for CudaQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, mut submission: Submission) -> Result<()> {
+        check_fork()?;
         let inner = &self.0;
         let _current = inner.gpu.enter()?;
         let mut state = inner.state();
@@ -214,7 +269,11 @@ impl BackendQueue for CudaQueue {
             state.is_watched = true;
             caretaker::watch(inner);
         }
-        let submitted = state.lanes.submit(submission);
+        let submitted = match state.lanes.submit_bare(&mut submission) {
+            Ok(true) => Ok(()),
+            Ok(false) => state.lanes.submit(submission),
+            Err(error) => Err(error),
+        };
         inner.show(&state);
         if let Err(Error::Driver { .. }) = submitted {
             // Of this call alone, or is it over?
@@ -231,6 +290,7 @@ impl BackendQueue for CudaQueue {
     }
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+        check_fork()?;
         let start = Instant::now();
         let mut asked = start;
         while !self.0.is_done() {
@@ -293,6 +353,7 @@ impl Drop for CudaQueue {
         }
         // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
         // many, and lets go of a context of the program's too late. Otherwise it keeps it.
+        self.0.leave();
         self.0.tend();
     }
 }

@@ -29,15 +29,19 @@ impl Stock {
     pub(super) fn take(&self, gpu: &Gpu) -> Result<Stream> {
         let driver = gpu.driver();
         let mut streams = self.streams();
-        if streams.len() < FEW && waits::is_quiet() {
-            while streams.len() < FULL {
-                match driver.create_stream() {
-                    Ok(stream) => streams.push(stream),
-                    Err(error) if streams.is_empty() => return Err(error),
-                    // It will do with those.
-                    Err(_) => break,
+        if streams.len() < FEW {
+            let filled = waits::if_quiet(|| {
+                while streams.len() < FULL {
+                    match driver.create_stream() {
+                        Ok(stream) => streams.push(stream),
+                        Err(error) if streams.is_empty() => return Err(error),
+                        // It will do with those.
+                        Err(_) => break,
+                    }
                 }
-            }
+                Ok(())
+            });
+            filled.unwrap_or(Ok(()))?;
         }
         let stream = streams.pop();
         drop(streams);

@@ -7,25 +7,23 @@
 //! makes. So it is known here what every stream waits for: only so many may at a time, the others
 //! keep their commands back, and host memory is unregistered when none does.
 
-use super::caretaker;
+mod streams;
+
 use super::words::Word;
 use crate::os::process;
 use crate::sharing::EventCore;
-use std::any::Any;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use streams::{IS_HALTED, state};
+
+pub(super) use streams::{if_quiet, make_room, release, release_kept};
 
 /// Connections to a device that the driver makes unless told otherwise, by this variable.
 const CONNECTIONS: usize = 8;
 const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
-
-/// Bytes that may wait to be unregistered before streams make room for it.
-const PATIENCE: usize = 256 << 20;
-/// How long an allocation that failed waits for what can be unregistered.
-const ROOM: Duration = Duration::from_secs(1);
 
 /// What a stream waits for.
 #[derive(Clone)]
@@ -48,6 +46,10 @@ impl Wait {
             Self::Flag(flag) => flag.load(Ordering::Relaxed),
         }
     }
+
+    fn is(&self, event: &Arc<EventCore>, number: u64) -> bool {
+        matches!(self, Self::Event(other, known) if Arc::ptr_eq(other, event) && *known == number)
+    }
 }
 
 /// What one stream waits for, in order. What is taken out is dropped without a lock: it may be the
@@ -58,6 +60,9 @@ pub(super) struct Waits {
     /// Whether something is under way in the stream, as far as its queue knows.
     is_busy: AtomicBool,
 }
+
+/// What is taken out.
+type Over = SmallVec<[Wait; 4]>;
 
 /// Streams in which something is under way.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
@@ -124,7 +129,7 @@ impl Waits {
     /// Takes note of waits that nobody has to admit.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
         // What is over goes, in the order in which streams wait.
-        let mut over = Vec::new();
+        let mut over = Over::new();
         let mut list = self.list();
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
@@ -134,7 +139,9 @@ impl Waits {
 
     /// Nothing that the stream waits for will happen.
     pub(super) fn clear(&self) {
-        let all = std::mem::take(&mut *self.list());
+        let mut list = self.list();
+        let all: Over = list.drain(..).collect();
+        drop(list);
         drop(all);
     }
 
@@ -150,26 +157,44 @@ impl Waits {
         self.admit_among(most_blocked().max(1), [])
     }
 
-    fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
-        // Before the locks, so that it is dropped after them.
-        let mut over = Vec::new();
-        let process = state();
-        if process.releasing > 0 || process.is_pressed() {
+    /// The same as [`admit`](Self::admit) for one signal, if the stream waits already; otherwise
+    /// nothing is said.
+    #[inline]
+    pub(super) fn admit_more(&self, event: &Arc<EventCore>, number: u64) -> bool {
+        let mut list = self.list();
+        let is_blocked = list.front().is_some_and(|wait| !wait.is_over());
+        // See below.
+        if !is_blocked || IS_HALTED.load(Ordering::Relaxed) {
             return false;
         }
+        // Several commands may wait for one signal.
+        if !list.back().is_some_and(|last| last.is(event, number)) {
+            list.push_back(Wait::Event(Arc::clone(event), number));
+        }
+        true
+    }
+
+    fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
+        // Before the locks, so that it is dropped after them.
+        let mut over = Over::new();
         let mut list = self.list();
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
         }
-        if list.is_empty() {
-            drop(list);
-            if process.blocked() >= most || is_overcrowded() {
-                return false;
-            }
-            list = self.list();
+        // One that waits already may wait more. Whoever releases something has said so before it
+        // looks at this list: either that is seen here, or these waits are seen there.
+        if !list.is_empty() && !IS_HALTED.load(Ordering::Relaxed) {
+            list.extend(waits);
+            return true;
+        }
+        let is_free = list.is_empty();
+        drop(list);
+        let process = state();
+        if process.is_halted() || is_free && (process.blocked() >= most || is_overcrowded()) {
+            return false;
         }
         // Under the lock, so that it is known before it is decided to release anything.
-        list.extend(waits);
+        self.list().extend(waits);
         true
     }
 }
@@ -210,47 +235,6 @@ impl Drop for Known {
     }
 }
 
-/// The streams of this process, and what is to be released when none of them waits.
-#[derive(Default)]
-struct Process {
-    streams: Vec<Arc<Waits>>,
-    /// Threads that release something now.
-    releasing: usize,
-    /// With their sizes in bytes.
-    kept: Vec<(usize, Box<dyn Any + Send>)>,
-    kept_bytes: usize,
-    /// Allocations that failed and wait for it.
-    waiting: usize,
-}
-
-static PROCESS: Mutex<Process> = Mutex::new(Process {
-    streams: Vec::new(),
-    releasing: 0,
-    kept: Vec::new(),
-    kept_bytes: 0,
-    waiting: 0,
-});
-
-/// Whether something is to be released.
-static IS_KEPT: AtomicBool = AtomicBool::new(false);
-
-fn state() -> MutexGuard<'static, Process> {
-    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Process {
-    /// Streams that wait.
-    fn blocked(&self) -> usize {
-        let streams = self.streams.iter();
-        streams.filter(|stream| stream.is_blocked()).count()
-    }
-
-    /// Whether something must be released before streams wait again.
-    fn is_pressed(&self) -> bool {
-        self.kept_bytes > PATIENCE || self.waiting > 0 && !self.kept.is_empty()
-    }
-}
-
 /// Connections to a device.
 fn connections() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
@@ -284,64 +268,9 @@ fn is_overcrowded() -> bool {
     BUSY.load(Ordering::SeqCst) > connections()
 }
 
-/// Whether no stream waits.
-pub(super) fn is_quiet() -> bool {
-    state().blocked() == 0
-}
-
-/// Drops something of so many bytes when no stream waits, which may be now.
-pub(super) fn release(bytes: usize, what: impl Any + Send) {
-    if process::is_forked() {
-        // Where the driver is not called, and locks may be held by threads that are not here.
-        return;
-    }
-    let mut process = state();
-    if process.blocked() > 0 {
-        process.kept.push((bytes, Box::new(what)));
-        process.kept_bytes += bytes;
-        IS_KEPT.store(true, Ordering::Relaxed);
-        drop(process);
-        caretaker::hurry();
-        return;
-    }
-    process.releasing += 1;
-    drop(process);
-    drop(what);
-    state().releasing -= 1;
-}
-
-/// Drops what was kept, if no stream waits now. Whether something is left.
-pub(super) fn release_kept() -> bool {
-    if !IS_KEPT.load(Ordering::Relaxed) {
-        return false;
-    }
-    let mut process = state();
-    if process.blocked() > 0 {
-        return true;
-    }
-    let kept = std::mem::take(&mut process.kept);
-    process.kept_bytes = 0;
-    IS_KEPT.store(false, Ordering::Relaxed);
-    process.releasing += 1;
-    drop(process);
-    drop(kept);
-    state().releasing -= 1;
-    false
-}
-
-/// Waits a while until all that was kept is released, so that an allocation can be tried again.
-#[cold]
-pub(super) fn make_room() {
-    state().waiting += 1;
-    let start = Instant::now();
-    while release_kept() && start.elapsed() < ROOM {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    state().waiting -= 1;
-}
-
 #[cfg(test)]
 mod tests {
+    use super::streams::PATIENCE;
     use super::*;
 
     /// Says that it was dropped.

@@ -31,14 +31,21 @@ pub(super) enum Extra {
 /// How many calls of the driver some work takes, at most.
 pub(super) fn calls(work: &Work) -> u32 {
     // Copies that double what is there, up to all of it.
-    const DOUBLINGS: u32 = usize::BITS;
-    let words = |pattern: &[u8]| pattern.len().min(SHORT) as u32;
+    let doublings = |times: usize| usize::BITS - times.leading_zeros();
+    let row = |len: usize, pattern: &[u8]| {
+        pattern.len().min(SHORT) as u32 + doublings(len / pattern.len())
+    };
     match work {
         Work::Nothing => 0,
         Work::Copy { .. } => 2,
         Work::CopyRect { .. } | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
-        Work::Fill { pattern, .. } => words(pattern) + DOUBLINGS,
-        Work::Fill2d { pattern, .. } => words(pattern) + 2 * DOUBLINGS,
+        Work::Fill { pattern, len, .. } => row(*len, pattern),
+        Work::Fill2d {
+            pattern,
+            width,
+            rows,
+            ..
+        } => row(*width, pattern) + doublings(*rows),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A short command whose turn has come runs at once on the thread that submits it.
 
 use super::work;
-use crate::backend::{BackendQueue, Point, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, Point, Points, QueueOrder, Submission, Work};
 use crate::counter::{Interrupt, Target, Ticket, WaitError, WaitMode, wait_any};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -54,7 +54,7 @@ struct Command {
     work: Work,
     after_earlier: bool,
     before_later: bool,
-    waits: Vec<Point>,
+    waits: Points,
     signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
@@ -85,7 +85,12 @@ impl BackendQueue for HostQueue {
                 matches!(wait.event.result(wait.number), Some(Ok(())))
             });
         if may_run {
-            return run_at_once(submission);
+            let mut submission = submission;
+            let result = run_at_once(&mut submission);
+            // What it used may be the user's, and use this queue.
+            drop(state);
+            work::discard(submission.work);
+            return result;
         }
         self.0.enqueue(&mut state, submission)
     }
@@ -145,12 +150,12 @@ impl Drop for HostQueue {
 }
 
 /// Runs a short command whose turn has come. The caller holds the queue's lock.
-fn run_at_once(submission: Submission) -> Result<()> {
+fn run_at_once(submission: &mut Submission) -> Result<()> {
     let profile = profile_of(&submission.signal);
     if let Some(profile) = profile {
         Profile::stamp(&profile.started);
     }
-    work::run(submission.work)?;
+    work::run(&mut submission.work)?;
     if let Some(profile) = profile {
         Profile::stamp(&profile.ended);
     }
@@ -340,16 +345,15 @@ fn execute(command: Command) -> Result<()> {
     if let Some(profile) = profile {
         Profile::stamp(&profile.started);
     }
+    let mut work = command.work;
     let result = match failed {
-        Some(error) => {
-            work::skip(command.work);
-            Err(error)
-        }
-        None => work::run(command.work),
+        Some(error) => Err(error),
+        None => work::run(&mut work),
     };
     if let Some(profile) = profile {
         Profile::stamp(&profile.ended);
     }
+    work::discard(work);
     match command.signal {
         Some((event, ticket)) => {
             let result = result.map_err(|error| match error {

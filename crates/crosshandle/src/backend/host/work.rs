@@ -4,7 +4,7 @@ use crate::backend::{Place, Work};
 use crate::error::{Error, Result};
 use crate::rect::Pitches;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+use std::{mem, ptr};
 
 /// Whether a command touches at most `limit` bytes and calls nobody.
 pub(super) fn is_short(work: &Work, limit: usize) -> bool {
@@ -17,10 +17,13 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     }
 }
 
-/// Runs a command.
-pub(super) fn run(work: Work) -> Result<()> {
+/// Runs a command, and leaves what it used.
+pub(super) fn run(work: &mut Work) -> Result<()> {
     match work {
-        Work::Call(function) => {
+        Work::Call(_) => {
+            let Work::Call(function) = mem::replace(work, Work::Nothing) else {
+                return Ok(());
+            };
             // A panic must not take the queue and its waiters down.
             // Its error's text and drop are the user's code too.
             let call = || function().map_err(|error| error.to_string());
@@ -40,7 +43,7 @@ pub(super) fn run(work: Work) -> Result<()> {
             "a queue on the host runs no kernels".into(),
         )),
         Work::Copy { to, from, len } => {
-            copy(&to, 0, &from, 0, len);
+            copy(to, 0, from, 0, *len);
             Ok(())
         }
         Work::CopyRect {
@@ -53,14 +56,14 @@ pub(super) fn run(work: Work) -> Result<()> {
             for slice in 0..region.slices {
                 for row in 0..region.rows {
                     let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
-                    let (to_offset, from_offset) = (offset(to_pitches), offset(from_pitches));
-                    copy(&to, to_offset, &from, from_offset, region.width);
+                    let (to_offset, from_offset) = (offset(*to_pitches), offset(*from_pitches));
+                    copy(to, to_offset, from, from_offset, region.width);
                 }
             }
             Ok(())
         }
         Work::Fill { to, len, pattern } => {
-            fill(&to, 0, len, &pattern);
+            fill(to, 0, *len, pattern);
             Ok(())
         }
         Work::Fill2d {
@@ -70,16 +73,16 @@ pub(super) fn run(work: Work) -> Result<()> {
             rows,
             pattern,
         } => {
-            for row in 0..rows {
-                fill(&to, row * pitch, width, &pattern);
+            for row in 0..*rows {
+                fill(to, row * *pitch, *width, pattern);
             }
             Ok(())
         }
     }
 }
 
-/// Drops a command that is not to run. What it captured is the user's code too.
-pub(super) fn skip(work: Work) {
+/// Drops a command that has run, or is not to. What it captured is the user's code too.
+pub(super) fn discard(work: Work) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
         std::mem::forget(panic);
     }

@@ -97,7 +97,7 @@ impl Lane {
             number,
             work: submission.work,
             extra: None,
-            waits: submission.waits,
+            waits: submission.waits.into_vec(),
             after,
             signal,
             over: Arc::clone(&over),

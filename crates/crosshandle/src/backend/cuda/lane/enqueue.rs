@@ -5,7 +5,7 @@ use crate::backend::Work;
 use crate::backend::cuda::call::{self, Gate, Job, Task, Worker};
 use crate::backend::cuda::driver::{DeviceAddress, WordOp};
 use crate::backend::cuda::entry::{Entry, Used};
-use crate::backend::cuda::held::Held;
+use crate::backend::cuda::held::{self, Held};
 use crate::backend::cuda::times::CommandTimes;
 use crate::backend::cuda::waits::Wait;
 use crate::backend::cuda::words::Word;
@@ -22,18 +22,16 @@ impl Lane {
     pub(super) fn enqueue(
         &mut self,
         held: &mut Held,
-        due: Due,
+        due: &Due,
         entry: &mut Entry,
         worker: &Arc<Worker>,
     ) -> Result<Option<u32>> {
         let submission = &mut held.submission;
         let (signal, waits) = (&submission.signal, &submission.waits);
         // What it waits for may have failed by then, and nobody asks the device.
-        let is_fallible = submission.may_fail && !due.waits.is_empty();
-        for wait in &due.waits {
-            if let Wait::Event(event, number) = wait {
-                self.wait(event, *number, *number as u32)?;
-            }
+        let is_fallible = submission.may_fail && !due.is_empty();
+        for wait in due.of(waits) {
+            self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
         match mem::replace(&mut submission.work, Work::Nothing) {
             Work::Call(function) => {
@@ -48,17 +46,20 @@ impl Lane {
                     let task = Task::new(None, waits);
                     self.call(task, signal, &mut held.ticket, entry, worker)?;
                 } else if let Some(event) = signal {
-                    self.signal(event, &mut held.ticket, entry)?;
+                    let issued = || held::issue(event, &self.gpu);
+                    let ticket = held.ticket.take().map_or_else(issued, Ok)?;
+                    entry.ticket = Some(ticket);
+                    self.signal(event, ticket)?;
                 }
             }
         }
-        self.flush_and_mark(entry)
+        self.flush_and_mark(weight_of(entry))
     }
 
     /// Hands to the driver what was put together for it, and a mark, if it is time for one.
     #[inline]
-    pub(super) fn flush_and_mark(&mut self, entry: &Entry) -> Result<Option<u32>> {
-        let is_due = self.backlog.is_mark_due(weight_of(entry));
+    pub(super) fn flush_and_mark(&mut self, weight: u32) -> Result<Option<u32>> {
+        let is_due = self.backlog.is_mark_due(weight);
         let mark = is_due.then(|| self.mark.wrapping_add(1));
         if let Some(mark) = mark {
             self.ops.push(WordOp::Write(self.progress.address(), mark));
@@ -82,7 +83,7 @@ impl Lane {
     }
 
     /// Lets the stream wait for a signal, whose word will reach `value`.
-    fn wait(&mut self, event: &Arc<EventCore>, number: u64, value: u32) -> Result<()> {
+    pub(super) fn wait(&mut self, event: &Arc<EventCore>, number: u64, value: u32) -> Result<()> {
         let word = event.word(number, &self.gpu)? as DeviceAddress;
         self.ops.push(WordOp::Wait(word, value));
         Ok(())
@@ -114,23 +115,7 @@ impl Lane {
 
     /// Lets the device signal.
     #[inline]
-    pub(super) fn signal(
-        &mut self,
-        event: &Arc<EventCore>,
-        ticket: &mut Option<Ticket>,
-        entry: &mut Entry,
-    ) -> Result<()> {
-        let ticket = match ticket.take() {
-            Some(ticket) => ticket,
-            None => {
-                event.announce();
-                // Before a number is taken, since this may fail.
-                event.word(0, &self.gpu)?;
-                event.issue()?
-            }
-        };
-        entry.signal = Some(Arc::clone(event));
-        entry.ticket = Some(ticket);
+    pub(super) fn signal(&mut self, event: &Arc<EventCore>, ticket: Ticket) -> Result<()> {
         let previous = ticket.previous_number();
         let is_own = self.turns.note(event, ticket.number, previous);
         if !is_own
@@ -159,6 +144,9 @@ impl Lane {
         if let Some(event) = signal {
             let ticket = ticket.take().map_or_else(|| event.issue(), Ok)?;
             task.signal = Some((Arc::clone(event), ticket));
+            // The job may end where the driver must not be called, and what goes with the last
+            // event of a context calls it: so that one is the entry's.
+            entry.signal = Some(Arc::clone(event));
         }
         let gate = task.function.as_ref().map(|(_, gate)| {
             let (word, number) = (&gate.word, gate.number);

@@ -118,6 +118,37 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
+fn a_stream_of_the_program_may_go_when_it_is_done() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let memory = context.allocate(BYTES).unwrap();
+    for _ in 0..10 {
+        let stream = Theirs::new();
+        // SAFETY: the stream lives until it has nothing left to do.
+        let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Kept) };
+        let queue = queue.unwrap();
+        let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
+        let fill = Command::fill(memory.all(), &[1]).unwrap();
+        queue
+            .submit(fill.after_value(&gate, 1).signal(&done))
+            .unwrap();
+        drop(queue);
+        gate.signal().unwrap();
+        // SAFETY: a live stream, which nobody uses afterwards.
+        unsafe {
+            let code = sys::cuStreamSynchronize(stream.0);
+            assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+            sys::cuStreamDestroy_v2(stream.0);
+        }
+        done.wait_timeout(SOON).unwrap();
+    }
+    // The caretaker has looked at what was left since.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!memory.is_in_use());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
 fn a_queue_shows_its_stream_and_counts_what_others_submit() {
     let context = context();
     make_current(context.native_handle().unwrap());
@@ -171,6 +202,28 @@ fn a_command_of_the_program_has_its_place_among_ours() {
                 .contains("no, thank you")
         );
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn queues_of_the_host_refuse_memory_that_it_cannot_access() {
+    let context = context();
+    let host = Context::new(&Device::find("host").unwrap()).unwrap();
+    let queue = host.create_queue().unwrap();
+    let (there, here) = (context.allocate(64).unwrap(), host.allocate(64).unwrap());
+    for command in [
+        Command::copy(here.all(), there.all()).unwrap(),
+        Command::copy(there.all(), here.all()).unwrap(),
+        Command::fill(there.range(8, 8).unwrap(), &[1]).unwrap(),
+    ] {
+        let refused = queue.submit(command);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+    let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
+    let pinned = context.allocate_with(pinned).unwrap();
+    let copy = Command::copy(here.all(), pinned.all()).unwrap();
+    queue.submit(copy).unwrap();
+    queue.finish_timeout(SOON).unwrap();
 }
 
 #[test]

@@ -61,6 +61,9 @@ fn blocks_get_the_shared_memory_that_the_launch_says() {
         .collect();
     // Little, too much for a launch that isn't allowed to, and all there is.
     for (bytes, place) in [(2048_usize, 0_u32), (64 << 10, 62 << 10), (most, 0)] {
+        // Also before a launch was allowed so much.
+        let suggested = kernel.suggested_block(bytes).unwrap();
+        assert!(suggested > 1, "{suggested} threads with {bytes} bytes");
         let memory = fixture.memory(&values);
         let arguments = KernelArguments::new().memory(&memory.all()).value(place);
         let shape = LaunchShape::new([2, 1, 1], [512, 1, 1]).shared_memory(bytes);

@@ -1,0 +1,118 @@
+//! What commands keep, and when and where that goes.
+
+use crate::failure::Verdict;
+use crate::harness::{DEADLINE, Harness};
+use crate::suite::PASSED;
+use crosshandle::{Command, Error, Queue, QueueOrder};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+/// Short enough for the host to run it at once, and long enough for it not to.
+const LENS: [usize; 2] = [100, 200_000];
+
+/// Uses a queue when it is dropped, and says so.
+struct Last {
+    queue: Arc<Queue>,
+    said: Sender<()>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.queue.is_idle();
+        self.queue
+            .submit(Command::barrier())
+            .expect("a queue that works");
+        self.said.send(()).ok();
+    }
+}
+
+/// What a command keeps goes when it is done, or skipped, and may use the queue meanwhile.
+pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = Arc::new(context.create_queue_with(order)?);
+        let (said, dropped) = mpsc::channel();
+        let [done, failed] = [context.create_event()?, context.create_event()?];
+        queue.submit(Command::call(|| Err("as asked")).signal(&failed))?;
+        let wanted = failed.wait_timeout(DEADLINE);
+        assert!(matches!(wanted, Err(Error::CommandFailed(_))), "{wanted:?}");
+        for len in LENS {
+            let memory = context.allocate(len)?;
+            for is_skipped in [false, true] {
+                let last = Last {
+                    queue: Arc::clone(&queue),
+                    said: said.clone(),
+                };
+                let command = Command::fill(memory.all().keeping(Arc::new(last)), &[1])?;
+                let command = command.signal(&done);
+                if is_skipped {
+                    queue.submit(command.after(&failed))?;
+                    let skipped = done.wait_timeout(DEADLINE);
+                    assert!(
+                        matches!(skipped, Err(Error::CommandFailed(_))),
+                        "{skipped:?}"
+                    );
+                } else {
+                    queue.submit(command)?;
+                    done.wait_timeout(DEADLINE)?;
+                }
+                queue.finish_timeout(DEADLINE)?;
+                dropped.recv_timeout(DEADLINE)?;
+            }
+        }
+    }
+    PASSED
+}
+
+/// A command that is refused when it is submitted lets nothing pass that waits for those before it.
+pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
+    /// The greatest number of an event, and how far it may be moved on at once.
+    const LAST: u64 = (1 << 50) - 1;
+    const STEP: u64 = 1 << 29;
+    let context = harness.context()?;
+    let [spent, first, after] = [(); 3].map(|()| context.create_event());
+    let (spent, first, after) = (spent?, first?, after?);
+    while spent.value() < LAST {
+        spent.signal_value(LAST.min(spent.value() + STEP))?;
+    }
+    let queue = context.create_queue()?;
+    let (release, released) = mpsc::channel();
+    let waiting = Command::call(move || released.recv_timeout(DEADLINE));
+    queue.submit(waiting.signal(&first))?;
+    let refused = queue.submit(Command::call(|| Ok::<_, Infallible>(())).signal(&spent));
+    assert!(
+        matches!(refused, Err(Error::LimitReached { .. })),
+        "{refused:?}"
+    );
+    queue.signal(&after)?;
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!first.try_wait()? && !after.try_wait()?);
+    release.send(())?;
+    after.wait_timeout(DEADLINE)?;
+    assert!(first.try_wait()?);
+    PASSED
+}
+
+/// A command keeps the event that it signals, and what that needs, also if its context goes.
+pub(crate) fn they_keep_their_event(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let [calls, waits] = [context.create_queue()?, context.create_queue()?];
+    let gate = context.create_event()?;
+    for _ in 0..10 {
+        let other = harness.context()?;
+        let done = other.create_event()?;
+        waits.signal(&done)?;
+        waits.finish_timeout(DEADLINE)?;
+        let (release, released) = mpsc::channel();
+        let waiting = Command::call(move || released.recv_timeout(DEADLINE));
+        calls.submit(waiting.signal(&gate))?;
+        waits.submit(Command::barrier().after(&gate).signal(&done))?;
+        drop((done, other));
+        release.send(())?;
+        waits.finish_timeout(DEADLINE)?;
+        calls.finish_timeout(DEADLINE)?;
+    }
+    PASSED
+}
