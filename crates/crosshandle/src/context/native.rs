@@ -78,7 +78,8 @@ impl Context {
     ///
     /// # Safety
     /// It is a context of the driver, and lives until everything made of this one is dropped and
-    /// all that was submitted is done.
+    /// all that was submitted is done, as [`Queue::finish`] has said before the queues were
+    /// dropped. So do events of other contexts that take timestamps and were signalled in it.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt(
         device: &Device,

@@ -116,6 +116,11 @@ impl Gpu {
         self.lasting.as_ref().unwrap_or(self)
     }
 
+    /// Whether its context is that one.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.lasting.is_none()
+    }
+
     /// Its context, which is the primary one unless the program made another.
     pub(super) fn context(&self) -> Result<ContextHandle> {
         drop(self.enter()?);

@@ -297,14 +297,10 @@ impl Lane {
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
-<<<<<<< HEAD
-        self.backlog.end_all(Entry::settle);
-=======
-        for mut entry in self.backlog.take_all() {
+        self.backlog.end_all(|mut entry| {
             self.left.extend(entry.used.take());
             entry.settle();
-        }
->>>>>>> part/review1
+        });
         self.calls = 0;
         self.waits.clear();
         self.rest();
@@ -379,4 +375,36 @@ fn weight_of(entry: &Entry) -> u32 {
 
 pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
     signal.as_ref()?.profile()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::Used;
+    use super::*;
+
+    /// Commands that are done count until the mark of their part is written. A stream that gets
+    /// them one by one must never seem to be full.
+    #[test]
+    fn parts_take_up_less_than_half_of_the_room() {
+        for calls in 1..2 * CALLS_OF_A_FUNCTION {
+            for is_heavy in [false, true] {
+                let mut backlog = Backlog::new();
+                let mut sum = 0;
+                let mut is_due = false;
+                while !is_due {
+                    let used = is_heavy.then(|| Box::new(Used::new(Work::Nothing)));
+                    let entry = Entry {
+                        calls,
+                        used,
+                        ..Entry::default()
+                    };
+                    let weight = weight_of(&entry);
+                    is_due = backlog.is_mark_due(weight);
+                    backlog.push(entry, weight);
+                    sum += calls;
+                }
+                assert!(sum < MOST_CALLS / 2, "{sum} for {calls} each");
+            }
+        }
+    }
 }

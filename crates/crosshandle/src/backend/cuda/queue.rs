@@ -355,5 +355,15 @@ impl Drop for CudaQueue {
         // many, and lets go of a context of the program's too late. Otherwise it keeps it.
         self.0.leave();
         self.0.tend();
+        if !self.0.gpu.is_lasting() {
+            // The context may end now, if nothing is left to do. Perhaps the caretaker looks at this
+            // queue just now.
+            for _ in 0..100 {
+                if Arc::strong_count(&self.0) == 1 {
+                    return;
+                }
+                std::thread::sleep(SHORTEST_NAP);
+            }
+        }
     }
 }

@@ -377,12 +377,23 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
             queue.finish_timeout(SOON).unwrap();
         }
         assert_eq!(current(), ordinary.native_handle().unwrap().value());
-        // The caretaker looks at queues a moment longer.
-        std::thread::sleep(Duration::from_millis(300));
     }
+    // Pinned memory goes when no stream waits, which may be after the context.
+    let waiting = ordinary.create_queue().unwrap();
+    waiting
+        .submit(Command::barrier().after_value(&event, event.value() + 1))
+        .unwrap();
+    // SAFETY: as above.
+    let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
+    let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
+    drop(inside.allocate_with(pinned).unwrap());
+    drop(inside);
     // SAFETY: nothing uses it any more.
     let code = unsafe { sys::cuCtxDestroy_v2(made.value() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    event.signal().unwrap();
+    waiting.finish_timeout(SOON).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
     // What was registered meanwhile still serves.
     let queue = ordinary.create_queue().unwrap();
     queue.signal(&event).unwrap();
