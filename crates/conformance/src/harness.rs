@@ -44,12 +44,10 @@ impl Harness {
             let name = format!("xhc-{}-{count}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             match fs::create_dir(&directory) {
-                // Left by a process of this number that was killed.
+                Ok(()) => break directory,
+                // Of a process that was killed and had the same number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                created => {
-                    created?;
-                    break directory;
-                }
+                Err(error) => return Err(error.into()),
             }
         };
         let harness = Self {

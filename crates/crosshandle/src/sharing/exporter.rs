@@ -293,7 +293,11 @@ impl Exports for Exporter {
             (Arc::clone(&export.memory), export.segment)
         };
         Ok(Fetched {
-            file: memory.descriptor(access).map_err(|_| Refusal::NoRoom)?,
+            file: memory.descriptor(access).map_err(|error| match error {
+                // An event with which none of the driver's rides along.
+                Error::Unsupported(_) => Refusal::Stale,
+                _ => Refusal::NoRoom,
+            })?,
             segment,
             len: memory.len() as u64,
             note: memory.note(),

@@ -71,27 +71,29 @@ impl Lane {
         state.appended < state.entries.len()
     }
 
-    /// Takes a command, to be run after those of other lanes.
+    /// Takes a command, to be run after those of other lanes. One that is refused stays where it
+    /// was: what it holds may be the user's, which is dropped without locks.
     pub(super) fn submit(
         &self,
         number: u64,
-        submission: Submission,
+        place: &mut Option<Submission>,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
         let inner = &self.0;
         let mut state = inner.state();
         inner.start(&mut state)?;
         // Under the lock, so that numbers follow the order of the queue.
-        let signal = match submission.signal {
+        let signal = match place.as_ref().and_then(|given| given.signal.as_ref()) {
             Some(event) => {
                 if let Some(profile) = event.profile() {
                     profile.restart();
                 }
-                let ticket = event.issue()?;
-                Some((event, ticket))
+                Some((Arc::clone(event), event.issue()?))
             }
             None => None,
         };
+        let missing = || Error::invalid("a command is submitted once");
+        let submission = place.take().ok_or_else(missing)?;
         let over = Arc::new(Over::default());
         state.entries.push_back(Entry {
             number,

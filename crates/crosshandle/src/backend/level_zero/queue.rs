@@ -101,8 +101,15 @@ impl LevelZeroQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit_free(&self, state: &mut State, number: u64, submission: Submission) -> Result<()> {
-        let (after_earlier, before_later) = (submission.after_earlier, submission.before_later);
+    fn submit_free(
+        &self,
+        state: &mut State,
+        number: u64,
+        submission: &mut Option<Submission>,
+    ) -> Result<()> {
+        let (after_earlier, before_later) = submission.as_ref().map_or((false, false), |given| {
+            (given.after_earlier, given.before_later)
+        });
         let index = self.choose(state);
         state.latest.retain(|over| !over.is_over());
         let mut after: Vec<_> = match after_earlier {
@@ -150,13 +157,15 @@ fn check_fork() -> Result<()> {
 impl BackendQueue for LevelZeroQueue {
     fn submit(&self, submission: Submission) -> Result<()> {
         check_fork()?;
+        // Dropped after the lock, if it is refused.
+        let mut submission = Some(submission);
         let mut state = self.state();
         let number = self.notes.begin();
         let submitted = match self.order {
             QueueOrder::InOrder => state.lanes[0]
-                .submit(number, submission, Vec::new())
+                .submit(number, &mut submission, Vec::new())
                 .map(drop),
-            QueueOrder::OutOfOrder => self.submit_free(&mut state, number, submission),
+            QueueOrder::OutOfOrder => self.submit_free(&mut state, number, &mut submission),
         };
         if submitted.is_err() {
             self.notes.end(number);
