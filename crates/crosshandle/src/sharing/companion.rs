@@ -129,3 +129,66 @@ impl EventCore {
         let _ = self.slot().witness(number);
     }
 }
+
+/// Of `counter/companion.rs`: the model checkers compile all that is in that folder.
+#[cfg(test)]
+mod tests {
+    use crate::counter::{Completion, Outcome, Owner, Slot};
+
+    #[test]
+    fn only_a_latest_signal_is_waited_for() {
+        let slot = Slot::new();
+        assert_eq!(slot.latest_companion(0), None);
+        assert!(slot.begin_companion());
+        assert_eq!(slot.latest_companion(1), None, "it is on its way");
+        slot.end_companion(1);
+        let first = slot.latest_companion(1).expect("the latest");
+        assert_eq!(slot.latest_companion(2), None);
+        assert!(slot.is_still(first));
+        assert!(slot.begin_companion());
+        assert!(!slot.is_still(first));
+        slot.end_companion(1);
+        assert!(!slot.is_still(first), "there was another one");
+        assert!(slot.latest_companion(1).is_some());
+    }
+
+    #[test]
+    fn what_overlaps_has_no_order() {
+        let slot = Slot::new();
+        assert!(slot.begin_companion() && slot.begin_companion());
+        slot.end_companion(2);
+        slot.end_companion(1);
+        assert_eq!(slot.latest_companion(1), None);
+        assert_eq!(slot.latest_companion(2), None);
+        assert!(slot.begin_companion());
+        slot.end_companion(3);
+        assert!(slot.latest_companion(3).is_some());
+    }
+
+    #[test]
+    fn a_process_that_dies_on_the_way_ends_it() {
+        let slot = Slot::new();
+        assert!(slot.begin_companion());
+        for number in 1..=40 {
+            if slot.begin_companion() {
+                slot.end_companion(number);
+            }
+            assert_eq!(slot.latest_companion(number), None);
+        }
+        for _ in 0..100 {
+            slot.begin_companion();
+        }
+        assert!(!slot.begin_companion());
+    }
+
+    #[test]
+    fn a_witness_completes_what_its_owner_will() {
+        let slot = Slot::new();
+        let owner = Owner::EXPORTER;
+        let ticket = slot.issue(owner).expect("a number");
+        slot.witness(ticket.number);
+        assert_eq!(slot.unfinished(), Some(1), "a number was taken");
+        assert_eq!(slot.outcome(1), Outcome::Complete);
+        assert_eq!(slot.complete(ticket), Completion::Superseded);
+    }
+}
