@@ -7,7 +7,7 @@ use crosshandle::{
 use std::time::Duration;
 
 /// How long a copy may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads and writes memory: directly where the host can, otherwise through a queue.
 pub struct Transfer {
