@@ -105,6 +105,8 @@ roles! {
     refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
     allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     queues_wait_for_each_other_on_the_device [];
+    /// As drivers of Intel had it at first, and where they can't fetch descriptors.
+    handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
 }
 
 /// A device that stops fails what it has not done, and nothing hangs.

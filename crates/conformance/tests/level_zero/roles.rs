@@ -192,7 +192,8 @@ pub(crate) fn the_device_may_be_lost() {
     std::process::exit(0);
 }
 
-pub(crate) fn queues_wait_for_each_other_on_the_device() {
+/// A queue here waits for one there, five times, and never goes on too early.
+fn turns() {
     let harness = harness();
     let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "100000");
     let peer = harness.peer_with(slow).unwrap();
@@ -213,10 +214,16 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
         assert!(!own.try_wait().unwrap(), "its turn is to come");
         own.wait_timeout(LONG).unwrap();
         assert!(theirs.value() == number);
-        // Back again: their queue waits for ours.
     }
     queue.finish_timeout(LONG).unwrap();
-    drop((theirs, own, queue, context));
+}
+
+pub(crate) fn handles_of_events_may_be_snapshots() {
+    turns();
+}
+
+pub(crate) fn queues_wait_for_each_other_on_the_device() {
+    turns();
     let end = std::time::Instant::now() + LONG;
     while !report().contains("live contexts 0") && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));

@@ -10,7 +10,7 @@ mod memory;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
 use events::CounterEvents;
-pub(super) use events::{CreatedEvent, OpenedEvent};
+pub(super) use events::{CreatedEvent, OpenedEvent, missing};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
 

@@ -8,6 +8,7 @@ use crate::os::process;
 use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of the driver's handles for other processes.
 pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
@@ -17,6 +18,8 @@ pub(in crate::backend::level_zero) struct Core {
     pub(in crate::backend::level_zero) driver: &'static Driver,
     pub(in crate::backend::level_zero) handle: ContextHandle,
     pub(in crate::backend::level_zero) events: Pools,
+    /// Events that are opened are known to learn of later signals.
+    pub(super) has_live_events: AtomicBool,
 }
 
 impl Core {
@@ -31,6 +34,7 @@ impl Core {
             driver,
             handle: Handle(handle),
             events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
         })
     }
 
