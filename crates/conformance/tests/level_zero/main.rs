@@ -67,9 +67,20 @@ fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
+    // 26.14, which would take no notice of the descriptor, and give new memory.
+    for outcome in suite("physical::", &[("DRIVER_VERSION", "17011657")]) {
+        assert!(outcome.printed.contains("lacks physical_memory_sharing"));
+    }
     suite("events::", &[("MISSING", "ipc_memory")])
         .iter()
         .for_each(|outcome| assert_eq!(outcome.misuse, ""));
+}
+
+#[test]
+fn physical_memory_may_be_mapped_once_at_a_time() {
+    suite("physical::", &[("MISSING", "several_mappings")])
+        .iter()
+        .for_each(clean);
 }
 
 #[test]
@@ -107,6 +118,19 @@ roles! {
     queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+}
+
+/// What is one driver's never reaches another.
+#[test]
+fn two_drivers_are_kept_apart() {
+    if run::is_role() {
+        return roles::two_drivers_are_kept_apart();
+    }
+    let drivers = run::two_drivers();
+    let switch = ("ZE_ENABLE_ALT_DRIVERS", drivers.as_str());
+    role("two_drivers_are_kept_apart", &[switch])
+        .iter()
+        .for_each(clean);
 }
 
 /// A device that stops fails what it has not done, and nothing hangs.

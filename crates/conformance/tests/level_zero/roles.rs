@@ -135,6 +135,21 @@ pub(crate) fn another_drivers_handles_are_refused() {
     assert_eq!(calls("zeMemOpenIpcHandle"), 0);
 }
 
+pub(crate) fn two_drivers_are_kept_apart() {
+    let contexts = ["level_zero:0", "level_zero:1"].map(|name| {
+        let device = crosshandle::Device::find(name).unwrap();
+        crosshandle::Context::new(&device).unwrap()
+    });
+    let unit = contexts[0].device().info().granularity;
+    let memory = contexts[0].create_physical_memory(unit).unwrap();
+    let range = contexts[1].reserve(unit).unwrap();
+    let refused = range.map(0, &memory, 0, unit, crosshandle::Access::ReadWrite);
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+}
+
 pub(crate) fn refused_descriptors_are_errors() {
     let harness = harness();
     let peer = harness.peer().unwrap();
