@@ -40,6 +40,7 @@
 //! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time); with commas between | |
 //! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
+//! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
@@ -102,6 +103,7 @@ mod memory_ipc;
 mod os;
 mod physical;
 mod queue;
+mod refusals;
 mod slot;
 mod space;
 mod switches;

@@ -220,6 +220,7 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
             }
             Err(Error::OutOfMemory {
                 bytes: bytes as u64,
+                code: Some(i64::from(code.0)),
             })
         }
         code => Err(error(operation, code)),

@@ -145,7 +145,7 @@ impl VirtualMemory<'_> {
         // SAFETY: our context and a live result; the wish is only a number.
         let code = unsafe { reserve(self.0.handle.0, wish, len, &mut start) };
         check_memory("zeVirtualMemReserve", len, code)?;
-        NonNull::new(start.cast()).ok_or(Error::OutOfMemory { bytes: len as u64 })
+        NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
     }
 
     /// # Safety
