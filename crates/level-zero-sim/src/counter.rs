@@ -4,20 +4,19 @@
 //! of the latest signal when it begins, so it is for that signal alone. Number 0 was never
 //! submitted and is done: a fresh event is complete.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, PAGE, Segment};
-use crate::wait::{Deadline, Waited, wait, wake};
+use crate::wait::{Bell, Deadline, Waited};
 
 /// How many signals may be under way before one has to wait for another.
 const RING: usize = 64;
 
 #[repr(C)]
 struct Words {
-    /// Changes whenever a signal is done: for sleepers.
-    changes: AtomicU32,
-    _padding: u32,
+    /// Rings whenever a signal is done.
+    changes: Bell,
     /// The number of the latest signal.
     issued: AtomicU64,
     /// When the latest that is done began and ended, in nanoseconds.
@@ -90,6 +89,11 @@ impl Counter {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
     }
 
+    /// Whether a signal can be completed: no earlier one needs the word.
+    pub(crate) fn has_room(&self, number: u64) -> bool {
+        self.is_done(number.saturating_sub(RING as u64))
+    }
+
     pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
         // The word may belong to a signal that is not done yet.
         let before = number.saturating_sub(RING as u64);
@@ -100,12 +104,12 @@ impl Counter {
         words.start.store(times.0, Ordering::Relaxed);
         words.end.store(times.1, Ordering::Relaxed);
         self.slot(number).store(number, Ordering::Release);
-        wake(&words.changes);
+        words.changes.ring();
     }
 
     pub(crate) fn wait(&self, number: u64, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
         let words = self.words();
-        wait(&words.changes, deadline, gone, || self.is_done(number))
+        words.changes.wait(deadline, gone, || self.is_done(number))
     }
 
     pub(crate) fn times(&self) -> (u64, u64) {
