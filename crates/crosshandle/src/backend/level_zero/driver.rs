@@ -227,6 +227,12 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
     }
 }
 
+/// Whether the device was lost. It does nothing any more then, and uses nothing.
+pub(super) fn is_device_lost(error: &Error) -> bool {
+    let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
+    matches!(error, Error::Driver { code, .. } if *code == lost)
+}
+
 #[cold]
 fn error(operation: &'static str, code: ze_result_t) -> Error {
     Error::Driver {

@@ -156,8 +156,8 @@ impl CreatedEvent {
         self.handle
     }
 
-    pub(in crate::backend::level_zero) fn driver(&self) -> &'static Driver {
-        self.core.driver
+    pub(in crate::backend::level_zero) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// The driver's handle to it; the descriptor in it stays the driver's.
@@ -208,6 +208,10 @@ impl OpenedEvent {
             handle: Handle(handle),
         });
         Some(opened)
+    }
+
+    pub(in crate::backend::level_zero) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     pub(in crate::backend::level_zero) fn handle(&self) -> EventHandle {
