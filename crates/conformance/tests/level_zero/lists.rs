@@ -3,6 +3,7 @@
 use crate::roles::{LONG, await_the_end, harness, report};
 use crosshandle::{Command, Error};
 use crosshandle_conformance::PeerOptions;
+use std::time::{Duration, Instant};
 
 /// Everything takes 200 ms here, so that the list has not gone on long after the signal came.
 pub(crate) fn a_busy_list_is_waited_for() {
@@ -67,4 +68,22 @@ pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     drop((memory, queue, context, harness));
     // The process ends with what the list may still use.
     std::process::exit(0);
+}
+
+/// It would say of the next command that it is done.
+pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4096).unwrap();
+    for _ in 0..3 {
+        let start = Instant::now();
+        queue
+            .submit(Command::fill(memory.all(), &[1]).unwrap())
+            .unwrap();
+        queue.finish_timeout(LONG).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(30));
+    }
+    drop((memory, queue, context));
+    await_the_end();
 }

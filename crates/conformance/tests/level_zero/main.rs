@@ -125,6 +125,10 @@ roles! {
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
         ("COMMAND_DELAY_US", "100000")
     ];
+    lists::an_event_that_cannot_be_reset_is_not_used_again [
+        ("REFUSE", "zeEventHostReset:70000003"),
+        ("COMMAND_DELAY_US", "30000")
+    ];
     /// What fails our checks reaches no call of the driver: 15,000 handles of all kinds.
     hostile::bad_handles_reach_no_driver [];
     /// Nor do wrong answers of an exporter.
