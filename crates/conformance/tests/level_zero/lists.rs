@@ -87,3 +87,32 @@ pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     drop((memory, queue, context));
     await_the_end();
 }
+
+/// One that is stopped answers nothing, and gives the driver's event to nobody.
+pub(crate) fn submitting_waits_for_no_other_process() {
+    let harness = harness();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "200000");
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let event = context.open_event(&handle).unwrap();
+    peer.ask("submit q barrier signal=e").unwrap();
+    let peer_is = |signal: &str| {
+        let mut kill = std::process::Command::new("kill");
+        kill.args([signal, &peer.pid().to_string()]);
+        assert!(kill.status().unwrap().success());
+    };
+    peer_is("-STOP");
+    let start = Instant::now();
+    queue.submit(Command::barrier().after(&event)).unwrap();
+    queue.submit(Command::barrier().signal(&event)).unwrap();
+    let took = start.elapsed();
+    peer_is("-CONT");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    queue.finish_timeout(LONG).unwrap();
+    drop((event, queue, context));
+    await_the_end();
+}

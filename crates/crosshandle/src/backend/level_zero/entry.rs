@@ -136,8 +136,8 @@ impl Entry {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Lets go of what it used, and signals.
-    pub(super) fn end(self, notes: &Notes, result: Result<()>) {
+    /// Lets go of what it used, and signals. With `goes_on`, more commands may signal that event.
+    pub(super) fn end(self, notes: &Notes, result: Result<()>, goes_on: bool) {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
@@ -145,7 +145,13 @@ impl Entry {
         discard((self.work, self.extra, self.waits, self.marks));
         let result = self.failed.map_or(result, Err);
         match (self.signal, result) {
-            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (Some((event, ticket)), result) => {
+                event.complete(ticket, result.map_err(text_of));
+                if goes_on {
+                    // For the next time: submitting must not wait for another process to answer.
+                    event.fetch_companion();
+                }
+            }
             (None, Err(error)) => notes.add(error),
             (None, Ok(())) => {}
         }

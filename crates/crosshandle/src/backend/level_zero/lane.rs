@@ -345,6 +345,12 @@ impl Inner {
             Ok(false) => return Some(Ok(())),
             Err(error) => return Some(Err(error)),
         }
+        let goes_on = !state.is_closed;
+        drop(state);
+        if goes_on {
+            // For the next time, too.
+            waits.iter().for_each(|wait| wait.event.fetch_companion());
+        }
         None
     }
 
@@ -360,7 +366,8 @@ impl Inner {
             state.is_unsure = false;
         }
         state.is_unsure |= entry.is_left;
+        let goes_on = !state.is_closed;
         drop(state);
-        entry.end(&self.notes, result);
+        entry.end(&self.notes, result, goes_on);
     }
 }
