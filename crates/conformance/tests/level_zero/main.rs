@@ -113,7 +113,7 @@ fn the_device_may_be_lost() {
     if run::is_role() {
         return roles::the_device_may_be_lost();
     }
-    for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "20")]) {
+    for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "10")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }

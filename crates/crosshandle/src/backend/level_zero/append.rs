@@ -1,25 +1,26 @@
 //! Commands into a list.
+//!
+//! Each is as few calls of the driver as it would be without us. How far the list is, it tells by
+//! *marks*: events of a pool that it signals. A mark stands for its command and all before; most
+//! short commands have none, and come with a later one.
 
-use super::driver::{EventHandle, List};
-use super::entry::{Entry, Marks, is_there};
+use super::driver::EventHandle;
+use super::entry::is_there;
 use super::event;
 use super::lane::{Inner, State};
-use super::pooled::Pooled;
-use super::work::Target;
+use super::work::{self, Target};
 use crate::backend::Point;
 use crate::counter::Latest;
 use crate::error::{Error, Result};
 use crate::sharing::Profile;
-use std::sync::Arc;
+use smallvec::SmallVec;
+use std::mem;
 
-/// What a list was told to wait for.
-enum Waiting {
-    ForNothing,
-    /// For driver's events; this one is signalled after them.
-    Until(Pooled),
-    /// For too little, or for something else.
-    Unsure,
-}
+/// What writes more bytes than this takes a time of its own: whoever waits for what came before
+/// shall not wait for that too.
+const SHORT: usize = 64 << 10;
+/// So many short commands have a mark at the latest.
+const PART: u32 = 64;
 
 /// The driver's event that tells a list of a signal that is yet to come, as long as nobody signals
 /// it anew.
@@ -33,86 +34,207 @@ pub(super) fn companion_of(wait: &Point) -> Option<(EventHandle, Latest)> {
 }
 
 impl Inner {
-    /// Appends a command, after all before it. `false` if the host has to wait for it first.
-    pub(super) fn append(&self, state: &mut State, index: usize) -> Result<bool> {
-        let entry = state.entries.get_mut(index);
-        let (Some(list), Some(entry)) = (&state.list, entry) else {
-            return Err(Error::CommandFailed("there is no command list".into()));
+    /// Appends the next command. `false` if the host has to wait for something first. A command that
+    /// the driver refuses fails when its turn comes.
+    pub(super) fn append(&self, state: &mut State) -> bool {
+        let index = state.appended;
+        if state.entries[index].failed.is_some() {
+            state.entries[index].is_bare = true;
+            state.appended += 1;
+            return true;
+        }
+        let appended = match self.wait_in(state, index) {
+            Ok(false) => return false,
+            Ok(true) => self.signal_in(state, index),
+            Err(error) => Err(error),
         };
-        let done = Pooled::take(&self.core)?;
-        let started = match self.wait_in(list, entry)? {
-            Waiting::ForNothing => None,
-            Waiting::Until(started) => Some(started),
-            Waiting::Unsure => return Ok(false),
-        };
+        if let Err(error) = appended {
+            let entry = &mut state.entries[index];
+            entry.is_bare = entry.done.is_none();
+            entry.failed = Some(error);
+        }
+        state.appended += 1;
+        true
+    }
+
+    /// Lets the list wait for the driver's own events, for what isn't there yet.
+    fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
+        let entry = &state.entries[index];
+        let mut due: SmallVec<[(EventHandle, Latest, usize); 4]> = SmallVec::new();
+        for (place, wait) in entry.waits.iter().enumerate() {
+            if is_there(wait) {
+                continue;
+            }
+            match companion_of(wait) {
+                Some((handle, latest)) => due.push((handle, latest, place)),
+                None => return Ok(false),
+            }
+        }
+        if due.is_empty() {
+            return Ok(true);
+        }
+        // Who waits for what came before may have to go on so that this wait ends.
+        self.mark_awaited(state)?;
+        let started = state.take_mark(&self.core)?;
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let handles = due.iter().map(|(handle, ..)| *handle);
+        // SAFETY: the entry has the events and the mark, and stays until the list is past this.
+        if let Err(error) = unsafe { list.wait(handles, started.handle()) } {
+            state.marks.push(started);
+            return Err(error);
+        }
+        let entry = &mut state.entries[index];
+        let is_still =
+            |(_, latest, place): &(_, Latest, usize)| entry.waits[*place].event.is_still(*latest);
+        if due.iter().all(is_still) {
+            entry.started = Some(started);
+            state.unmarked = 0;
+            state.is_awaited = false;
+            return Ok(true);
+        }
+        // It may wait for a later signal than it should. For its own, the host waits.
+        entry.is_for_host = true;
+        entry.stray = Some(started);
+        Ok(false)
+    }
+
+    /// Appends a command's work and the signal of the driver's own event, if that rides along.
+    fn signal_in(&self, state: &mut State, index: usize) -> Result<()> {
+        let entry = &state.entries[index];
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
-        let target = Target {
+        let Some((event, ticket)) = &entry.signal else {
+            return self.work_in(state, index, None);
+        };
+        let companion = match event.wants_companion() {
+            true => event::companion(event).filter(|_| event.begin_companion()),
+            false => None,
+        };
+        if companion.is_none() {
+            return self.work_in(state, index, None);
+        }
+        let number = ticket.number;
+        let appended = self.work_in(state, index, companion);
+        if let Some((event, _)) = &state.entries[index].signal {
+            event.end_companion(appended.as_ref().map_or(0, |()| number));
+        }
+        appended
+    }
+
+    /// Appends a command's work, and signals an event after it.
+    fn work_in(
+        &self,
+        state: &mut State,
+        index: usize,
+        companion: Option<EventHandle>,
+    ) -> Result<()> {
+        let bytes = work::bytes(&state.entries[index].work);
+        if bytes == 0 {
+            return self.signal_bare(state, index, companion);
+        }
+        let entry = &state.entries[index];
+        let is_awaited = entry.is_awaited();
+        let is_long = bytes > SHORT || entry.profile().is_some();
+        if is_long {
+            self.mark_awaited(state)?;
+        }
+        let wants_mark = is_long || is_awaited && companion.is_none() || state.unmarked + 1 >= PART;
+        let mark = match wants_mark {
+            true => Some(state.take_mark(&self.core)?),
+            false => None,
+        };
+        let last = mark.as_ref().map(|mark| mark.handle()).or(companion);
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let entry = &mut state.entries[index];
+        let mut target = Target {
             gpu: &self.gpu,
             core: &self.core,
             list,
+            has_begun: false,
         };
-        let signal = entry.signal.as_ref();
-        let companion = signal
-            .filter(|(event, _)| event.wants_companion())
-            .and_then(|(event, _)| event::companion(event))
-            .filter(|_| signal.is_some_and(|(event, _)| event.begin_companion()));
-        // SAFETY: the entry has all that the command uses, and stays until the list has signalled
-        // its event; if it never does, it is not dropped.
-        let appended = unsafe {
-            let mut append = || -> Result<()> {
-                target.append(&entry.work, &mut entry.extra)?;
-                if let Some(companion) = companion {
-                    list.signal(companion)?;
-                }
-                list.signal(done.handle())
-            };
-            append()
+        // SAFETY: the entry has all that the command uses, and stays until the list is past this;
+        // if it never is, or that is not known, what it uses is kept for ever.
+        let appended = unsafe { target.append(&entry.work, &mut entry.extra, last) };
+        let appended = match (companion, appended) {
+            (Some(companion), Ok(())) if mark.is_some() => {
+                entry.lingers = true;
+                // SAFETY: as above; it lingers until the list is past this.
+                unsafe { list.signal(companion) }
+            }
+            (_, appended) => appended,
         };
-        if let (Some(_), Some((event, ticket))) = (companion, signal) {
-            event.end_companion(appended.as_ref().map_or(0, |()| ticket.number));
-        }
-        let marks = Arc::new(Marks { started, done });
+        let has_begun = target.has_begun;
         if appended.is_err() {
-            // The list may have a part of it.
-            std::mem::forget(Arc::clone(&marks));
+            match has_begun {
+                false => state.marks.extend(mark),
+                // Whether the list has it is not known.
+                true => mem::forget(mark),
+            }
+            if has_begun && self.mark(state, index).is_err() {
+                state.entries[index].keep_for_ever();
+            }
+            return appended;
         }
-        appended?;
-        entry.marks = Some(marks);
-        state.appended += 1;
-        Ok(true)
+        if mark.is_some() {
+            entry.done = mark;
+            state.unmarked = 0;
+            state.is_awaited = false;
+        } else {
+            state.unmarked += 1;
+            state.is_awaited |= is_awaited;
+        }
+        Ok(())
     }
 
-    /// Lets a list wait for the driver's own events, for what isn't there yet.
-    fn wait_in(&self, list: &List, entry: &mut Entry) -> Result<Waiting> {
-        let mut companions = Vec::new();
-        for wait in entry.waits.iter().filter(|wait| !is_there(wait)) {
-            let Some((handle, latest)) = companion_of(wait) else {
-                return Ok(Waiting::Unsure);
-            };
-            companions.push((handle, latest, Arc::clone(&wait.event)));
+    /// A command that does nothing is done when all before is: it needs a mark only if nothing else
+    /// tells that.
+    fn signal_bare(
+        &self,
+        state: &mut State,
+        index: usize,
+        companion: Option<EventHandle>,
+    ) -> Result<()> {
+        let entry = &mut state.entries[index];
+        entry.is_bare = true;
+        let is_awaited = entry.is_awaited();
+        if let Some(companion) = companion {
+            let list = state.list.as_ref().ok_or_else(no_list)?;
+            entry.lingers = true;
+            // SAFETY: the event stays until the list is past this: the entry has it, and then it
+            // lingers.
+            unsafe { list.signal(companion)? };
+        } else if is_awaited && state.unmarked > 0 {
+            return self.mark(state, index);
         }
-        if companions.is_empty() {
-            return Ok(Waiting::ForNothing);
-        }
-        let started = Pooled::take(&self.core)?;
-        let handles: Vec<_> = companions.iter().map(|(handle, ..)| *handle).collect();
-        // SAFETY: the entry has the events, and stays until the list is past this, or they are
-        // kept below.
-        let waits = unsafe { list.wait(&handles) };
-        let is_still = companions
-            .iter()
-            .all(|(_, latest, event)| event.is_still(*latest));
-        if waits.is_ok() && is_still {
-            // SAFETY: the entry keeps it from now on; if this fails, the list doesn't have it.
-            unsafe { list.signal(started.handle())? };
-            return Ok(Waiting::Until(started));
-        }
-        // It may wait for a later signal than it should; that one waits for nothing of ours that
-        // comes after it, so it does no harm. For its own, the host waits.
-        entry.is_for_host = true;
-        std::mem::forget(companions);
-        waits.map(|()| Waiting::Unsure)
+        state.is_awaited |= is_awaited && state.unmarked > 0;
+        Ok(())
     }
+
+    /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
+    fn mark_awaited(&self, state: &mut State) -> Result<()> {
+        match state.appended.checked_sub(1) {
+            Some(last) if state.is_awaited => self.mark(state, last),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the list signal a mark of the command at `index`, the latest in it.
+    pub(super) fn mark(&self, state: &mut State, index: usize) -> Result<()> {
+        let mark = state.take_mark(&self.core)?;
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        // SAFETY: the entry has it, and stays until the list is past this.
+        if let Err(error) = unsafe { list.signal(mark.handle()) } {
+            state.marks.push(mark);
+            return Err(error);
+        }
+        state.entries[index].done = Some(mark);
+        state.unmarked = 0;
+        state.is_awaited = false;
+        Ok(())
+    }
+}
+
+fn no_list() -> Error {
+    Error::CommandFailed("there is no command list".into())
 }

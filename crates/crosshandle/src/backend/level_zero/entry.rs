@@ -3,11 +3,12 @@
 use super::append::companion_of;
 use super::pooled::Pooled;
 use super::queue::Notes;
-use super::work::Extra;
-use crate::backend::{HostFunction, Point, Work};
+use super::work::{self, Extra};
+use crate::backend::{HostFunction, Point, Points, Work};
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -40,35 +41,37 @@ impl Over {
 
 /// A command of a lane.
 pub(super) struct Entry {
-    /// In its queue.
-    pub(super) number: u64,
     pub(super) work: Work,
     pub(super) extra: Extra,
-    pub(super) waits: Vec<Point>,
+    pub(super) waits: Points,
     /// Commands of other lanes.
     pub(super) after: Vec<Arc<Over>>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    pub(super) over: Arc<Over>,
+    /// For other lanes, if there can be any.
+    pub(super) over: Option<Arc<Over>>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
     /// The driver's own events don't tell all that it waits for.
     pub(super) is_for_host: bool,
-    /// What the list signals. `None` while the command is held.
-    pub(super) marks: Option<Arc<Marks>>,
-}
-
-/// How far the list is with a command.
-pub(super) struct Marks {
-    /// Signalled before the work, if the list waits for driver's events until then.
+    /// The list has nothing of it that takes time once it has begun: it is done with what is before.
+    pub(super) is_bare: bool,
+    /// The list signals the driver's own event after all its marks, so it has that a moment longer.
+    pub(super) lingers: bool,
+    /// Signalled once the list has waited for driver's events, if it has to for this command.
     pub(super) started: Option<Pooled>,
-    /// Signalled after it.
-    pub(super) done: Pooled,
+    /// Signalled once the list is done with this command and all before.
+    pub(super) done: Option<Pooled>,
+    /// The same as `started`, for a wait that was not the right one.
+    pub(super) stray: Option<Pooled>,
+    /// The driver has refused it.
+    pub(super) failed: Option<Error>,
 }
 
 impl Entry {
     /// Whether the host has something to do before the list can go on with it.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
+            || self.stray.is_some()
             || matches!(self.work, Work::Call(_))
             || self.after.iter().any(|over| !over.is_over())
             || !self
@@ -77,24 +80,51 @@ impl Entry {
                 .all(|wait| is_there(wait) || !self.is_for_host && companion_of(wait).is_some())
     }
 
+    /// Whether the list signals something when it is past it.
+    pub(super) fn is_marked(&self) -> bool {
+        self.started.is_some() || self.done.is_some()
+    }
+
+    /// Whether somebody may wait for its end.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.signal.is_some() || self.over.is_some()
+    }
+
     pub(super) fn profile(&self) -> Option<&Profile> {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Lets go of what it used, and signals.
-    pub(super) fn end(self, notes: &Notes, result: Result<()>) {
+    /// Keeps what it uses as long as the process lives: the driver may look at it whenever. Takes
+    /// its marks away.
+    pub(super) fn keep_for_ever(&mut self) {
+        for place in work::keeps(&self.work) {
+            mem::forget(place.keep.clone());
+        }
+        mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
+        mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
+        mem::forget((self.started.take(), self.done.take(), self.stray.take()));
+        mem::forget(self.extra.take());
+    }
+
+    /// Lets go of what it used, and signals. What it captured and kept may be the user's code. The
+    /// event comes back if the list still has it.
+    pub(super) fn end(self, notes: &Notes, result: Result<()>) -> Option<Arc<EventCore>> {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
-        // What it captured and kept may be the user's code.
-        discard((self.work, self.extra, self.waits, self.marks));
+        let result = self.failed.map_or(result, Err);
+        let event = self.signal.as_ref().filter(|_| self.lingers);
+        let lingering = event.map(|(event, _)| Arc::clone(event));
+        discard((self.work, self.extra, self.waits));
         match (self.signal, result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
             (None, Err(error)) => notes.add(error),
             (None, Ok(())) => {}
         }
-        self.over.set();
-        notes.end(self.number);
+        if let Some(over) = self.over {
+            over.set();
+        }
+        lingering
     }
 }
 
@@ -120,7 +150,7 @@ fn text_of(error: Error) -> Arc<str> {
 
 fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
-        std::mem::forget(panic);
+        mem::forget(panic);
     }
 }
 
@@ -132,7 +162,7 @@ pub(super) fn call(function: HostFunction) -> Result<()> {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(message)) => message,
         Err(panic) => {
-            std::mem::forget(panic);
+            mem::forget(panic);
             "a host function panicked".into()
         }
     };

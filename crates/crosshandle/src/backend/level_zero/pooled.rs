@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// An event that is not signalled at first, and is signalled once. It goes back to its pool when
+/// An event that is not signalled at first, and is signalled once until it is reset. It goes back to its pool when
 /// dropped; no command uses it then.
 pub(super) struct Pooled {
     core: Arc<Core>,
@@ -103,15 +103,26 @@ impl Pooled {
         self.handle
     }
 
-    /// Waits until it is signalled, but not longer than this: whether it is.
-    pub(super) fn wait(&self, timeout: Duration) -> Result<bool> {
-        let wait = self.core.driver.loader.zeEventHostSynchronize;
-        // SAFETY: ours, as long as this lives.
-        let code = unsafe { wait(self.handle.0, timeout.as_nanos() as u64) };
+    /// Waits until one is signalled that somebody else keeps meanwhile, but not longer than this:
+    /// whether it is.
+    pub(super) fn wait_for(core: &Core, handle: EventHandle, timeout: Duration) -> Result<bool> {
+        let wait = core.driver.loader.zeEventHostSynchronize;
+        // SAFETY: one of ours, as promised.
+        let code = unsafe { wait(handle.0, timeout.as_nanos() as u64) };
         match code {
             ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
             code => check("zeEventHostSynchronize", code).map(|()| true),
         }
+    }
+}
+
+impl Pooled {
+    /// Makes it one that is not signalled. No command uses it any more.
+    pub(super) fn reset(&self) {
+        let reset = self.core.driver.loader.zeEventHostReset;
+        // SAFETY: ours, and in no command's use.
+        let code = unsafe { reset(self.handle.0) };
+        warn("zeEventHostReset", code);
     }
 }
 
@@ -120,10 +131,7 @@ impl Drop for Pooled {
         if process::is_forked() {
             return;
         }
-        let reset = self.core.driver.loader.zeEventHostReset;
-        // SAFETY: ours, and in no command's use.
-        let code = unsafe { reset(self.handle.0) };
-        warn("zeEventHostReset", code);
+        self.reset();
         self.core.events.state().free.push(self.handle);
     }
 }
