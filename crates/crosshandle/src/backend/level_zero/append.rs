@@ -38,7 +38,7 @@ impl Inner {
     /// the driver refuses fails when its turn comes.
     pub(super) fn append(&self, state: &mut State) -> bool {
         let index = state.appended;
-        if state.entries[index].failed.is_some() {
+        if state.entries[index].has_failed() {
             state.entries[index].is_bare = true;
             state.appended += 1;
             return true;
@@ -51,7 +51,7 @@ impl Inner {
         if let Err(error) = appended {
             let entry = &mut state.entries[index];
             entry.is_bare = entry.done.is_none();
-            entry.failed = Some(error);
+            entry.rare().failed = Some(error);
         }
         state.appended += 1;
         true
@@ -94,7 +94,7 @@ impl Inner {
         }
         // It may wait for a later signal than it should. For its own, the host waits.
         entry.is_for_host = true;
-        entry.stray = Some(started);
+        entry.rare().stray = Some(started);
         Ok(false)
     }
 
@@ -153,9 +153,13 @@ impl Inner {
             list,
             has_begun: false,
         };
+        let mut extra = None;
         // SAFETY: the entry has all that the command uses, and stays until the list is past this;
         // if it never is, or that is not known, what it uses is kept for ever.
-        let appended = unsafe { target.append(&entry.work, &mut entry.extra, last) };
+        let appended = unsafe { target.append(&entry.work, &mut extra, last) };
+        if extra.is_some() {
+            entry.rare().extra = extra;
+        }
         let appended = match (companion, appended) {
             (Some(companion), Ok(())) if mark.is_some() => {
                 entry.lingers = true;

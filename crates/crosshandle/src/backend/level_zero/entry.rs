@@ -39,16 +39,16 @@ impl Over {
     }
 }
 
-/// A command of a lane.
+/// A command of a lane. Small, since it is moved: what few have is in `rare`.
 pub(super) struct Entry {
     pub(super) work: Work,
-    pub(super) extra: Extra,
     pub(super) waits: Points,
-    /// Commands of other lanes.
-    pub(super) after: Vec<Arc<Over>>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    /// For other lanes, if there can be any.
-    pub(super) over: Option<Arc<Over>>,
+    /// Signalled once the list has waited for driver's events, if it has to for this command.
+    pub(super) started: Option<Pooled>,
+    /// Signalled once the list is done with this command and all before.
+    pub(super) done: Option<Pooled>,
+    pub(super) rare: Option<Box<Rare>>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
     /// The driver's own events don't tell all that it waits for.
@@ -57,10 +57,15 @@ pub(super) struct Entry {
     pub(super) is_bare: bool,
     /// The list signals the driver's own event after all its marks, so it has that a moment longer.
     pub(super) lingers: bool,
-    /// Signalled once the list has waited for driver's events, if it has to for this command.
-    pub(super) started: Option<Pooled>,
-    /// Signalled once the list is done with this command and all before.
-    pub(super) done: Option<Pooled>,
+}
+
+#[derive(Default)]
+pub(super) struct Rare {
+    pub(super) extra: Extra,
+    /// Commands of other lanes that it comes after.
+    pub(super) after: Vec<Arc<Over>>,
+    /// For other lanes, if there can be any.
+    pub(super) over: Option<Arc<Over>>,
     /// The same as `started`, for a wait that was not the right one.
     pub(super) stray: Option<Pooled>,
     /// The driver has refused it.
@@ -71,9 +76,10 @@ impl Entry {
     /// Whether the host has something to do before the list can go on with it.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
-            || self.stray.is_some()
             || matches!(self.work, Work::Call(_))
-            || self.after.iter().any(|over| !over.is_over())
+            || self.rare.as_ref().is_some_and(|rare| {
+                rare.stray.is_some() || rare.after.iter().any(|over| !over.is_over())
+            })
             || !self
                 .waits
                 .iter()
@@ -87,7 +93,16 @@ impl Entry {
 
     /// Whether somebody may wait for its end.
     pub(super) fn is_awaited(&self) -> bool {
-        self.signal.is_some() || self.over.is_some()
+        self.signal.is_some() || self.rare.as_ref().is_some_and(|rare| rare.over.is_some())
+    }
+
+    /// Whether the driver has refused it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.failed.is_some())
+    }
+
+    pub(super) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     pub(super) fn profile(&self) -> Option<&Profile> {
@@ -102,8 +117,10 @@ impl Entry {
         }
         mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
-        mem::forget((self.started.take(), self.done.take(), self.stray.take()));
-        mem::forget(self.extra.take());
+        mem::forget((self.started.take(), self.done.take()));
+        if let Some(rare) = &mut self.rare {
+            mem::forget((rare.stray.take(), rare.extra.take()));
+        }
     }
 
     /// Lets go of what it used, and signals. What it captured and kept may be the user's code. The
@@ -112,16 +129,17 @@ impl Entry {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
-        let result = self.failed.map_or(result, Err);
+        let rare = self.rare.map(|rare| *rare).unwrap_or_default();
+        let result = rare.failed.map_or(result, Err);
         let event = self.signal.as_ref().filter(|_| self.lingers);
         let lingering = event.map(|(event, _)| Arc::clone(event));
-        discard((self.work, self.extra, self.waits));
+        discard((self.work, rare.extra, self.waits));
         match (self.signal, result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
             (None, Err(error)) => notes.add(error),
             (None, Ok(())) => {}
         }
-        if let Some(over) = self.over {
+        if let Some(over) = rare.over {
             over.set();
         }
         lingering

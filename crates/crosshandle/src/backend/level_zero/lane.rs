@@ -8,7 +8,7 @@
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Over, is_there};
+use super::entry::{Entry, Over, Rare, is_there};
 use super::pooled::Pooled;
 use super::queue::Notes;
 use crate::backend::{Submission, Work};
@@ -16,9 +16,12 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+/// How often the thread tries to lock before it sleeps until it can.
+const TRIES: u32 = 1000;
 
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
@@ -158,11 +161,11 @@ impl Lane {
                     drop(state);
                     return Ok(());
                 }
-                return self.0.add(state, place, Vec::new(), None);
+                return self.0.add(state, place, None);
             }
             _ => {}
         }
-        self.0.add(self.0.state(), place, Vec::new(), None)
+        self.0.add(self.0.state(), place, None)
     }
 
     /// The same for one that comes after some of other lanes.
@@ -172,8 +175,12 @@ impl Lane {
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
         let over = Arc::new(Over::default());
-        let given = Some(Arc::clone(&over));
-        self.0.add(self.0.state(), place, after, given)?;
+        let rare = Rare {
+            after,
+            over: Some(Arc::clone(&over)),
+            ..Rare::default()
+        };
+        self.0.add(self.0.state(), place, Some(Box::new(rare)))?;
         Ok(over)
     }
 }
@@ -221,6 +228,21 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same for the thread: nobody who submits shall have to wake it when he unlocks.
+    pub(super) fn state_in_turn(&self) -> MutexGuard<'_, State> {
+        for tries in 0.. {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if tries < TRIES => std::hint::spin_loop(),
+                Err(TryLockError::WouldBlock) if tries < 2 * TRIES => std::thread::yield_now(),
+                // The driver takes its time.
+                Err(TryLockError::WouldBlock) => break,
+            }
+        }
+        self.state()
+    }
+
     /// Lets the thread look at all commands now.
     fn press(&self, state: &mut State) {
         state.pressing = state.submitted;
@@ -242,8 +264,7 @@ impl Inner {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         place: &mut Option<Submission>,
-        after: Vec<Arc<Over>>,
-        over: Option<Arc<Over>>,
+        rare: Option<Box<Rare>>,
     ) -> Result<()> {
         if state.thread.is_none() {
             self.start(&mut state)?;
@@ -261,28 +282,26 @@ impl Inner {
         let submission = place.take().ok_or_else(submitted_twice)?;
         state.entries.push_back(Entry {
             work: submission.work,
-            extra: None,
             waits: submission.waits,
-            after,
             signal: submission.signal.zip(ticket),
-            over,
+            started: None,
+            done: None,
+            rare,
             is_taken: false,
             is_for_host: false,
             is_bare: false,
             lingers: false,
-            started: None,
-            done: None,
-            stray: None,
-            failed: None,
         });
         state.submitted += 1;
-        let is_awaited = state.entries.back().is_some_and(Entry::is_awaited);
         self.append_more(&mut state);
         let is_held = state.appended < state.entries.len();
-        if is_awaited || is_held {
+        // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
+        let is_pressing = |entry: &Entry| entry.is_awaited() || entry.is_marked();
+        let is_pressing = is_held || state.entries.back().is_some_and(is_pressing);
+        if is_pressing {
             state.pressing = state.submitted;
         }
-        self.wake(&mut state, is_awaited || is_held);
+        self.wake(&mut state, is_pressing);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::mem;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait for the device before having a look at the rest of the world.
 const SLICE: Duration = Duration::from_millis(40);
@@ -25,6 +25,11 @@ const LONG_OVERDUE: u32 = 250;
 /// How late commands may end that nobody is known to wait for, and how long a submission finds the
 /// thread awake.
 const NAP: Duration = Duration::from_millis(5);
+/// What comes within this time is looked at together.
+const PAUSE: Duration = Duration::from_micros(5);
+/// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
+/// longer than all the rest.
+const PAUSES: u32 = 8;
 
 /// What the thread does next.
 enum Step {
@@ -56,9 +61,19 @@ impl Inner {
     pub(super) fn run(&self) {
         let mut left = Left::default();
         let mut has_napped = false;
+        let mut pauses = 0;
         loop {
-            let mut state = self.state();
-            self.take_in(&mut state, &mut left);
+            let mut state = self.state_in_turn();
+            let has_ended = self.take_in(&mut state, &mut left);
+            if has_ended {
+                pauses = PAUSES;
+            }
+            if pauses > 0 && (has_ended || state.is_idle()) && !state.is_closed {
+                pauses -= 1;
+                drop(state);
+                pause();
+                continue;
+            }
             let step = self.next(&mut state, has_napped);
             if !matches!(step, Step::Rest(_)) {
                 has_napped = false;
@@ -80,13 +95,16 @@ impl Inner {
         }
     }
 
-    fn take_in(&self, state: &mut State, left: &mut Left) {
-        state.ended += mem::take(&mut left.count);
+    /// Whether commands have ended.
+    fn take_in(&self, state: &mut State, left: &mut Left) -> bool {
+        let count = mem::take(&mut left.count);
+        state.ended += count;
         state.marks.append(&mut left.marks);
         state.lingering.append(&mut left.lingering);
         if state.finishers > 0 {
             self.finished.notify_all();
         }
+        count > 0
     }
 
     fn next(&self, state: &mut State, has_napped: bool) -> Step {
@@ -212,7 +230,7 @@ impl Inner {
         let done = state.entries[index].done.as_ref().map(Pooled::handle);
         drop(state);
         let result = done.map_or(Ok(()), |done| self.wait_for(done));
-        let state = self.state();
+        let state = self.state_in_turn();
         let count = Self::over_with(&state, index);
         self.end_marked(state, count, result, left);
     }
@@ -241,7 +259,7 @@ impl Inner {
                 wait.event.witness(wait.number);
             }
         }
-        let mut state = self.state();
+        let mut state = self.state_in_turn();
         if result.is_err() {
             return self.end_marked(state, index + 1, result, left);
         }
@@ -317,7 +335,7 @@ impl Inner {
     /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
     /// stays with the old list: the driver may look at it for as long as that exists.
     fn give_up_list(&self) {
-        let mut state = self.state();
+        let mut state = self.state_in_turn();
         let state = &mut *state;
         tracing::warn!(
             device = self.gpu.info().name,
@@ -348,8 +366,9 @@ impl Inner {
         let front = &mut state.entries[0];
         front.is_taken = true;
         let waits = mem::take(&mut front.waits);
-        let after = mem::take(&mut front.after);
-        let stray = front.stray.take();
+        let (after, stray) = front.rare.as_mut().map_or_else(Default::default, |rare| {
+            (mem::take(&mut rare.after), rare.stray.take())
+        });
         drop(state);
         after.iter().for_each(|over: &Arc<Over>| over.wait());
         let failed = waits
@@ -358,7 +377,7 @@ impl Inner {
         if let Some(stray) = stray {
             self.await_stray(stray, &waits, left);
         }
-        let mut state = self.state();
+        let mut state = self.state_in_turn();
         if let Some(error) = failed {
             return self.end(state, 1, Err(error), left);
         }
@@ -373,7 +392,7 @@ impl Inner {
                 Work::Call(function) => call(function),
                 _ => Ok(()),
             };
-            return self.end(self.state(), 1, result, left);
+            return self.end(self.state_in_turn(), 1, result, left);
         }
         // All that it waits for is there, and was taken out.
         self.append(&mut state);
@@ -399,6 +418,14 @@ impl Inner {
                 self.give_up_list();
             }
         }
+    }
+}
+
+/// Lets a moment pass.
+fn pause() {
+    let end = Instant::now() + PAUSE;
+    while Instant::now() < end {
+        std::thread::yield_now();
     }
 }
 
