@@ -17,6 +17,7 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
+mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;
