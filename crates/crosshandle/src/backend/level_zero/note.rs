@@ -88,3 +88,11 @@ fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
         .chunks_exact(4)
         .any(|word| word == pid.to_ne_bytes())
 }
+
+/// Takes a process's number out of a handle.
+pub(super) fn forget_process(handle: &mut [u8; IPC_HANDLE], pid: u32) {
+    let mut words = handle[4..].chunks_exact_mut(4);
+    if let Some(word) = words.find(|word| **word == pid.to_ne_bytes()) {
+        word.fill(0);
+    }
+}
