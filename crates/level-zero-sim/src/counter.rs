@@ -31,6 +31,9 @@ pub(crate) struct Counter {
     /// What handles of it lead to, if there may be any.
     segment: Option<Segment>,
     mapping: Mapping,
+    /// All that is known of an event that was opened, where later signals never reach it: its
+    /// latest signal when the handle was made.
+    snapshot: Option<u64>,
 }
 
 impl Counter {
@@ -38,17 +41,22 @@ impl Counter {
         let segment = Segment::new(PAGE)?;
         let mapping = segment.map()?;
         let segment = shared.then_some(segment);
-        Ok(Self { segment, mapping })
+        Ok(Self {
+            segment,
+            mapping,
+            snapshot: None,
+        })
     }
 
     /// The event of a segment that another process may have.
-    pub(crate) fn open(segment: &Segment) -> Result<Self> {
+    pub(crate) fn open(segment: &Segment, snapshot: Option<u64>) -> Result<Self> {
         if segment.size() < PAGE {
             return Err(INVALID_ARGUMENT);
         }
         Ok(Self {
             segment: None,
             mapping: segment.map()?,
+            snapshot,
         })
     }
 
@@ -69,7 +77,8 @@ impl Counter {
 
     /// The number of the latest signal.
     pub(crate) fn latest(&self) -> u64 {
-        self.words().issued.load(Ordering::Acquire)
+        let issued = || self.words().issued.load(Ordering::Acquire);
+        self.snapshot.unwrap_or_else(issued)
     }
 
     fn slot(&self, number: u64) -> &AtomicU64 {

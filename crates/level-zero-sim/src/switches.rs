@@ -25,6 +25,8 @@ pub(crate) struct Switches {
     pub(crate) machine: u32,
     pub(crate) transport: Transport,
     pub(crate) refuse_descriptors: bool,
+    /// Calls that are refused, as `refusals` reads them.
+    pub(crate) refuse: Option<String>,
     pub(crate) fail_allocations_after: Option<u64>,
     pub(crate) lost_after: Option<u64>,
     pub(crate) command_delay: Duration,
@@ -60,6 +62,7 @@ impl Switches {
                 _ => Transport::Descriptor,
             },
             refuse_descriptors: number("REFUSE_DESCRIPTORS") == Some(1),
+            refuse: text("REFUSE"),
             fail_allocations_after: number("FAIL_ALLOCATIONS_AFTER"),
             lost_after: number("LOST_AFTER"),
             command_delay: Duration::from_micros(number("COMMAND_DELAY_US").unwrap_or(0)),

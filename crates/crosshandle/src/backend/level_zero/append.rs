@@ -5,14 +5,13 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::is_there;
+use super::entry::{Started, is_there};
 use super::event;
 use super::lane::{Inner, State};
 use super::work::{self, Target};
 use crate::backend::Point;
-use crate::counter::Latest;
 use crate::error::{Error, Result};
-use crate::sharing::Profile;
+use crate::sharing::{HeldCompanion, Profile};
 use smallvec::SmallVec;
 use std::mem;
 
@@ -22,15 +21,9 @@ const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 64;
 
-/// The driver's event that tells a list of a signal that is yet to come, as long as nobody signals
-/// it anew.
-pub(super) fn companion_of(wait: &Point) -> Option<(EventHandle, Latest)> {
-    wait.event.latest_companion(wait.number)?;
-    if wait.event.result(wait.number).is_some() {
-        return None;
-    }
-    let handle = event::companion(&wait.event)?;
-    Some((handle, wait.event.latest_companion(wait.number)?))
+/// Whether the driver's event may tell a list of a signal that is yet to come.
+pub(super) fn has_companion(wait: &Point) -> bool {
+    wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
 }
 
 impl Inner {
@@ -60,42 +53,58 @@ impl Inner {
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
         let entry = &state.entries[index];
-        let mut due: SmallVec<[(EventHandle, Latest, usize); 4]> = SmallVec::new();
-        for (place, wait) in entry.waits.iter().enumerate() {
-            if is_there(wait) {
-                continue;
-            }
-            match companion_of(wait) {
-                Some((handle, latest)) => due.push((handle, latest, place)),
-                None => return Ok(false),
-            }
-        }
-        if due.is_empty() {
+        let is_due = |wait: &&Point| !is_there(wait);
+        if entry.waits.iter().find(is_due).is_none() {
             return Ok(true);
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
         let started = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let handles = due.iter().map(|(handle, ..)| *handle);
+        let entry = &state.entries[index];
+        let mut held: SmallVec<[_; 4]> = SmallVec::new();
+        for (place, wait) in entry.waits.iter().enumerate() {
+            if is_there(wait) {
+                continue;
+            }
+            match self.hold(wait) {
+                Some((handle, companion)) => held.push((place, handle, companion)),
+                None => {
+                    drop(held);
+                    state.marks.push(started);
+                    return Ok(false);
+                }
+            }
+        }
+        let handles = held.iter().map(|(_, handle, _)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
-        if let Err(error) = unsafe { list.wait(handles, started.handle()) } {
+        let appended = unsafe { list.wait(handles, started.handle()) };
+        let held = held.into_iter();
+        let promises = held.map(|(place, _, companion)| (place, companion.promise));
+        let promises = promises.collect();
+        if let Err(error) = appended {
             state.marks.push(started);
             return Err(error);
         }
-        let entry = &mut state.entries[index];
-        let is_still =
-            |(_, latest, place): &(_, Latest, usize)| entry.waits[*place].event.is_still(*latest);
-        if due.iter().all(is_still) {
-            entry.started = Some(started);
-            state.unmarked = 0;
-            state.is_awaited = false;
-            return Ok(true);
-        }
-        // It may wait for a later signal than it should. For its own, the host waits.
-        entry.is_for_host = true;
-        entry.rare().stray = Some(started);
-        Ok(false)
+        state.entries[index].started = Some(Box::new(Started {
+            mark: started,
+            promises,
+        }));
+        state.unmarked = 0;
+        state.is_awaited = false;
+        Ok(true)
+    }
+
+    /// The driver's event for a wait, which nobody signals meanwhile.
+    fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
+        let handle = event::to_wait_for(wait, &self.core)?;
+        // Fails the signal of a process that died: to find what that has signalled with, Intel's
+        // driver asks the process, and ends this one where that fails.
+        wait.event.assist(wait.number);
+        let held = wait.event.hold_companion(wait.number)?;
+        // It may have failed, which lists don't know.
+        let is_pending = wait.event.result(wait.number).is_none();
+        is_pending.then_some((handle, held))
     }
 
     /// Appends a command's work and the signal of the driver's own event, if that rides along.
@@ -108,7 +117,7 @@ impl Inner {
             return self.work_in(state, index, None);
         };
         let companion = match event.wants_companion() {
-            true => event::companion(event).filter(|_| event.begin_companion()),
+            true => event::to_signal(event, &self.core).filter(|_| event.begin_companion_signal()),
             false => None,
         };
         if companion.is_none() {
@@ -116,8 +125,10 @@ impl Inner {
         }
         let number = ticket.number;
         let appended = self.work_in(state, index, companion);
-        if let Some((event, _)) = &state.entries[index].signal {
-            event.end_companion(appended.as_ref().map_or(0, |()| number));
+        let entry = &mut state.entries[index];
+        entry.companion = companion.filter(|_| appended.is_ok());
+        if let Some((event, _)) = &entry.signal {
+            event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
         appended
     }
@@ -176,7 +187,9 @@ impl Inner {
                 true => mem::forget(mark),
             }
             if has_begun && self.mark(state, index).is_err() {
-                state.entries[index].keep_for_ever();
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
             }
             return appended;
         }

@@ -18,10 +18,13 @@ use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
 const TRIES: u32 = 1000;
+
+/// How long a queue that is dropped waits for what is as good as done.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
@@ -64,6 +67,8 @@ pub(super) struct State {
     pub(super) marks: Vec<Pooled>,
     /// Events of commands that are over, which the list still has.
     pub(super) lingering: Vec<Arc<EventCore>>,
+    /// The list may have a part of a command that nobody will see done.
+    pub(super) is_unsure: bool,
     /// Commands that were submitted, and that are over.
     pub(super) submitted: u64,
     pub(super) ended: u64,
@@ -210,8 +215,17 @@ impl Drop for Lane {
         let mut state = self.0.state();
         state.is_closed = true;
         let thread = state.thread.take();
-        let is_idle = state.entries.is_empty();
         self.0.press(&mut state);
+        let is_held = state.appended < state.entries.len();
+        if !state.entries.is_empty() && !is_held {
+            // The list may be past all of it, and nobody has looked.
+            state.finishers += 1;
+            let is_busy = |state: &mut State| !state.entries.is_empty();
+            let waited = self.0.finished.wait_timeout_while(state, LOOK, is_busy);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.finishers -= 1;
+        }
+        let is_idle = state.entries.is_empty();
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
         if let Some(thread) = thread
@@ -288,9 +302,10 @@ impl Inner {
             done: None,
             rare,
             is_taken: false,
-            is_for_host: false,
             is_bare: false,
             lingers: false,
+            is_left: false,
+            companion: None,
         });
         state.submitted += 1;
         self.append_more(&mut state);

@@ -21,6 +21,8 @@ pub(super) struct Pools(Mutex<State>);
 struct State {
     pools: Vec<PoolHandle>,
     free: Vec<EventHandle>,
+    /// Those that could not be reset, and so are signalled still.
+    spent: Vec<EventHandle>,
 }
 
 impl Pools {
@@ -30,8 +32,8 @@ impl Pools {
 
     /// Ends all: their context goes, so all are free.
     pub(super) fn destroy(&self, driver: &Driver) {
-        let State { pools, free } = std::mem::take(&mut *self.state());
-        for event in free {
+        let State { pools, free, spent } = std::mem::take(&mut *self.state());
+        for event in free.into_iter().chain(spent) {
             // SAFETY: ours, of a pool below, and in no command's use.
             let code = unsafe { (driver.loader.zeEventDestroy)(event.0) };
             warn("zeEventDestroy", code);
@@ -117,12 +119,18 @@ impl Pooled {
 }
 
 impl Pooled {
-    /// Makes it one that is not signalled. No command uses it any more.
-    pub(super) fn reset(&self) {
+    /// Makes it one that is not signalled, if the driver does that. No command uses it any more.
+    fn reset(&self) -> bool {
         let reset = self.core.driver.loader.zeEventHostReset;
         // SAFETY: ours, and in no command's use.
         let code = unsafe { reset(self.handle.0) };
         warn("zeEventHostReset", code);
+        code == ze_result_t::ZE_RESULT_SUCCESS
+    }
+
+    /// The same one to be used again, if it can be.
+    pub(super) fn into_fresh(self) -> Option<Self> {
+        self.reset().then_some(self)
     }
 }
 
@@ -131,7 +139,11 @@ impl Drop for Pooled {
         if process::is_forked() {
             return;
         }
-        self.reset();
-        self.core.events.state().free.push(self.handle);
+        let is_reset = self.reset();
+        let mut state = self.core.events.state();
+        match is_reset {
+            true => state.free.push(self.handle),
+            false => state.spent.push(self.handle),
+        }
     }
 }

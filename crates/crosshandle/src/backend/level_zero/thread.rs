@@ -4,10 +4,10 @@
 //! its commands use, and they are appended to a new one.
 
 use super::driver::{EventHandle, List, is_device_lost};
-use super::entry::{Entry, Over, call, copy_of};
+use super::entry::{Awaited, Entry, call};
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
-use crate::backend::{Point, Points, Work};
+use crate::backend::Work;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::mem;
@@ -16,17 +16,16 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for the device before having a look at the rest of the world.
 const SLICE: Duration = Duration::from_millis(40);
-/// After so many looks, a list that has not gone on although a process that it may wait for has died
-/// will never do so.
-const OVERDUE: u32 = 10;
-/// The same if all that it waits for has happened: then the device is busy with what others have
-/// queued, as a rule, but it may be that a process has given up the list that was to tell it.
-const LONG_OVERDUE: u32 = 250;
+/// After so many looks, a list that has not gone on although all has happened that it waits for, in
+/// part by failing, will never do so.
+const OVERDUE: u32 = 2;
 /// How late commands may end that nobody is known to wait for, and how long a submission finds the
 /// thread awake.
 const NAP: Duration = Duration::from_millis(5);
 /// What comes within this time is looked at together.
 const PAUSE: Duration = Duration::from_micros(5);
+/// How long to wait for the driver's own event before the list gets a mark.
+const SHORT_WAIT: Duration = Duration::from_micros(50);
 /// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
 /// longer than all the rest.
 const PAUSES: u32 = 8;
@@ -42,6 +41,8 @@ enum Step {
     AwaitStart(usize),
     /// Waits until it is done with this one.
     AwaitEnd(usize),
+    /// The same without a mark: asks the driver's own event, and gives it a mark if that doesn't say.
+    AskEnd(usize),
     /// Waits until it is done with all, after which nothing lingers.
     AwaitRest,
     /// Does what the host has to for the first one.
@@ -80,15 +81,21 @@ impl Inner {
             }
             match step {
                 Step::Exit => {
-                    let rest = (state.list.take(), mem::take(&mut state.marks));
+                    let (list, marks) = (state.list.take(), mem::take(&mut state.marks));
+                    let is_unsure = state.is_unsure;
                     drop(state);
-                    drop(rest);
+                    match is_unsure {
+                        true => mem::forget(list),
+                        false => drop(list),
+                    }
+                    drop(marks);
                     return;
                 }
                 Step::Rest(rest) => has_napped = self.rest(state, rest),
                 Step::End(count, result) => self.end(state, count, result, &mut left),
                 Step::AwaitStart(index) => self.await_start(state, index, &mut left),
                 Step::AwaitEnd(index) => self.await_end(state, index, &mut left),
+                Step::AskEnd(index) => self.ask_end(state, index, &mut left),
                 Step::AwaitRest => self.await_rest(state, &mut left),
                 Step::Release => self.release(state, &mut left),
             }
@@ -134,21 +141,26 @@ impl Inner {
         match in_list().position(Entry::is_marked) {
             Some(index) if state.entries[index].started.is_some() => Step::AwaitStart(index),
             Some(index) => Step::AwaitEnd(index),
-            None => {
-                let last = state.appended - 1;
-                match self.mark(state, last) {
-                    Ok(()) => Step::AwaitEnd(last),
-                    Err(error) => self.fail_all(state, error),
-                }
-            }
+            None => match in_list().rposition(|entry| entry.companion.is_some()) {
+                Some(index) => Step::AskEnd(index),
+                None => self.mark_all(state),
+            },
+        }
+    }
+
+    /// Lets the list tell when it is done with all that it has.
+    fn mark_all(&self, state: &mut State) -> Step {
+        let last = state.appended - 1;
+        match self.mark(state, last) {
+            Ok(()) => Step::AwaitEnd(last),
+            Err(error) => self.fail_all(state, error),
         }
     }
 
     /// The list takes nothing any more, not even a mark: nobody will know when it is done.
     fn fail_all(&self, state: &mut State, error: Error) -> Step {
         if !is_device_lost(&error) {
-            let entries = state.entries.iter_mut().take(state.appended);
-            entries.for_each(Entry::keep_for_ever);
+            leave(state, state.appended);
         }
         state.unmarked = 0;
         state.is_awaited = false;
@@ -182,15 +194,12 @@ impl Inner {
     ) {
         let entries: Vec<_> = state.entries.drain(..count).collect();
         state.appended -= count.min(state.appended);
+        state.is_unsure |= entries.iter().any(|entry| entry.is_left);
         drop(state);
         for mut entry in entries {
-            for mark in [entry.started.take(), entry.done.take()]
-                .into_iter()
-                .flatten()
-            {
-                mark.reset();
-                left.marks.push(mark);
-            }
+            let started = entry.started.take().map(|started| started.mark);
+            let marks = started.into_iter().chain(entry.done.take());
+            left.marks.extend(marks.filter_map(Pooled::into_fresh));
             left.lingering
                 .extend(entry.end(&self.notes, result.clone()));
             left.count += 1;
@@ -205,23 +214,26 @@ impl Inner {
         index + 1 + bare.count()
     }
 
-    /// Ends commands that the list is past, or may never be past.
+    /// Ends commands, up to one that the list is past, or of which nobody will know.
     fn end_marked(
         &self,
         mut state: MutexGuard<'_, State>,
-        count: usize,
+        (marked, count): (usize, usize),
         result: Result<()>,
         left: &mut Left,
     ) {
-        if result.as_ref().is_err_and(|error| !is_device_lost(error)) {
-            let entries = state.entries.iter_mut().take(count);
-            entries.for_each(Entry::keep_for_ever);
+        let mut lingering = Vec::new();
+        match &result {
+            // The list is past what lingered until now, and past what was left.
+            Ok(()) => {
+                lingering = mem::take(&mut state.lingering);
+                state.is_unsure = false;
+                let entries = state.entries.iter_mut().take(marked);
+                entries.for_each(|entry| entry.is_left = false);
+            }
+            Err(error) if is_device_lost(error) => {}
+            Err(_) => leave(&mut state, count),
         }
-        // The list is past what lingered until now.
-        let lingering = match result {
-            Ok(()) => mem::take(&mut state.lingering),
-            Err(_) => Vec::new(),
-        };
         self.end(state, count, result, left);
         drop(lingering);
     }
@@ -232,7 +244,30 @@ impl Inner {
         let result = done.map_or(Ok(()), |done| self.wait_for(done));
         let state = self.state_in_turn();
         let count = Self::over_with(&state, index);
-        self.end_marked(state, count, result, left);
+        self.end_marked(state, (index + 1, count), result, left);
+    }
+
+    /// Waits for the driver's own event of a command, a little.
+    fn ask_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
+        let entry = &state.entries[index];
+        let signal = entry.signal.as_ref();
+        let asked = signal
+            .zip(entry.companion)
+            .map(|((event, ticket), companion)| (Arc::clone(event), ticket.number, companion));
+        drop(state);
+        let is_done = asked.is_some_and(|(event, number, companion)| {
+            matches!(Pooled::wait_for(&self.core, companion, SHORT_WAIT), Ok(true))
+                // If others had signalled it, it would speak of that.
+                && event.has_companion_signal(number)
+        });
+        let mut state = self.state_in_turn();
+        if is_done {
+            let count = Self::over_with(&state, index);
+            return self.end_marked(state, (index + 1, count), Ok(()), left);
+        }
+        if let Step::End(count, result) = self.mark_all(&mut state) {
+            self.end(state, count, result, left);
+        }
     }
 
     fn wait_for(&self, mark: EventHandle) -> Result<()> {
@@ -243,59 +278,45 @@ impl Inner {
     /// Waits for the driver's own events, as the list does.
     fn await_start(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let entry = &state.entries[index];
-        let started = entry.started.as_ref().map(Pooled::handle);
-        let waits: Points = entry.waits.iter().map(copy_of).collect();
+        let started = entry.started.as_ref().map(|started| started.mark.handle());
+        let waits = entry.awaited();
         drop(state);
-        let has_died = || waits.iter().any(is_failed);
-        let result = match started.map_or(Ok(true), |mark| {
-            self.wait_or_give_up(mark, &waits, has_died)
-        }) {
+        let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
             Ok(true) => Ok(()),
             Ok(false) => return self.give_up_list(),
             Err(error) => Err(error),
         };
-        if result.is_ok() {
-            for wait in &waits {
+        if result.is_err() {
+            let state = self.state_in_turn();
+            return self.end_marked(state, (index, index + 1), result, left);
+        }
+        for wait in waits {
+            if !wait.event.is_revoked(wait.promise) {
                 wait.event.witness(wait.number);
             }
         }
         let mut state = self.state_in_turn();
-        if result.is_err() {
-            return self.end_marked(state, index + 1, result, left);
-        }
         let entry = &mut state.entries[index];
         let started = entry.started.take();
         let count = match entry.is_bare && !entry.is_marked() {
             true => Self::over_with(&state, index),
             false => index,
         };
-        self.end_marked(state, count, Ok(()), left);
-        if let Some(started) = started {
-            started.reset();
-            left.marks.push(started);
-        }
+        self.end_marked(state, (index, count), Ok(()), left);
+        let mark = started.and_then(|started| started.mark.into_fresh());
+        left.marks.extend(mark);
     }
 
     /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
-    fn wait_or_give_up(
-        &self,
-        mark: EventHandle,
-        waits: &[Point],
-        has_died: impl Fn() -> bool,
-    ) -> Result<bool> {
-        let (mut overdue, mut long_overdue) = (0, 0);
+    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Awaited]) -> Result<bool> {
+        let mut overdue = 0;
         while !Pooled::wait_for(&self.core, mark, SLICE)? {
-            for wait in waits {
-                // Fails the signal of a process that died.
-                wait.event.assist(wait.number);
-            }
-            if has_died() {
+            // All of them, since each is looked after here.
+            let pending = waits.iter().filter(|wait| !wait.is_settled()).count();
+            if pending == 0 && waits.iter().any(Awaited::is_broken) {
                 overdue += 1;
             }
-            if waits.iter().all(is_settled) {
-                long_overdue += 1;
-            }
-            if overdue == OVERDUE || long_overdue == LONG_OVERDUE {
+            if overdue == OVERDUE {
                 return Ok(false);
             }
         }
@@ -320,14 +341,12 @@ impl Inner {
             }
         });
         match waited {
-            Ok(mark) => {
-                mark.reset();
-                left.marks.push(mark);
-            }
+            Ok(mark) => left.marks.extend(mark.into_fresh()),
             Err(error) if is_device_lost(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
                 mem::forget(lingering);
+                self.state_in_turn().is_unsure = true;
             }
         }
     }
@@ -346,12 +365,19 @@ impl Inner {
         mem::forget(mem::take(&mut state.lingering));
         for entry in state.entries.iter_mut().take(state.appended) {
             entry.keep_for_ever();
-            (entry.is_taken, entry.is_for_host) = (false, false);
+            entry.companion = None;
+            (entry.is_taken, entry.is_left) = (false, false);
             (entry.is_bare, entry.lingers) = (false, false);
+            // Others may wait for what the old list would have signalled.
+            if let Some((event, _)) = entry.signal.as_ref()
+                && event.wants_companion()
+            {
+                event.revoke_companion();
+            }
         }
         state.appended = 0;
         state.unmarked = 0;
-        state.is_awaited = false;
+        (state.is_awaited, state.is_unsure) = (false, false);
         let (device, group) = (self.gpu.handle(), self.gpu.group());
         match List::create(&self.core, device, group) {
             Ok(list) => state.list = Some(list),
@@ -366,17 +392,12 @@ impl Inner {
         let front = &mut state.entries[0];
         front.is_taken = true;
         let waits = mem::take(&mut front.waits);
-        let (after, stray) = front.rare.as_mut().map_or_else(Default::default, |rare| {
-            (mem::take(&mut rare.after), rare.stray.take())
-        });
+        let after = front.rare.as_mut().map(|rare| mem::take(&mut rare.after));
         drop(state);
-        after.iter().for_each(|over: &Arc<Over>| over.wait());
+        after.iter().flatten().for_each(|over| over.wait());
         let failed = waits
             .iter()
             .find_map(|wait| wait.event.wait(wait.number, None).err());
-        if let Some(stray) = stray {
-            self.await_stray(stray, &waits, left);
-        }
         let mut state = self.state_in_turn();
         if let Some(error) = failed {
             return self.end(state, 1, Err(error), left);
@@ -398,26 +419,13 @@ impl Inner {
         self.append(&mut state);
         self.append_more(&mut state);
     }
+}
 
-    /// Waits until the list is past a wait that was for a later signal than it should, and leaves
-    /// the list if that will not come. There is nothing else in it.
-    fn await_stray(&self, stray: Pooled, waits: &[Point], left: &mut Left) {
-        let latest = |wait: &Point| Point {
-            number: wait.event.issued(),
-            ..copy_of(wait)
-        };
-        let has_died = || waits.iter().any(|wait| is_failed(&latest(wait)));
-        match self.wait_or_give_up(stray.handle(), waits, has_died) {
-            Ok(true) => {
-                stray.reset();
-                left.marks.push(stray);
-            }
-            Ok(false) | Err(_) => {
-                mem::forget(stray);
-                mem::forget(waits.iter().map(copy_of).collect::<Vec<_>>());
-                self.give_up_list();
-            }
-        }
+/// Keeps for ever what the first commands use: nobody will know when they are done.
+fn leave(state: &mut State, count: usize) {
+    for entry in state.entries.iter_mut().take(count) {
+        entry.keep_for_ever();
+        entry.is_left = true;
     }
 }
 
@@ -427,12 +435,4 @@ fn pause() {
     while Instant::now() < end {
         std::thread::yield_now();
     }
-}
-
-fn is_settled(wait: &Point) -> bool {
-    wait.event.result(wait.number).is_some()
-}
-
-fn is_failed(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Err(_)))
 }
