@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -228,11 +228,47 @@ impl Drop for Lane {
         let is_idle = state.entries.is_empty();
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
-        if let Some(thread) = thread
-            && is_idle
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        match thread {
+            Some(thread) if is_idle => join(thread),
+            Some(thread) => self.0.notes.leaving.add(&self.0, thread),
+            None => {}
+        }
+    }
+}
+
+/// Waits for a thread that has nothing to do any more.
+fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() {
+        let _ = thread.join();
+    }
+}
+
+/// Lanes of a context whose queues were dropped before all was done.
+#[derive(Default)]
+pub(super) struct Leaving(Mutex<Vec<(Weak<Inner>, JoinHandle<()>)>>);
+
+impl Leaving {
+    fn lanes(&self) -> MutexGuard<'_, Vec<(Weak<Inner>, JoinHandle<()>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, lane: &Arc<Inner>, thread: JoinHandle<()>) {
+        let mut lanes = self.lanes();
+        lanes.retain(|(_, thread)| !thread.is_finished());
+        lanes.push((Arc::downgrade(lane), thread));
+    }
+
+    /// Sees to it that of those that have nothing left to do all of the driver's is gone.
+    pub(super) fn join(&self) {
+        if process::is_forked() {
+            return;
+        }
+        let lanes = std::mem::take(&mut *self.lanes());
+        for (lane, thread) in lanes {
+            let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
+            if !lane.upgrade().is_some_and(is_busy) {
+                join(thread);
+            }
         }
     }
 }
