@@ -299,7 +299,6 @@ impl Command {
             event: Arc::clone(event.core()),
             number,
             is_abandoned: false,
-            promise: None,
         });
         self
     }

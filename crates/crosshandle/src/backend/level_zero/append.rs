@@ -5,7 +5,7 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::is_there;
+use super::entry::{Started, is_there};
 use super::event;
 use super::lane::{Inner, State};
 use super::work::{self, Target};
@@ -25,9 +25,6 @@ const PART: u32 = 64;
 pub(super) fn has_companion(wait: &Point) -> bool {
     wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
 }
-
-/// The same, held for a wait.
-type Held<'a> = (EventHandle, HeldCompanion<'a>, usize);
 
 impl Inner {
     /// Appends the next command. `false` if the host has to wait for something first. A command that
@@ -55,47 +52,50 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let is_due = |wait: &Point| !is_there(wait);
-        if !state.entries[index].waits.iter().any(is_due) {
+        let entry = &state.entries[index];
+        let is_due = |wait: &&Point| !is_there(wait);
+        if entry.waits.iter().find(is_due).is_none() {
             return Ok(true);
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
         let started = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let waits = &state.entries[index].waits;
-        let mut due: SmallVec<[Held<'_>; 4]> = SmallVec::new();
-        for (place, wait) in waits.iter().enumerate().filter(|(_, wait)| is_due(wait)) {
-            let Some((handle, held)) = self.hold(wait) else {
-                drop(due);
-                state.marks.push(started);
-                return Ok(false);
-            };
-            due.push((handle, held, place));
+        let entry = &state.entries[index];
+        let mut held: SmallVec<[_; 4]> = SmallVec::new();
+        for (place, wait) in entry.waits.iter().enumerate() {
+            if is_there(wait) {
+                continue;
+            }
+            match self.hold(wait) {
+                Some((handle, companion)) => held.push((place, handle, companion)),
+                None => {
+                    drop(held);
+                    state.marks.push(started);
+                    return Ok(false);
+                }
+            }
         }
-        let handles = due.iter().map(|(handle, ..)| *handle);
+        let handles = held.iter().map(|(_, handle, _)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
         let appended = unsafe { list.wait(handles, started.handle()) };
-        let promises: SmallVec<[_; 4]> = due
-            .into_iter()
-            .map(|(_, held, place)| (held.promise, place))
-            .collect();
+        let held = held.into_iter();
+        let promises = held.map(|(place, _, companion)| (place, companion.promise));
+        let promises = promises.collect();
         if let Err(error) = appended {
             state.marks.push(started);
             return Err(error);
         }
-        let entry = &mut state.entries[index];
-        for (promise, place) in promises {
-            entry.waits[place].promise = Some(promise);
-        }
-        entry.started = Some(started);
+        state.entries[index].started = Some(Box::new(Started {
+            mark: started,
+            promises,
+        }));
         state.unmarked = 0;
         state.is_awaited = false;
         Ok(true)
     }
 
-    /// The driver's event for a signal that is yet to come, if it stands for that, and nobody
-    /// signals it until the result is dropped.
+    /// The driver's event for a wait, which nobody signals meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
         let handle = event::to_wait_for(wait, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
@@ -125,7 +125,9 @@ impl Inner {
         }
         let number = ticket.number;
         let appended = self.work_in(state, index, companion);
-        if let Some((event, _)) = &state.entries[index].signal {
+        let entry = &mut state.entries[index];
+        entry.companion = companion.filter(|_| appended.is_ok());
+        if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
         appended
@@ -185,8 +187,9 @@ impl Inner {
                 true => mem::forget(mark),
             }
             if has_begun && self.mark(state, index).is_err() {
-                state.entries[index].keep_for_ever();
-                state.is_unsure = true;
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
             }
             return appended;
         }

@@ -3,6 +3,7 @@
 use super::driver::{Core, DeviceHandle, Driver};
 use super::event::LevelZeroEvents;
 use super::info::{self, Details};
+use super::lane::Leaving;
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
 use super::queue;
@@ -151,6 +152,7 @@ impl BackendDevice for Gpu {
                 core: gpu.driver.core()?,
             }),
             core: gpu.driver.core()?,
+            leaving: Arc::default(),
         }))
     }
 }
@@ -160,6 +162,13 @@ struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     events: Arc<LevelZeroEvents>,
+    leaving: Arc<Leaving>,
+}
+
+impl Drop for LevelZeroContext {
+    fn drop(&mut self) {
+        self.leaving.join();
+    }
 }
 
 impl BackendContext for LevelZeroContext {
@@ -209,6 +218,6 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(queue::create(&self.gpu, &self.core, order))
+        Ok(queue::create(&self.gpu, &self.core, &self.leaving, order))
     }
 }

@@ -16,12 +16,15 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
 const TRIES: u32 = 1000;
+
+/// How long a queue that is dropped waits for what is as good as done.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
@@ -64,6 +67,8 @@ pub(super) struct State {
     pub(super) marks: Vec<Pooled>,
     /// Events of commands that are over, which the list still has.
     pub(super) lingering: Vec<Arc<EventCore>>,
+    /// The list may have a part of a command that nobody will see done.
+    pub(super) is_unsure: bool,
     /// Commands that were submitted, and that are over.
     pub(super) submitted: u64,
     pub(super) ended: u64,
@@ -72,8 +77,6 @@ pub(super) struct State {
     pub(super) finishers: usize,
     pub(super) rest: Rest,
     pub(super) is_closed: bool,
-    /// Nobody will know when the list is past something that it has.
-    pub(super) is_unsure: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -212,15 +215,60 @@ impl Drop for Lane {
         let mut state = self.0.state();
         state.is_closed = true;
         let thread = state.thread.take();
-        let is_idle = state.entries.is_empty();
         self.0.press(&mut state);
+        let is_held = state.appended < state.entries.len();
+        if !state.entries.is_empty() && !is_held {
+            // The list may be past all of it, and nobody has looked.
+            state.finishers += 1;
+            let is_busy = |state: &mut State| !state.entries.is_empty();
+            let waited = self.0.finished.wait_timeout_while(state, LOOK, is_busy);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.finishers -= 1;
+        }
+        let is_idle = state.entries.is_empty();
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
-        if let Some(thread) = thread
-            && is_idle
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        match thread {
+            Some(thread) if is_idle => join(thread),
+            Some(thread) => self.0.notes.leaving.add(&self.0, thread),
+            None => {}
+        }
+    }
+}
+
+/// Waits for a thread that has nothing to do any more.
+fn join(thread: JoinHandle<()>) {
+    if thread.thread().id() != std::thread::current().id() {
+        let _ = thread.join();
+    }
+}
+
+/// Lanes of a context whose queues were dropped before all was done.
+#[derive(Default)]
+pub(super) struct Leaving(Mutex<Vec<(Weak<Inner>, JoinHandle<()>)>>);
+
+impl Leaving {
+    fn lanes(&self) -> MutexGuard<'_, Vec<(Weak<Inner>, JoinHandle<()>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, lane: &Arc<Inner>, thread: JoinHandle<()>) {
+        let mut lanes = self.lanes();
+        lanes.retain(|(_, thread)| !thread.is_finished());
+        lanes.push((Arc::downgrade(lane), thread));
+    }
+
+    /// Sees to it that of those that have nothing left to do all of the driver's is gone.
+    pub(super) fn join(&self) {
+        if process::is_forked() {
+            return;
+        }
+        let lanes = std::mem::take(&mut *self.lanes());
+        for (lane, thread) in lanes {
+            let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
+            if !lane.upgrade().is_some_and(is_busy) {
+                join(thread);
+            }
         }
     }
 }
@@ -292,6 +340,8 @@ impl Inner {
             is_taken: false,
             is_bare: false,
             lingers: false,
+            is_left: false,
+            companion: None,
         });
         state.submitted += 1;
         self.append_more(&mut state);

@@ -3,7 +3,7 @@
 use super::device::Gpu;
 use super::driver::Core;
 use super::entry::Over;
-use super::lane::Lane;
+use super::lane::{Lane, Leaving};
 use crate::backend::{BackendQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -16,8 +16,16 @@ const LANES: usize = 4;
 const MOST_LANES: usize = 32;
 
 /// A new queue on a device.
-pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, order: QueueOrder) -> Box<dyn BackendQueue> {
-    let notes = Arc::default();
+pub(super) fn create(
+    gpu: &Arc<Gpu>,
+    core: &Arc<Core>,
+    leaving: &Arc<Leaving>,
+    order: QueueOrder,
+) -> Box<dyn BackendQueue> {
+    let notes = Arc::new(Notes {
+        error: Mutex::default(),
+        leaving: Arc::clone(leaving),
+    });
     let first = Lane::new(gpu, core, &notes);
     match order {
         QueueOrder::InOrder => Box::new(OrderedQueue { lane: first, notes }),
@@ -35,13 +43,16 @@ pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, order: QueueOrder) -> Box
     }
 }
 
-/// The first error of a command that signals no event, for whoever finishes the queue.
-#[derive(Default)]
-pub(super) struct Notes(Mutex<Option<Error>>);
+/// What a queue's lanes tell others.
+pub(super) struct Notes {
+    /// The first error of a command that signals no event, for whoever finishes the queue.
+    error: Mutex<Option<Error>>,
+    pub(super) leaving: Arc<Leaving>,
+}
 
 impl Notes {
     fn error(&self) -> MutexGuard<'_, Option<Error>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps an error, if it is the first.
