@@ -127,6 +127,20 @@ impl CreatedEvent {
         Some(made)
     }
 
+    /// One that the program made and has given away.
+    ///
+    /// # Safety
+    /// It is an event of the driver, and nobody else destroys it.
+    pub(in crate::backend::level_zero) unsafe fn given(
+        core: &Arc<Core>,
+        handle: EventHandle,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            handle,
+        }
+    }
+
     pub(in crate::backend::level_zero) fn handle(&self) -> EventHandle {
         self.handle
     }
