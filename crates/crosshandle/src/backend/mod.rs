@@ -53,6 +53,7 @@ use crate::sharing::{EventCore, Shared};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::ffi::CStr;
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -262,8 +263,9 @@ pub(crate) trait AddressRange: Send + Sync {
 
 /// A queue of commands.
 pub(crate) trait BackendQueue: Send + Sync {
-    /// Takes a command. Returns before it is done, or after.
-    fn submit(&self, submission: Submission) -> Result<()>;
+    /// Takes a command, and returns before it is done, or after. What is left of it in its place, the
+    /// caller drops: by reference, since it is large, and since its drop may be the user's code.
+    fn submit(&self, submission: &mut Submission) -> Result<()>;
 
     /// Makes sure that what was submitted will run without further calls.
     fn flush(&self) -> Result<()>;
@@ -295,6 +297,36 @@ pub(crate) struct Submission {
     pub(crate) signal: Option<Arc<EventCore>>,
 }
 
+impl Submission {
+    /// A command that waits for nothing and signals nothing.
+    #[inline]
+    pub(crate) fn new(work: Work) -> Self {
+        Self {
+            work,
+            after_earlier: false,
+            before_later: false,
+            waits: Points::new(),
+            may_fail: false,
+            signal: None,
+        }
+    }
+
+    /// One that does nothing, after all earlier commands and before all later ones.
+    #[inline]
+    pub(crate) fn barrier() -> Self {
+        Self {
+            after_earlier: true,
+            before_later: true,
+            ..Self::new(Work::Nothing)
+        }
+    }
+
+    /// Takes it, and leaves one that does nothing.
+    pub(crate) fn take(&mut self) -> Self {
+        mem::replace(self, Self::new(Work::Nothing))
+    }
+}
+
 /// Few, as a rule, which take no allocation then.
 pub(crate) type Points = SmallVec<[Point; 2]>;
 
@@ -304,6 +336,17 @@ pub(crate) struct Point {
     pub(crate) number: u64,
     /// The signal will never be submitted: the event's exporter ended. Set by the backend.
     pub(crate) is_abandoned: bool,
+}
+
+impl Point {
+    #[inline]
+    pub(crate) fn new(event: &Arc<EventCore>, number: u64) -> Self {
+        Self {
+            event: Arc::clone(event),
+            number,
+            is_abandoned: false,
+        }
+    }
 }
 
 /// What a command does.

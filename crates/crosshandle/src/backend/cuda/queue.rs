@@ -257,7 +257,7 @@ impl Drop for Inner {
 }
 
 impl BackendQueue for CudaQueue {
-    fn submit(&self, mut submission: Submission) -> Result<()> {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         let inner = &self.0;
         let _current = inner.gpu.enter()?;
@@ -269,9 +269,9 @@ impl BackendQueue for CudaQueue {
             state.is_watched = true;
             caretaker::watch(inner);
         }
-        let submitted = match state.lanes.submit_bare(&mut submission) {
+        let submitted = match state.lanes.submit_bare(submission) {
             Ok(true) => Ok(()),
-            Ok(false) => state.lanes.submit(submission),
+            Ok(false) => state.lanes.submit(submission.take()),
             Err(error) => Err(error),
         };
         inner.show(&state);

@@ -155,10 +155,10 @@ fn check_fork() -> Result<()> {
 }
 
 impl BackendQueue for LevelZeroQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         // Dropped after the lock, if it is refused.
-        let mut submission = Some(submission);
+        let mut submission = Some(submission.take());
         let mut state = self.state();
         let number = self.notes.begin();
         let submitted = match self.order {
