@@ -23,7 +23,8 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        println!("{}", outcome.last_line());
+        // Also shown when all is well: see .config/nextest.toml.
+        println!("over the simulated driver: {}", outcome.last_line());
         // Processes that are killed report nothing, and one that gave up a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
