@@ -71,9 +71,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane on a stream of its own.
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        let stream = gpu.stock().take(gpu)?;
+    /// A lane on a stream of the stock, which that gets back.
+    pub(super) fn new(gpu: &Arc<Gpu>, stream: Stream) -> Result<Self> {
         let mut lane = Self::on(gpu, stream.handle(), Some(stream))?;
         lane.is_of_stock = true;
         Ok(lane)
@@ -95,7 +94,7 @@ impl Lane {
             progress,
             gate: None,
             turns: Turns::new(),
-            waits: Known::new(),
+            waits: Known::new(gpu.traffic()),
             ops: Vec::new(),
             join: None,
             is_joined: true,

@@ -99,7 +99,7 @@ impl Lanes {
                 held.number(&self.gpu)?;
             }
             let mut place = self.place(&held);
-            if matches!(place, Ok(None)) && waits::is_crowded() {
+            if matches!(place, Ok(None)) && self.gpu.traffic().is_crowded() {
                 // Perhaps only because nobody has looked.
                 caretaker::settle();
                 place = self.place(&held);
@@ -204,7 +204,10 @@ impl Lanes {
                 0
             }
             QueueOrder::OutOfOrder if submission.after_earlier => 0,
-            QueueOrder::OutOfOrder => self.choose()?,
+            QueueOrder::OutOfOrder => match self.choose()? {
+                Some(lane) => lane,
+                None => return Ok(None),
+            },
         };
         let due = self.lanes[lane].due(&submission.waits)?;
         if due.failed.is_some() {
@@ -270,8 +273,8 @@ impl Lanes {
         waits
     }
 
-    /// The lane for a command in free order, where nothing holds it up.
-    fn choose(&mut self) -> Result<usize> {
+    /// The lane for a command in free order, where nothing holds it up, if there is one.
+    fn choose(&mut self) -> Result<Option<usize>> {
         for lane in &mut self.lanes {
             lane.prune();
         }
@@ -281,17 +284,22 @@ impl Lanes {
             None => {
                 let next = (1..=count).map(|step| (self.latest + step) % count);
                 let mut running = next.filter(|index| !self.lanes[*index].is_blocked());
-                match (running.next(), running.count() + 1) {
-                    (Some(next), count) if count >= waits::most_running() => next,
-                    _ => {
-                        self.lanes.push(Lane::new(&self.gpu)?);
+                let (next, others) = (running.next(), running.count());
+                let is_enough = next.is_some() && others + 1 >= waits::most_running();
+                // Not one that might have to be waited for: this may be looking after all queues.
+                let more = (!is_enough).then(|| self.gpu.stock().try_take(&self.gpu));
+                match (more.flatten(), next) {
+                    (Some(stream), _) => {
+                        self.lanes.push(Lane::new(&self.gpu, stream)?);
                         count
                     }
+                    (None, Some(next)) => next,
+                    (None, None) => return Ok(None),
                 }
             }
         };
         self.latest = index;
-        Ok(index)
+        Ok(Some(index))
     }
 
     /// Submits a command to its lane: in free order after all others, if it wants that, and before

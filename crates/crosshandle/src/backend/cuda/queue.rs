@@ -27,7 +27,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
     check(gpu)?;
     let _current = gpu.enter()?;
-    let inner = Inner::new(gpu, order, Lane::new(gpu)?);
+    let inner = Inner::new(gpu, order, Lane::new(gpu, gpu.stock().take(gpu)?)?);
     inner.worker.serve(&inner);
     Ok(Box::new(CudaQueue(inner)))
 }
@@ -221,9 +221,10 @@ impl Inner {
         }
     }
 
-    /// Finds out which of its streams are done.
+    /// Finds out which of its streams are done, if there are too many in its context.
     pub(super) fn settle(&self) {
-        if let Some(mut state) = self.try_state()
+        if self.gpu.traffic().is_crowded()
+            && let Some(mut state) = self.try_state()
             && let Ok(_current) = self.gpu.enter()
             && let Err(error) = state.lanes.finish()
         {

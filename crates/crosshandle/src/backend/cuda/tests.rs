@@ -14,6 +14,7 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
 
+mod crowd;
 mod foreign;
 mod native;
 

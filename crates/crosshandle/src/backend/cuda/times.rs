@@ -2,7 +2,6 @@
 
 use super::device::Gpu;
 use super::driver::{CudaEvent, EventHandle, StreamHandle};
-use super::waits;
 use crate::error::Result;
 use crate::os::process;
 use crate::sharing::Timestamps;
@@ -26,12 +25,12 @@ struct Base {
 pub(super) struct Clock(Mutex<Option<Arc<Base>>>);
 
 /// The device's context is current.
-fn base(gpu: &Gpu) -> Result<Arc<Base>> {
+fn base(gpu: &Arc<Gpu>) -> Result<Arc<Base>> {
     let mut latest = gpu.clock().0.lock().unwrap_or_else(PoisonError::into_inner);
     let now = process::monotonic_nanoseconds();
     // Where streams may come behind others that wait, an old one is better than none.
     if let Some(base) = &*latest
-        && (now.saturating_sub(base.host) < LIFETIME || waits::is_crowded())
+        && (now.saturating_sub(base.host) < LIFETIME || gpu.traffic().is_crowded())
     {
         return Ok(Arc::clone(base));
     }

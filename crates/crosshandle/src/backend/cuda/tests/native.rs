@@ -37,10 +37,10 @@ fn current() -> usize {
 }
 
 /// A stream of the program's, in the current context.
-struct Theirs(sys::CUstream);
+pub(super) struct Theirs(sys::CUstream);
 
 impl Theirs {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut stream = ptr::null_mut();
         // SAFETY: the result is live.
         let code = unsafe { sys::cuStreamCreate(&mut stream, 1) };
@@ -56,6 +56,14 @@ impl Theirs {
         let start = memory.as_ptr() as sys::CUdeviceptr;
         // SAFETY: live memory, which the tests keep until the stream is done.
         let code = unsafe { sys::cuMemsetD8Async(start, byte, memory.len(), self.0) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+
+    /// Lets it wait until a word in memory that the device accesses is no longer 0.
+    pub(super) fn wait_for(&self, word: &Memory) {
+        let word = word.as_ptr() as sys::CUdeviceptr;
+        // SAFETY: live memory, which the tests keep until the stream is done.
+        let code = unsafe { sys::cuStreamWaitValue32_v2(self.0, word, 1, 0) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
