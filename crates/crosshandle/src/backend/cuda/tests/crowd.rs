@@ -1,9 +1,9 @@
 //! Streams of the program's that wait, of which nothing is known here.
 
 use super::gpu;
-use super::native::{SOON, Theirs, context, make_current};
+use super::native::{BYTES, SOON, Theirs, context, make_current};
 use crate::backend::cuda::memory;
-use crate::{AllocationOptions, Command, Context, Memory, MemoryKind, QueueOrder};
+use crate::{AllocationOptions, Command, Context, EventOptions, Memory, MemoryKind, QueueOrder};
 use std::time::{Duration, Instant};
 
 /// Streams that wait for a word, until this is dropped.
@@ -63,4 +63,33 @@ fn the_driver_waits_for_them_and_nobody_else_does() {
     }
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     drop(crowd);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn commands_with_timestamps_are_submitted_behind_others() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(BYTES).unwrap();
+    let profiled = context
+        .create_event_with(EventOptions::new().profiling(true))
+        .unwrap();
+    let crowd = Crowd::new(&context, 32);
+    let began = Instant::now();
+    let fill = Command::fill(memory.all(), &[1]).unwrap();
+    queue.submit(fill.signal(&profiled)).unwrap();
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
+    profiled.wait_timeout(SOON).unwrap();
+    let deadline = Instant::now() + SOON;
+    let times = loop {
+        let times = profiled.profile().unwrap();
+        if times.ended != 0 {
+            break times;
+        }
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(times.submitted <= times.started && times.started <= times.ended);
 }
