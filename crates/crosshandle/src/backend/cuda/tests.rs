@@ -17,6 +17,7 @@ use std::sync::Arc;
 mod crowd;
 mod foreign;
 mod native;
+mod refused;
 
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")
