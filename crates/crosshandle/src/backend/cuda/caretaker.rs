@@ -9,6 +9,7 @@
 //! stream: what does is for the thread of [`waits`](super::waits).
 
 use super::driver::Driver;
+use super::leftovers;
 use super::queue::Inner;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
@@ -112,6 +113,7 @@ fn nap(latest: Instant) {
 }
 
 fn run() {
+    leftovers::leave_to_others();
     if let Ok(driver) = Driver::get() {
         driver.ignore_captures();
     }

@@ -249,10 +249,7 @@ impl Lanes {
         for held in &mut held {
             held.fail(error);
         }
-        Abandoned {
-            _entries: entries,
-            _held: held,
-        }
+        Abandoned { entries, held }
     }
 
     /// The signals that streams and commands wait for at the moment.
@@ -273,6 +270,12 @@ impl Lanes {
 /// What is left of commands that will not run; to be dropped without a lock.
 #[derive(Default)]
 pub(super) struct Abandoned {
-    _entries: VecDeque<Entry>,
-    _held: VecDeque<Held>,
+    entries: VecDeque<Entry>,
+    held: VecDeque<Held>,
+}
+
+impl Abandoned {
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.held.is_empty()
+    }
 }

@@ -1,11 +1,12 @@
 //! Queues: one stream, or several if order is free.
 
-use super::call::{self, Worker};
+use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Stream, StreamHandle};
 use super::lane::Lane;
 use super::lanes::{Abandoned, Lanes};
+use super::leftovers::discard;
 use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -107,7 +108,7 @@ impl Drop for Locked<'_> {
         let left = self.lanes.take_left();
         drop(self.0.take());
         if !left.is_empty() {
-            left.into_iter().for_each(call::discard);
+            discard(left);
         }
     }
 }
@@ -215,7 +216,9 @@ impl Inner {
         }
         let blockers = state.lanes.blockers();
         drop(state);
-        drop(left);
+        if !left.is_empty() {
+            discard([left]);
+        }
         for (event, number) in blockers {
             event.assist(number);
         }

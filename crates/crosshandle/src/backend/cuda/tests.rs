@@ -15,9 +15,9 @@ use crate::sharing::Shared;
 use std::sync::Arc;
 
 mod crowd;
+mod dropped;
 mod foreign;
 mod native;
-mod refused;
 
 fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")
