@@ -2,6 +2,7 @@
 //! of how it was treated.
 
 mod hostile;
+mod lists;
 mod roles;
 mod run;
 
@@ -24,7 +25,8 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        println!("{}", outcome.last_line());
+        // Also shown when all is well: see .config/nextest.toml.
+        println!("over the simulated driver: {}", outcome.last_line());
         // Processes that are killed report nothing, and one that gave up a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
@@ -68,9 +70,20 @@ fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
+    // 26.14, which would take no notice of the descriptor, and give new memory.
+    for outcome in suite("physical::", &[("DRIVER_VERSION", "17011657")]) {
+        assert!(outcome.printed.contains("lacks physical_memory_sharing"));
+    }
     suite("events::", &[("MISSING", "ipc_memory")])
         .iter()
         .for_each(|outcome| assert_eq!(outcome.misuse, ""));
+}
+
+#[test]
+fn physical_memory_may_be_mapped_once_at_a_time() {
+    suite("physical::", &[("MISSING", "several_mappings")])
+        .iter()
+        .for_each(clean);
 }
 
 #[test]
@@ -106,10 +119,34 @@ roles! {
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     roles::queues_wait_for_each_other_on_the_device [];
+    /// As drivers of Intel had it at first, and where they can't fetch descriptors.
+    roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
+    lists::a_refused_part_fails_its_command_later [
+        ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
+        ("COMMAND_DELAY_US", "100000")
+    ];
+    lists::an_event_that_cannot_be_reset_is_not_used_again [
+        ("REFUSE", "zeEventHostReset:70000003"),
+        ("COMMAND_DELAY_US", "30000")
+    ];
     /// What fails our checks reaches no call of the driver: 15,000 handles of all kinds.
     hostile::bad_handles_reach_no_driver [];
     /// Nor do wrong answers of an exporter.
     hostile::hostile_answers_reach_no_driver [];
+}
+
+/// What is one driver's never reaches another.
+#[test]
+fn two_drivers_are_kept_apart() {
+    if run::is_role() {
+        return roles::two_drivers_are_kept_apart();
+    }
+    let drivers = run::two_drivers();
+    let switch = ("ZE_ENABLE_ALT_DRIVERS", drivers.as_str());
+    role("two_drivers_are_kept_apart", &[switch])
+        .iter()
+        .for_each(clean);
 }
 
 /// A device that stops fails what it has not done, and nothing hangs.
@@ -119,6 +156,20 @@ fn the_device_may_be_lost() {
         return roles::the_device_may_be_lost();
     }
     for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "20")]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}
+
+/// A list that can't be told to signal keeps what it may use.
+#[test]
+fn a_command_without_an_end_keeps_its_memory() {
+    let name = "a_command_without_an_end_keeps_its_memory";
+    if run::is_role() {
+        return lists::a_command_without_an_end_keeps_its_memory();
+    }
+    let refused = ("REFUSE", "zeCommandListAppendSignalEvent:70000003");
+    for outcome in role(name, &[refused, ("COMMAND_DELAY_US", "100000")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }

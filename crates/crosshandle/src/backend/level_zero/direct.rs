@@ -7,11 +7,12 @@
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Marks, Over, call, copy_of};
+use super::entry::{Over, call, copy_of, discard, text_of};
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{Extra, Target};
 use crate::backend::{Point, Submission, Work};
+use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
@@ -39,7 +40,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     /// All of them are in the list.
-    entries: VecDeque<Gated>,
+    commands: VecDeque<Appended>,
     /// What commands used that were refused half way: the list may have a part of them. The end of
     /// a later command is the end of these.
     left: Vec<Left>,
@@ -50,9 +51,19 @@ struct State {
 type Left = Box<dyn Any + Send>;
 
 /// A command of such a list.
-struct Gated {
-    entry: Entry,
+struct Appended {
+    /// In its queue.
+    number: u64,
+    work: Work,
+    extra: Extra,
+    waits: Vec<Point>,
+    /// Commands of other lists.
+    after: Vec<Arc<Over>>,
+    signal: Option<(Arc<EventCore>, Ticket)>,
+    over: Arc<Over>,
     gate: Option<Arc<Gate>>,
+    /// Signalled after it.
+    done: Arc<Pooled>,
 }
 
 /// Where the list waits for the host.
@@ -81,7 +92,7 @@ impl Direct {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.0.state().entries.is_empty()
+        self.0.state().commands.is_empty()
     }
 
     /// Appends a command, to be run after those of other lists. What is refused is no command: its
@@ -110,23 +121,25 @@ impl Direct {
             })),
             false => None,
         };
-        let marks = Arc::new(Marks {
-            started: None,
-            done: take()?,
-        });
+        let done = Arc::new(take()?);
         let profile = given.signal.as_ref().and_then(|event| event.profile());
         if let Some(profile) = profile {
             profile.restart();
             Profile::stamp(&profile.started);
         }
         let mut extra = None;
-        let appended = inner.append(&given.work, &mut extra, gate.as_deref(), &marks.done);
+        let appended = inner.append(&given.work, &mut extra, gate.as_deref(), &done);
         let submission = place.take().ok_or_else(missing)?;
         if let Err(error) = appended {
             if let Some(gate) = &gate {
                 gate.open();
             }
-            state.left.push(Box::new((submission, extra, gate, marks)));
+            state.left.push(Box::new((submission, extra, gate, done)));
+            // What comes to its end behind it says when that is the list's no more.
+            if let Ok(mark) = inner.mark(number) {
+                state.commands.push_back(mark);
+                inner.added.notify_one();
+            }
             return Err(error);
         }
         // Under the lock, so that numbers follow the order of the queue.
@@ -138,20 +151,16 @@ impl Direct {
             Ok(signal) => (signal, None),
             Err(error) => (None, Some(error)),
         };
-        state.entries.push_back(Gated {
-            entry: Entry {
-                number,
-                work: submission.work,
-                extra,
-                waits: submission.waits.into_vec(),
-                after,
-                signal,
-                over: Arc::clone(&over),
-                is_taken: false,
-                is_for_host: false,
-                marks: Some(marks),
-            },
+        state.commands.push_back(Appended {
+            number,
+            work: submission.work,
+            extra,
+            waits: submission.waits.into_vec(),
+            after,
+            signal,
+            over: Arc::clone(&over),
             gate,
+            done,
         });
         inner.added.notify_one();
         match refused {
@@ -172,7 +181,7 @@ impl Drop for Direct {
         let mut state = self.0.state();
         state.is_closed = true;
         let thread = state.thread.take();
-        let is_idle = state.entries.is_empty();
+        let is_idle = state.commands.is_empty();
         drop(state);
         self.0.added.notify_one();
         // What was submitted still runs. If nothing is left, the list is in nobody's use after this.
@@ -213,6 +222,24 @@ impl Inner {
         Ok(())
     }
 
+    /// A command that does nothing, in the list.
+    fn mark(&self, number: u64) -> Result<Appended> {
+        let done = Pooled::take(&self.core)?;
+        // SAFETY: the command keeps it until it is signalled.
+        unsafe { self.list.signal(done.handle())? };
+        Ok(Appended {
+            number,
+            work: Work::Nothing,
+            extra: None,
+            waits: Vec::new(),
+            after: Vec::new(),
+            signal: None,
+            over: Arc::default(),
+            gate: None,
+            done: Arc::new(done),
+        })
+    }
+
     fn append(
         &self,
         work: &Work,
@@ -246,7 +273,7 @@ impl Inner {
     fn run(self: Arc<Self>) {
         loop {
             let mut state = self.state();
-            while state.entries.is_empty() {
+            while state.commands.is_empty() {
                 if state.is_closed {
                     if !state.left.is_empty() {
                         // Nobody knows how far the list is with that.
@@ -259,12 +286,12 @@ impl Inner {
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            let Gated { entry, gate } = &mut state.entries[0];
-            let waits: Vec<_> = entry.waits.iter().map(copy_of).collect();
-            let after = std::mem::take(&mut entry.after);
-            let (gate, marks) = (gate.clone(), entry.marks.clone());
-            let work = match &entry.work {
-                Work::Call(_) => std::mem::replace(&mut entry.work, Work::Nothing),
+            let front = &mut state.commands[0];
+            let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
+            let after = std::mem::take(&mut front.after);
+            let (gate, done) = (front.gate.clone(), Arc::clone(&front.done));
+            let work = match &front.work {
+                Work::Call(_) => std::mem::replace(&mut front.work, Work::Nothing),
                 _ => Work::Nothing,
             };
             drop(state);
@@ -272,7 +299,8 @@ impl Inner {
             for wait in &waits {
                 result = result.and(wait.event.wait(wait.number, None));
             }
-            let ended = marks.map_or(Ok(()), |marks| wait_for(&marks.done));
+            let ended = wait_for(&done);
+            drop(done);
             self.end_first(result, ended);
         }
     }
@@ -292,15 +320,15 @@ impl Inner {
         for wait in waits {
             result = result.and(wait.event.wait(wait.number, None));
         }
-        if let Some(profile) = self.state().entries[0].entry.profile() {
+        if let Some(profile) = self.state().commands[0].profile() {
             Profile::stamp(&profile.started);
         }
         if let Work::Call(function) = work {
             // What waits for something that failed is not called, but dropped.
-            result = match result {
-                Ok(()) => call(function),
-                Err(error) => Err(error),
-            };
+            match result {
+                Ok(()) => result = call(function),
+                Err(_) => discard(function),
+            }
         }
         gate.open();
         result
@@ -309,21 +337,49 @@ impl Inner {
     /// Ends the first command, whose list has come to its end or will never do so.
     fn end_first(&self, result: Result<()>, ended: Result<()>) {
         let mut state = self.state();
-        let Some(Gated { mut entry, gate }) = state.entries.pop_front() else {
+        let Some(mut command) = state.commands.pop_front() else {
             return;
         };
-        let mut left = Vec::new();
-        match &ended {
-            Ok(()) => left = std::mem::take(&mut state.left),
-            Err(_) => {
-                let work = std::mem::replace(&mut entry.work, Work::Nothing);
-                let used = (work, entry.extra.take(), gate, entry.marks.take());
-                state.left.push(Box::new(used));
-            }
-        }
+        let used = command.take_used();
+        // The list is past this, and so past all before, or nobody knows where it is.
+        state.left.push(used);
+        let past = match &ended {
+            Ok(()) => std::mem::take(&mut state.left),
+            Err(_) => Vec::new(),
+        };
         drop(state);
-        drop(left);
-        entry.end(&self.notes, result.and(ended));
+        past.into_iter().for_each(discard);
+        command.end(&self.notes, result.and(ended));
+    }
+}
+
+impl Appended {
+    fn profile(&self) -> Option<&Profile> {
+        self.signal.as_ref()?.0.profile()
+    }
+
+    /// What the list uses.
+    fn take_used(&mut self) -> Left {
+        let work = std::mem::replace(&mut self.work, Work::Nothing);
+        let waits = std::mem::take(&mut self.waits);
+        let done = Arc::clone(&self.done);
+        Box::new((work, self.extra.take(), waits, self.gate.take(), done))
+    }
+
+    /// Signals.
+    fn end(self, notes: &Notes, result: Result<()>) {
+        if let Some(profile) = self.profile() {
+            Profile::stamp(&profile.ended);
+        }
+        // Ready for another one before anybody goes on.
+        drop(self.done);
+        match (self.signal, result) {
+            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (None, Err(error)) => notes.add(error),
+            (None, Ok(())) => {}
+        }
+        self.over.set();
+        notes.end(self.number);
     }
 }
 

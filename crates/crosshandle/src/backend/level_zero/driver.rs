@@ -10,7 +10,7 @@ mod memory;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
 use events::CounterEvents;
-pub(super) use events::{CreatedEvent, OpenedEvent};
+pub(super) use events::{CreatedEvent, OpenedEvent, missing};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
 
@@ -231,6 +231,12 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
         }
         code => Err(error(operation, code)),
     }
+}
+
+/// Whether the device was lost. It does nothing any more then, and uses nothing.
+pub(super) fn is_device_lost(error: &Error) -> bool {
+    let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
+    matches!(error, Error::Driver { code, .. } if *code == lost)
 }
 
 #[cold]

@@ -21,6 +21,8 @@ pub(super) struct Pools(Mutex<State>);
 struct State {
     pools: Vec<PoolHandle>,
     free: Vec<EventHandle>,
+    /// Those that could not be reset, and so are signalled still.
+    spent: Vec<EventHandle>,
 }
 
 impl Pools {
@@ -30,8 +32,8 @@ impl Pools {
 
     /// Ends all: their context goes, so all are free.
     pub(super) fn destroy(&self, driver: &Driver) {
-        let State { pools, free } = std::mem::take(&mut *self.state());
-        for event in free {
+        let State { pools, free, spent } = std::mem::take(&mut *self.state());
+        for event in free.into_iter().chain(spent) {
             // SAFETY: ours, of a pool below, and in no command's use.
             let code = unsafe { (driver.loader.zeEventDestroy)(event.0) };
             warn("zeEventDestroy", code);
@@ -184,6 +186,10 @@ impl Drop for Pooled {
         // SAFETY: ours, and in no command's use.
         let code = unsafe { reset(self.handle.0) };
         warn("zeEventHostReset", code);
-        self.core.events.state().free.push(self.handle);
+        let mut state = self.core.events.state();
+        match code {
+            ze_result_t::ZE_RESULT_SUCCESS => state.free.push(self.handle),
+            _ => state.spent.push(self.handle),
+        }
     }
 }

@@ -17,7 +17,7 @@ const LANES: usize = 4;
 /// The same if some are. With more commands that wait at the same time, some come after others.
 const MOST_LANES: usize = 32;
 /// How long a list that has nothing to do may take to say so.
-const MOMENT: Duration = Duration::from_millis(2);
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// A new queue on a device.
 pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, order: QueueOrder) -> Box<dyn BackendQueue> {
@@ -309,10 +309,10 @@ fn check_fork() -> Result<()> {
 }
 
 impl BackendQueue for LevelZeroQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         // Dropped after the lock, if it is refused.
-        let mut submission = Some(submission);
+        let mut submission = Some(submission.take());
         let mut state = self.state();
         let number = self.notes.begin();
         let submitted = match self.order {

@@ -8,6 +8,7 @@ use crate::os::process;
 use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of the driver's handles for other processes.
 pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
@@ -19,6 +20,8 @@ pub(in crate::backend::level_zero) struct Core {
     /// It ends with this; others are the program's.
     is_ours: bool,
     pub(in crate::backend::level_zero) events: Pools,
+    /// Events that are opened are known to learn of later signals.
+    pub(super) has_live_events: AtomicBool,
 }
 
 impl Core {
@@ -34,6 +37,7 @@ impl Core {
             handle: Handle(handle),
             is_ours: true,
             events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
         })
     }
 
@@ -50,6 +54,7 @@ impl Core {
             handle,
             is_ours: false,
             events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
         }
     }
 
