@@ -167,14 +167,14 @@ pub(super) fn copy_of(wait: &Point) -> Point {
 }
 
 /// An error as the waiters for a failed command get to see it.
-fn text_of(error: Error) -> Arc<str> {
+pub(super) fn text_of(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,
         error => error.to_string().into(),
     }
 }
 
-fn discard<T>(what: T) {
+pub(super) fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
         std::mem::forget(panic);
     }

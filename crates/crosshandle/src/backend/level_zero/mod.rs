@@ -6,12 +6,14 @@
 
 mod append;
 mod device;
+mod direct;
 mod driver;
 mod entry;
 mod event;
 mod info;
 mod lane;
 mod memory;
+mod native;
 mod note;
 mod physical;
 mod pooled;
