@@ -295,6 +295,15 @@ pub(crate) struct Submission {
     pub(crate) signal: Option<Arc<EventCore>>,
 }
 
+impl Submission {
+    /// Whether all that has to be dropped was taken out of it.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        let has_waits = !self.waits.is_empty() || self.waits.spilled();
+        matches!(self.work, Work::Nothing) && !has_waits && self.signal.is_none()
+    }
+}
+
 /// Few, as a rule, which take no allocation then.
 pub(crate) type Points = SmallVec<[Point; 2]>;
 

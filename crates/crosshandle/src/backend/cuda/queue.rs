@@ -105,11 +105,18 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.lanes.has_left() {
+            self.drop_left();
+        }
+    }
+}
+
+impl Locked<'_> {
+    #[cold]
+    fn drop_left(&mut self) {
         let left = self.lanes.take_left();
         drop(self.0.take());
-        if !left.is_empty() {
-            discard(left);
-        }
+        discard(left);
     }
 }
 
@@ -274,7 +281,13 @@ impl BackendQueue for CudaQueue {
             caretaker::watch(inner);
         }
         let submitted = match state.lanes.submit_bare(&mut submission) {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                if submission.is_spent() {
+                    // Nothing is left to be dropped.
+                    std::mem::forget(submission);
+                }
+                Ok(())
+            }
             Ok(false) => state.lanes.submit(submission),
             Err(error) => Err(error),
         };
