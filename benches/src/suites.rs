@@ -1,9 +1,14 @@
 //! All scenarios there are.
 
 use crate::harness::scenario::Scenario;
-use crate::{cuda, host, ur};
+use crate::{cuda, host, level_zero, ur};
 
-static SUITES: &[&[&Scenario]] = &[host::SCENARIOS, cuda::SCENARIOS, ur::SCENARIOS];
+static SUITES: &[&[&Scenario]] = &[
+    host::SCENARIOS,
+    cuda::SCENARIOS,
+    level_zero::SCENARIOS,
+    ur::SCENARIOS,
+];
 
 /// The scenario of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {

@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 
-use crate::Result;
 use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
+use crate::{Result, debian};
 
 /// Becomes the benchmark program: its output, its exit status and Ctrl-C are its own.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
@@ -21,20 +22,41 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     ]);
     if args.first().is_some_and(|suite| suite == "ur") {
         let environment = Environment::ensure(workspace)?;
+        let file = "libur_adapter_crosshandle_host.so";
+        let adapter = built(workspace, "crosshandle-ur-adapter-host", file)?;
         let libraries = environment.library_dir();
         command
-            .env("UR_ADAPTERS_FORCE_LOAD", adapter(workspace)?)
+            .env("UR_ADAPTERS_FORCE_LOAD", adapter)
             // The loader finds its own libraries by this.
             .env("LD_LIBRARY_PATH", &libraries)
             .env("UR_RUNTIME_LIB_DIR", libraries);
+    }
+    if args.first().is_some_and(|suite| suite == "level-zero") {
+        let driver = built(workspace, "level-zero-sim", "libze_sim.so")?;
+        command
+            .env("LD_LIBRARY_PATH", loader(workspace)?)
+            .env("ZE_ENABLE_ALT_DRIVERS", driver)
+            .env("CROSSHANDLE_SIM_AT_ONCE", "1");
     }
     let error = command.args(args).exec();
     Err(format!("cannot run cargo: {error}"))
 }
 
-/// Builds the adapter as it is measured, and says where it is.
-fn adapter(workspace: &Workspace) -> Result<OsString> {
-    let package = "crosshandle-ur-adapter-host";
+/// Level Zero's stock loader: the newest that this machine can load.
+fn loader(workspace: &Workspace) -> Result<PathBuf> {
+    let mut reasons = Vec::new();
+    for package in [&debian::LOADER, &debian::OLD_LOADER] {
+        let directory = debian::library_dir(&package.ensure(workspace)?);
+        match debian::loads(&directory.join("libze_loader.so.1")) {
+            Ok(()) => return Ok(directory),
+            Err(reason) => reasons.push(format!("{package}: {reason}")),
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// Builds a library as it is measured, and says where it is.
+fn built(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
     let build = workspace.cargo(&[
         "build",
         "--locked",
@@ -43,11 +65,7 @@ fn adapter(workspace: &Workspace) -> Result<OsString> {
         "--package",
         package,
     ]);
-    Step::new(workspace, "adapter", build).run()?;
+    Step::new(workspace, package, build).run()?;
     // The profile `bench` shares the directory of `release`.
-    let library = workspace
-        .target
-        .join("release")
-        .join("libur_adapter_crosshandle_host.so");
-    Ok(library.into_os_string())
+    Ok(workspace.target.join("release").join(file))
 }

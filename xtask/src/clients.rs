@@ -16,9 +16,10 @@ use crate::workspace::Workspace;
 /// Where the sources are.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
-const HEADERS: [&str; 4] = ["kernels.h", "peer.h", "rows.h", "ur.h"];
+const HEADERS: [&str; 5] = ["kernels.h", "peer.h", "refusals.h", "rows.h", "ur.h"];
 /// For the stock loader, in C.
 pub(crate) const FOR_LOADER: [&str; 12] = [
+    "error_table",
     "events",
     "free",
     "hostile_handles",
@@ -28,7 +29,6 @@ pub(crate) const FOR_LOADER: [&str; 12] = [
     "memory",
     "memory_handles",
     "native",
-    "null_arguments",
     "pending",
     "physical_memory",
 ];

@@ -45,7 +45,8 @@ struct Cli {
 enum Task {
     /// Run every check: format, lints, docs, licences, examples, doc tests, fuzzing, tests.
     Test,
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`, `bench ur`.
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`,
+    /// `bench level-zero`, `bench ur`.
     Bench {
         /// Passed to the benchmark program as they are; `host --help` lists them.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

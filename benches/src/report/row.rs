@@ -80,6 +80,8 @@ pub(crate) struct Row {
     pub(crate) raw: Option<Summary>,
     /// Ours divided by raw, where both were measured and raw is not zero.
     pub(crate) ratio: Option<f64>,
+    /// Ours less raw, in the row's unit, where both were measured.
+    pub(crate) overhead: Option<f64>,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
     pub(crate) note: Option<String>,
@@ -117,14 +119,14 @@ impl RowSpec {
             .map(|summary| self.statistic.of(&summary))
             .filter(|&raw| raw != 0.0)
             .map(|raw| ours / raw);
-        let over = raw.map(|summary| ours - self.statistic.of(&summary));
+        row.overhead = raw.map(|summary| ours - self.statistic.of(&summary));
         row.verdict = match (self.target, row.ratio) {
             (Target::None, _) => Verdict::Information,
             (Target::AtMost(bound), _) => reached(ours <= bound),
             (Target::AtLeast(bound), _) => reached(ours >= bound),
             (Target::AtMostTimesRaw(bound), Some(ratio)) => reached(ratio <= bound),
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
-            (Target::AtMostOverRaw(bound), _) => match over {
+            (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
                 // Nothing to compare with: all of it is over.
                 None => reached(ours <= bound),
@@ -149,6 +151,7 @@ impl RowSpec {
             ours: None,
             raw: None,
             ratio: None,
+            overhead: None,
             target: self.target,
             verdict,
             note,
@@ -166,6 +169,10 @@ impl Row {
     }
 
     pub(crate) fn show_ratio(&self) -> String {
+        if let (Target::AtMostOverRaw(_), Some(overhead)) = (self.target, self.overhead) {
+            let sign = if overhead < 0.0 { "−" } else { "+" };
+            return format!("{sign}{}", self.unit.show(overhead.abs()));
+        }
         match self.ratio {
             None => "–".to_owned(),
             Some(ratio) if ratio.abs() < 0.1 => format!("{ratio:.4} ×"),

@@ -18,9 +18,11 @@ mod kernels;
 mod pattern;
 mod peer;
 mod procfs;
-mod raw;
+#[doc(hidden)]
+pub mod raw;
 mod suite;
-mod tamper;
+#[doc(hidden)]
+pub mod tamper;
 mod transfer;
 
 pub use failure::{Failure, Verdict};

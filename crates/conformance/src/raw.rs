@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 
 /// The bytes that every message starts with.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub(crate) const VERSION: u16 = 3;
-pub(crate) const ATTACH: u16 = 1;
-pub(crate) const FETCH: u16 = 2;
+pub const VERSION: u16 = 3;
+pub const ATTACH: u16 = 1;
+pub const FETCH: u16 = 2;
 /// Bytes in a request.
-pub(crate) const REQUEST: usize = 40;
+pub const REQUEST: usize = 40;
 /// Bytes in a reply.
-pub(crate) const REPLY: usize = 160;
+pub const REPLY: usize = 160;
 
 /// A request: magic, version, operation, secret, record, generation, access, serial number.
-pub(crate) fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -> Vec<u8> {
+pub fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
     bytes.extend(operation.to_le_bytes());
@@ -36,7 +36,7 @@ pub(crate) fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32
 
 /// A reply: magic, version, status, number (the owner's or the segment's), serial number, length,
 /// and an empty note.
-pub(crate) fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
+pub fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
     bytes.extend(status.to_le_bytes());
@@ -48,20 +48,20 @@ pub(crate) fn reply(version: u16, status: u16, number: u32, serial: u32, len: u6
 }
 
 /// A 16-bit field of a message.
-pub(crate) fn field(message: &[u8], offset: usize) -> u16 {
+pub fn field(message: &[u8], offset: usize) -> u16 {
     let part = message.get(offset..offset + 2);
     part.map_or(u16::MAX, |part| u16::from_le_bytes([part[0], part[1]]))
 }
 
 /// The serial number of a request, for its reply.
-pub(crate) fn serial(request: &[u8]) -> u32 {
+pub fn serial(request: &[u8]) -> u32 {
     let part = request.get(REQUEST - 4..REQUEST);
     part.and_then(|part| part.try_into().ok())
         .map_or(0, u32::from_le_bytes)
 }
 
 /// A socket of the exchange.
-pub(crate) struct Socket(OwnedFd);
+pub struct Socket(OwnedFd);
 
 impl Socket {
     fn new() -> rustix::io::Result<Self> {
@@ -75,18 +75,18 @@ impl Socket {
     }
 
     /// Connects to the only socket in a directory.
-    pub(crate) fn connect_in(directory: &Path) -> Result<Self, Failure> {
+    pub fn connect_in(directory: &Path) -> Result<Self, Failure> {
         let path = only_socket(directory)?;
         Ok(Self::connect(&path)?)
     }
 
-    pub(crate) fn connect(path: &Path) -> rustix::io::Result<Self> {
+    pub fn connect(path: &Path) -> rustix::io::Result<Self> {
         let socket = Self::new()?;
         net::connect(&socket.0, &SocketAddrUnix::new(path)?)?;
         Ok(socket)
     }
 
-    pub(crate) fn listen(path: &Path) -> rustix::io::Result<Self> {
+    pub fn listen(path: &Path) -> rustix::io::Result<Self> {
         let socket = Self::new()?;
         net::bind(&socket.0, &SocketAddrUnix::new(path)?)?;
         net::listen(&socket.0, 16)?;
@@ -94,7 +94,7 @@ impl Socket {
     }
 
     /// The next connection; `None` if none comes in time.
-    pub(crate) fn accept(&self) -> rustix::io::Result<Option<Self>> {
+    pub fn accept(&self) -> rustix::io::Result<Option<Self>> {
         if !self.is_ready()? {
             return Ok(None);
         }
@@ -110,11 +110,7 @@ impl Socket {
     }
 
     /// Sends a message with descriptors, without waiting for room.
-    pub(crate) fn send(
-        &self,
-        message: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> rustix::io::Result<()> {
+    pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -125,7 +121,7 @@ impl Socket {
     }
 
     /// The next message and its descriptors; no bytes at a hang-up, an error if none comes in time.
-    pub(crate) fn receive(&self) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    pub fn receive(&self) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         if !self.is_ready()? {
             return Err(rustix::io::Errno::TIMEDOUT);
         }
@@ -150,14 +146,14 @@ impl Socket {
     }
 
     /// Whether the other end has hung up.
-    pub(crate) fn is_hung_up(&self) -> bool {
+    pub fn is_hung_up(&self) -> bool {
         matches!(self.receive(), Ok((bytes, _)) if bytes.is_empty())
             || matches!(self.receive(), Err(rustix::io::Errno::CONNRESET))
     }
 }
 
 /// The only socket in a directory.
-pub(crate) fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
+pub fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         paths.push(entry?.path());
@@ -169,7 +165,7 @@ pub(crate) fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// A memfd of a length, sealed as the exchange wants it or not at all.
-pub(crate) fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
+pub fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len)?;
     if sealed {
@@ -179,11 +175,11 @@ pub(crate) fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
 }
 
 /// A pipe's reading end.
-pub(crate) fn pipe() -> rustix::io::Result<OwnedFd> {
+pub fn pipe() -> rustix::io::Result<OwnedFd> {
     Ok(rustix::pipe::pipe()?.0)
 }
 
 /// Descriptors to send.
-pub(crate) fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
+pub fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(AsFd::as_fd).collect()
 }

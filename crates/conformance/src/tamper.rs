@@ -3,28 +3,24 @@
 use crosshandle::handle::HANDLE_SIZE;
 
 /// Where fields lie in a handle's bytes.
-pub(crate) mod at {
-    pub(crate) const BACKEND: usize = 6;
-    pub(crate) const FLAGS: usize = 7;
-    pub(crate) const HOST: usize = 8;
-    pub(crate) const EXPORTER: usize = 16;
-    pub(crate) const SEGMENT: usize = 28;
-    pub(crate) const SECRET: usize = 32;
-    pub(crate) const DEVICE: usize = 48;
-    pub(crate) const RECORD: usize = 64;
-    pub(crate) const GENERATION: usize = 68;
-    pub(crate) const OFFSET: usize = 72;
-    pub(crate) const LENGTH: usize = 80;
-    pub(crate) const SEGMENT_LENGTH: usize = 88;
-    pub(crate) const TAG: usize = 100;
+pub mod at {
+    pub const BACKEND: usize = 6;
+    pub const FLAGS: usize = 7;
+    pub const HOST: usize = 8;
+    pub const EXPORTER: usize = 16;
+    pub const SEGMENT: usize = 28;
+    pub const SECRET: usize = 32;
+    pub const DEVICE: usize = 48;
+    pub const RECORD: usize = 64;
+    pub const GENERATION: usize = 68;
+    pub const OFFSET: usize = 72;
+    pub const LENGTH: usize = 80;
+    pub const SEGMENT_LENGTH: usize = 88;
+    pub const TAG: usize = 100;
 }
 
 /// The handle's bytes with `replacement` at `offset`, and a right tag.
-pub(crate) fn with(
-    handle: &[u8; HANDLE_SIZE],
-    offset: usize,
-    replacement: &[u8],
-) -> [u8; HANDLE_SIZE] {
+pub fn with(handle: &[u8; HANDLE_SIZE], offset: usize, replacement: &[u8]) -> [u8; HANDLE_SIZE] {
     let mut bytes = *handle;
     bytes[offset..offset + replacement.len()].copy_from_slice(replacement);
     let tag = crc32c::crc32c(&bytes[..at::TAG]);

@@ -133,10 +133,12 @@ pub enum Error {
     },
 
     /// There is no memory left for this.
-    #[error("out of memory: {bytes} bytes were asked for")]
+    #[error("out of memory: {bytes} bytes were asked for{}", of_driver(*.code))]
     OutOfMemory {
         /// Bytes that were asked for.
         bytes: u64,
+        /// The driver's own code, if it was a driver that had none left.
+        code: Option<i64>,
     },
 
     /// A limit of the system or of this crate is reached.
@@ -185,6 +187,10 @@ fn after_colon(text: &str) -> String {
     }
 }
 
+fn of_driver(code: Option<i64>) -> String {
+    code.map_or(String::new(), |code| format!(" (driver's code {code})"))
+}
+
 impl Error {
     /// Whether a deadline passed.
     pub fn is_timeout(&self) -> bool {
@@ -223,6 +229,14 @@ impl Error {
         )
     }
 
+    /// What no driver was asked for.
+    pub(crate) fn out_of_memory(bytes: usize) -> Self {
+        Self::OutOfMemory {
+            bytes: bytes as u64,
+            code: None,
+        }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::InvalidArgument(message.into())
     }
@@ -246,9 +260,7 @@ impl Error {
     /// The same for mapping `bytes` bytes.
     pub(crate) fn memory(operation: &'static str, bytes: usize) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
-            Errno::NOMEM | Errno::NOSPC => Self::OutOfMemory {
-                bytes: bytes as u64,
-            },
+            Errno::NOMEM | Errno::NOSPC => Self::out_of_memory(bytes),
             errno => Self::os(operation)(errno),
         }
     }

@@ -122,6 +122,8 @@ impl PhysicalMemory {
     /// As [`handle`](Self::handle).
     pub fn export(&self) -> Result<PhysicalMemoryExport> {
         self.inner.check_exportable()?;
+        // What the driver refuses is this caller's to know, not the importer's.
+        self.inner.memory.prepare()?;
         let place = RecordCell::default();
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;

@@ -40,6 +40,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("device-lost", switches::device_lost),
     ("slow", switches::slow),
     ("refused", switches::refused),
+    ("refused-calls", switches::refused_calls),
     ("other-driver", switches::other_driver),
 ];
 

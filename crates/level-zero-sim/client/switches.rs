@@ -118,6 +118,25 @@ pub(crate) fn slow(session: &Session) {
     ok!(session.zeCommandListDestroy(list));
 }
 
+/// `REFUSE=zeMemAllocHost:70010000,zeEventPoolCreate:0x78000004`
+pub(crate) fn refused_calls(session: &Session) {
+    let desc = description!(
+        ze_host_mem_alloc_desc_t,
+        ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC
+    );
+    let mut none = ptr::null_mut();
+    let code = ze!(session.zeMemAllocHost(session.context, &desc, 64, 0, &mut none));
+    let permissions = ze_result_t::ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS;
+    assert_eq!((code, none), (permissions, ptr::null_mut()));
+    let desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+    let mut none = ptr::null_mut();
+    let devices = ptr::null_mut();
+    let code = ze!(session.zeEventPoolCreate(session.context, &desc, 0, devices, &mut none));
+    assert_eq!((code, none), (INVALID_ARGUMENT, ptr::null_mut()));
+    // No others.
+    session.free(session.alloc(64));
+}
+
 /// The peer has `REFUSE_DESCRIPTORS=1`.
 pub(crate) fn refused(session: &Session) {
     offer(session, &[("CROSSHANDLE_SIM_REFUSE_DESCRIPTORS", "1")]);

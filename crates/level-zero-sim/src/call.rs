@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use level_zero_sys::ze_result_t;
 
 use crate::checks::{Check, misuse};
-use crate::ledger;
+use crate::{ledger, refusals};
 
 pub(crate) type Result<T> = std::result::Result<T, ze_result_t>;
 
@@ -69,6 +69,9 @@ pub(crate) fn call(
         ledger::note_function(name, calls);
     }
     CURRENT.set(name);
+    if let Some(code) = refusals::of(name) {
+        return code;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ze_result_t::ZE_RESULT_SUCCESS,
         Ok(Err(code)) => code,

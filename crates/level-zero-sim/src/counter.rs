@@ -4,20 +4,19 @@
 //! of the latest signal when it begins, so it is for that signal alone. Number 0 was never
 //! submitted and is done: a fresh event is complete.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, PAGE, Segment};
-use crate::wait::{Deadline, Waited, wait, wake};
+use crate::wait::{Bell, Deadline, Waited};
 
 /// How many signals may be under way before one has to wait for another.
 const RING: usize = 64;
 
 #[repr(C)]
 struct Words {
-    /// Changes whenever a signal is done: for sleepers.
-    changes: AtomicU32,
-    _padding: u32,
+    /// Rings whenever a signal is done.
+    changes: Bell,
     /// The number of the latest signal.
     issued: AtomicU64,
     /// When the latest that is done began and ended, in nanoseconds.
@@ -32,6 +31,9 @@ pub(crate) struct Counter {
     /// What handles of it lead to, if there may be any.
     segment: Option<Segment>,
     mapping: Mapping,
+    /// All that is known of an event that was opened, where later signals never reach it: its
+    /// latest signal when the handle was made.
+    snapshot: Option<u64>,
 }
 
 impl Counter {
@@ -39,17 +41,22 @@ impl Counter {
         let segment = Segment::new(PAGE)?;
         let mapping = segment.map()?;
         let segment = shared.then_some(segment);
-        Ok(Self { segment, mapping })
+        Ok(Self {
+            segment,
+            mapping,
+            snapshot: None,
+        })
     }
 
     /// The event of a segment that another process may have.
-    pub(crate) fn open(segment: &Segment) -> Result<Self> {
+    pub(crate) fn open(segment: &Segment, snapshot: Option<u64>) -> Result<Self> {
         if segment.size() < PAGE {
             return Err(INVALID_ARGUMENT);
         }
         Ok(Self {
             segment: None,
             mapping: segment.map()?,
+            snapshot,
         })
     }
 
@@ -70,7 +77,8 @@ impl Counter {
 
     /// The number of the latest signal.
     pub(crate) fn latest(&self) -> u64 {
-        self.words().issued.load(Ordering::Acquire)
+        let issued = || self.words().issued.load(Ordering::Acquire);
+        self.snapshot.unwrap_or_else(issued)
     }
 
     fn slot(&self, number: u64) -> &AtomicU64 {
@@ -79,6 +87,11 @@ impl Counter {
 
     pub(crate) fn is_done(&self, number: u64) -> bool {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
+    }
+
+    /// Whether a signal can be completed: no earlier one needs the word.
+    pub(crate) fn has_room(&self, number: u64) -> bool {
+        self.is_done(number.saturating_sub(RING as u64))
     }
 
     pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
@@ -91,12 +104,12 @@ impl Counter {
         words.start.store(times.0, Ordering::Relaxed);
         words.end.store(times.1, Ordering::Relaxed);
         self.slot(number).store(number, Ordering::Release);
-        wake(&words.changes);
+        words.changes.ring();
     }
 
     pub(crate) fn wait(&self, number: u64, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
         let words = self.words();
-        wait(&words.changes, deadline, gone, || self.is_done(number))
+        words.changes.wait(deadline, gone, || self.is_done(number))
     }
 
     pub(crate) fn times(&self) -> (u64, u64) {

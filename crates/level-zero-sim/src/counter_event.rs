@@ -16,6 +16,7 @@ use crate::handles;
 use crate::ipc::{Exported, Kind, Wire};
 use crate::memory::count_allocation;
 use crate::space::UseCount;
+use crate::switches::switches;
 
 const FLAGS: ze_event_counter_based_flags_t = 0x7f;
 const SCOPES: ze_event_scope_flags_t = 0x7;
@@ -78,13 +79,19 @@ pub(crate) fn export(
     if event.flags & ZE_EVENT_COUNTER_BASED_FLAG_IPC == 0 {
         return Err(INVALID_ARGUMENT);
     }
+    // A handle that is only a snapshot is of some signal.
+    let is_snapshot = switches().missing("event_updates");
+    if is_snapshot && counter.latest() == 0 {
+        return Err(INVALID_ARGUMENT);
+    }
+    let latest = if is_snapshot { counter.latest() } else { 0 };
     let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
     if exported.is_none() {
         *exported = Some(Exported::new(counter.segment()?)?);
     }
     let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
     exported.check()?;
-    let wire = Wire::new(Kind::CounterEvent, exported, 1, event.flags);
+    let wire = Wire::new(Kind::CounterEvent, exported, latest, event.flags);
     let data = wire.into_bytes();
     write(to, ze_ipc_event_counter_based_handle_t { data })
 }
@@ -97,7 +104,9 @@ pub(crate) fn import(
     let context = handles::get::<Context, _>(context)?;
     present(to)?;
     let wire = Wire::read(handle.data, Kind::CounterEvent)?;
-    let counter = Counter::open(&wire.open(Kind::CounterEvent)?)?;
+    let segment = wire.open(Kind::CounterEvent)?;
+    let snapshot = switches().missing("event_updates").then_some(wire.size);
+    let counter = Counter::open(&segment, snapshot)?;
     let event = Event {
         context,
         state: Arc::new(State::Counter(counter)),

@@ -1,7 +1,7 @@
 //! A thread that executes commands, one after the other.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -10,8 +10,11 @@ use crate::device::{Device, now};
 use crate::event::{Signal, Wait};
 use crate::space::{Region, Use};
 use crate::switches::switches;
-use crate::wait::{Deadline, Waited, wait, wake};
+use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
+
+/// Commands up to this many bytes may be executed by who submits them.
+const SHORT: usize = 64 << 10;
 
 /// A command on its way.
 pub(crate) struct Submitted {
@@ -24,16 +27,23 @@ pub(crate) struct Submitted {
     pub(crate) regions: Vec<Arc<Region>>,
 }
 
+#[derive(Default)]
+struct Pending {
+    commands: VecDeque<Submitted>,
+    /// Whether the thread waits for more. It is not at a command then.
+    is_waiting: bool,
+}
+
 struct Shared {
     device: Arc<Device>,
-    queue: Mutex<VecDeque<Submitted>>,
+    queue: Mutex<Pending>,
     more: Condvar,
     submitted: AtomicU64,
     /// These use nothing any more, though their signals may still be on their way.
     executed: AtomicU64,
     done: AtomicU64,
-    /// Changes whenever `done` does.
-    changes: AtomicU32,
+    /// Rings whenever `done` changes.
+    changes: Bell,
     /// Nothing more is executed.
     stopped: AtomicBool,
 }
@@ -52,7 +62,7 @@ impl Engine {
             submitted: AtomicU64::new(0),
             executed: AtomicU64::new(0),
             done: AtomicU64::new(0),
-            changes: AtomicU32::new(0),
+            changes: Bell::default(),
             stopped: AtomicBool::new(false),
         });
         let worker = shared.clone();
@@ -73,8 +83,17 @@ impl Engine {
             .queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(command);
-        self.shared.more.notify_one();
+        // Under the lock, so that the next one comes after it.
+        if queue.is_waiting && queue.commands.is_empty() && is_done_at_once(&command) {
+            self.shared.execute(command);
+            self.shared.end_one();
+            return;
+        }
+        queue.commands.push_back(command);
+        // Notifying nobody is a system call too.
+        if queue.is_waiting {
+            self.shared.more.notify_one();
+        }
     }
 
     /// Waits for all that was submitted until now.
@@ -82,7 +101,7 @@ impl Engine {
         let shared = &self.shared;
         let last = shared.submitted.load(Ordering::Acquire);
         let gone = || shared.device.is_lost();
-        wait(&shared.changes, deadline, gone, || {
+        shared.changes.wait(deadline, gone, || {
             shared.done.load(Ordering::Acquire) >= last
         })
     }
@@ -93,6 +112,14 @@ impl Engine {
         let submitted = shared.submitted.load(Ordering::Acquire);
         shared.executed.load(Ordering::Acquire) >= submitted || shared.device.is_lost()
     }
+}
+
+/// Whether a command neither waits nor takes long, and that matters.
+fn is_done_at_once(command: &Submitted) -> bool {
+    switches().at_once
+        && command.work.len() <= SHORT
+        && command.waits.iter().all(Wait::is_done)
+        && command.signal.as_ref().is_none_or(Signal::is_next)
 }
 
 impl Drop for Engine {
@@ -111,9 +138,13 @@ impl Shared {
     fn run(&self) {
         while let Some(command) = self.next() {
             self.execute(command);
-            self.done.fetch_add(1, Ordering::AcqRel);
-            wake(&self.changes);
+            self.end_one();
         }
+    }
+
+    fn end_one(&self) {
+        self.done.fetch_add(1, Ordering::AcqRel);
+        self.changes.ring();
     }
 
     fn next(&self) -> Option<Submitted> {
@@ -122,13 +153,15 @@ impl Shared {
             if self.stopped.load(Ordering::Acquire) {
                 return None;
             }
-            if let Some(command) = queue.pop_front() {
+            if let Some(command) = queue.commands.pop_front() {
                 return Some(command);
             }
+            queue.is_waiting = true;
             queue = self
                 .more
                 .wait(queue)
                 .unwrap_or_else(PoisonError::into_inner);
+            queue.is_waiting = false;
         }
     }
 

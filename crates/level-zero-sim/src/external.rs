@@ -22,6 +22,18 @@ pub(crate) enum Extension {
     Import(i32),
 }
 
+/// Drivers before this one take no notice of what is chained to import physical memory, and answer
+/// with new memory: 26.18, by the number in `ze_driver_properties_t`.
+const IMPORTS_PHYSICAL: u32 = 0x0103_0000 + 38_308;
+
+/// What is chained to the description of physical memory.
+pub(crate) fn physical_extension(next: *const c_void) -> Result<Extension> {
+    match extension(next)? {
+        Extension::Import(_) if switches().driver_version < IMPORTS_PHYSICAL => Ok(Extension::None),
+        other => Ok(other),
+    }
+}
+
 /// What is chained to the description of new memory.
 pub(crate) fn extension(next: *const c_void) -> Result<Extension> {
     if next.is_null() {

@@ -45,8 +45,8 @@ pub(crate) struct Wire {
     /// Of the descriptor; what follows is as the exporting process wrote it.
     number: c_int,
     original: c_int,
-    /// Bytes of memory, or events of a pool.
-    size: u64,
+    /// Bytes of memory, or events of a pool; of an event its latest signal, if the handle is to know.
+    pub(crate) size: u64,
     /// The exporting process, for memory and for events, each where Intel's driver has it: 0 where
     /// the driver does not fetch descriptors.
     memory_pid: u32,

@@ -34,15 +34,17 @@
 //! |---|---|---|
 //! | `DEVICES` | how many there are, up to 16 | 1 |
 //! | `API_VERSION` | of the driver: what came later than `1.4`, say, is not there | `1.17` |
-//! | `DRIVER_VERSION` | a number; handles of other versions are not understood | |
+//! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead | `0x01039876` |
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
-//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`; with commas between | |
+//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time); with commas between | |
 //! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
+//! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
+//! | `AT_ONCE` | 1: a short command that waits for nothing is executed by the call that appends it, so that no thread has to wake up: for measurements | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
 //! | `TOLERATE` | checks that are not to be made, with commas between | |
 //! | `LOG` | a file that all processes append a line to for every wrong use | |
@@ -102,6 +104,7 @@ mod memory_ipc;
 mod os;
 mod physical;
 mod queue;
+mod refusals;
 mod slot;
 mod space;
 mod switches;

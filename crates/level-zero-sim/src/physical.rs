@@ -9,7 +9,7 @@ use crate::call::{INVALID_ARGUMENT, Result, UNSUPPORTED_SIZE, entry, present, re
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
-use crate::external::{Extension, export_to, extension};
+use crate::external::{Extension, export_to, physical_extension};
 use crate::handles::{self, Object};
 use crate::ipc::Exported;
 use crate::ledger::Resource;
@@ -64,7 +64,7 @@ entry! {
         if desc.size == 0 || !desc.size.is_multiple_of(GRANULE) {
             return Err(UNSUPPORTED_SIZE);
         }
-        let extension = extension(desc.pNext)?;
+        let extension = physical_extension(desc.pNext)?;
         count_allocation()?;
         let segment = extension.segment(desc.size)?;
         write(memory, handles::create(Arc::new(Physical {

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, Segment};
-use crate::wait::{Deadline, Waited, wait, wake};
+use crate::wait::{Bell, Deadline, Waited};
 
 #[repr(C, align(64))]
 struct Words {
     /// 1 when signalled.
     state: AtomicU32,
-    /// Changes whenever the state does: for sleepers.
-    changes: AtomicU32,
+    _padding: u32,
+    /// Rings whenever the state changes.
+    changes: Bell,
     /// When what signalled it began and ended, in nanoseconds.
     start: AtomicU64,
     end: AtomicU64,
@@ -79,16 +80,16 @@ impl Slot {
         words.start.store(times.0, Ordering::Relaxed);
         words.end.store(times.1, Ordering::Relaxed);
         words.state.store(1, Ordering::Release);
-        wake(&words.changes);
+        words.changes.ring();
     }
 
     pub(crate) fn reset(&self) {
         self.words().state.store(0, Ordering::Release);
-        wake(&self.words().changes);
+        self.words().changes.ring();
     }
 
     pub(crate) fn wait(&self, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
-        wait(&self.words().changes, deadline, gone, || self.is_done())
+        self.words().changes.wait(deadline, gone, || self.is_done())
     }
 
     pub(crate) fn times(&self) -> (u64, u64) {

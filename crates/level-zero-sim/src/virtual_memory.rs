@@ -19,6 +19,7 @@ use crate::memory::GRANULE;
 use crate::os::Mapping;
 use crate::physical::Physical;
 use crate::space::{self, Origin, Region, UseCount};
+use crate::switches::switches;
 
 /// Addresses that nothing else gets.
 pub(crate) struct Reservation {
@@ -128,6 +129,9 @@ entry! {
         let fits = end.is_some_and(|end| end <= physical.segment.size());
         if size == 0 || !size.is_multiple_of(GRANULE) || !fits {
             return Err(UNSUPPORTED_SIZE);
+        }
+        if switches().missing("several_mappings") && physical.use_count.is_used() {
+            return Err(INVALID_ARGUMENT);
         }
         let reservation = reservation(address.addr(), size).ok_or(INVALID_ARGUMENT)?;
         if !space::within(address.addr(), size).is_empty() {

@@ -39,36 +39,60 @@ pub(crate) enum Waited {
     Gone,
 }
 
-/// Waits until `done`. Whoever makes it true changes `word` and calls [`wake`].
-pub(crate) fn wait(
-    word: &AtomicU32,
-    deadline: Deadline,
-    gone: impl Fn() -> bool,
-    done: impl Fn() -> bool,
-) -> Waited {
-    loop {
-        let seen = word.load(Ordering::Acquire);
+/// What waiters sleep on, in memory that processes may share.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Bell {
+    /// Changes with every call of [`ring`](Self::ring).
+    rings: AtomicU32,
+    /// Who is about to sleep, or sleeps. One that is killed leaves it raised, which costs calls that
+    /// wake nobody.
+    sleepers: AtomicU32,
+}
+
+impl Bell {
+    /// Waits until `done`. Whoever makes it true rings afterwards.
+    pub(crate) fn wait(
+        &self,
+        deadline: Deadline,
+        gone: impl Fn() -> bool,
+        done: impl Fn() -> bool,
+    ) -> Waited {
         if done() {
             return Waited::Done;
         }
-        if gone() {
-            return Waited::Gone;
+        loop {
+            let left = deadline.left().min(SLICE);
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            let seen = self.rings.load(Ordering::SeqCst);
+            // Looked at after both: whoever makes it true sees the sleeper, or is seen.
+            let waited = if done() {
+                Some(Waited::Done)
+            } else if gone() {
+                Some(Waited::Gone)
+            } else if left.is_zero() {
+                Some(Waited::TimedOut)
+            } else {
+                let timeout = rustix::time::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                };
+                // Woken, late, or changed before the sleep: all mean another look.
+                let _ = futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&timeout));
+                None
+            };
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            if let Some(waited) = waited {
+                return waited;
+            }
         }
-        let left = deadline.left().min(SLICE);
-        if left.is_zero() {
-            return Waited::TimedOut;
-        }
-        let timeout = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        // Woken, late, or changed before the sleep: all mean another look.
-        let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
     }
-}
 
-/// Wakes all that wait for `word`, in every process.
-pub(crate) fn wake(word: &AtomicU32) {
-    word.fetch_add(1, Ordering::Release);
-    let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+    /// Wakes all that wait, in every process.
+    pub(crate) fn ring(&self) {
+        self.rings.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&self.rings, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
 }

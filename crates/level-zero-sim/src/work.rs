@@ -74,6 +74,21 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// How many bytes it writes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Nothing | Self::Reset(_) => 0,
+            Self::Copy { size, .. } | Self::Fill { size, .. } => *size,
+            Self::CopyRegion {
+                width,
+                height,
+                depth,
+                ..
+            } => width * height * depth,
+            Self::Timestamp { .. } => size_of::<u64>(),
+        }
+    }
+
     pub(crate) fn execute(&self) {
         match self {
             Self::Nothing => {}

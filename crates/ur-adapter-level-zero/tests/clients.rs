@@ -99,7 +99,8 @@ clients! {
     physical_memory: "physical_memory" [];
     memory_handles: "memory_handles" [];
     hostile_handles: "hostile_handles" [];
-    null_arguments: "null_arguments" [];
+    error_table: "error_table" [];
+    error_table_validated: "error_table" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
     nothing_leaks: "leaks" [];
     freeing_waits_for_commands: "free" [];
     what_is_pending_still_runs: "pending" [];

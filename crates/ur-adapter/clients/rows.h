@@ -9,6 +9,9 @@ static int rows, wrong;
 /* The part of the table that the next rows belong to. */
 static const char *part = "";
 
+/* Whether right rows are printed too. */
+static bool names_rows;
+
 /* A call that must fail with UR_RESULT_ERROR_`error`. */
 #define FAILS(error, call) (HERE(#call), row(PLACE(#call), UR_RESULT_ERROR_##error, (call)))
 
@@ -23,6 +26,8 @@ static const char *part = "";
 
 static inline void report(bool right, const char *row, const char *why) {
   rows++;
+  if (right && names_rows)
+    printf("%s: %s: as it should\n", part, row);
   if (right)
     return;
   wrong++;

@@ -93,7 +93,11 @@ impl From<ur_result_t> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let native_code = match &error {
-            Error::Driver { code, .. } => i32::try_from(*code).unwrap_or(i32::MAX),
+            Error::Driver { code, .. }
+            | Error::Program { code, .. }
+            | Error::OutOfMemory {
+                code: Some(code), ..
+            } => i32::try_from(*code).unwrap_or(i32::MAX),
             error => error.raw_os_error().unwrap_or(0),
         };
         Self {
@@ -126,6 +130,10 @@ fn result_of(error: &Error) -> ur_result_t {
         }
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
         Error::Unsupported(_) => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        Error::OutOfMemory {
+            code: Some(code @ OUT_OF_HOST_MEMORY),
+            ..
+        } => of_level_zero(*code),
         Error::OutOfMemory { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
         Error::LimitReached { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
         Error::Driver {
@@ -137,16 +145,24 @@ fn result_of(error: &Error) -> ur_result_t {
     }
 }
 
+/// Of Level Zero, and of no other driver.
+const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
+
 /// How UR calls a result of Level Zero's (`ze_result_t`).
 fn of_level_zero(code: i64) -> ur_result_t {
     match code {
         0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
-        0x7000_0002 => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
+        OUT_OF_HOST_MEMORY => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
         0x7000_0003 => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
-        // Insufficient permissions.
-        0x7001_0000 => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        // Insufficient permissions, not available, overlapping regions.
+        0x7001_0000 | 0x7001_0001 | 0x7800_001a => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        0x7800_0001 => ur_result_t::UR_RESULT_ERROR_UNINITIALIZED,
         0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
         0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
+        // A null pointer; sizes, alignments and enumerators, invalid or not supported.
+        0x7800_0007..=0x7800_000a | 0x7800_000c..=0x7800_000e => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE
+        }
         // An invalid synchronization object.
         0x7800_000b => ur_result_t::UR_RESULT_ERROR_INVALID_EVENT,
         _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,

@@ -77,8 +77,8 @@ clients() {
         row "ur, the stock runtime unpacked" 0 0 1 0
         return
     fi
-    for client in events free hostile_handles kernel_answers kernels leaks memory memory_handles \
-        native null_arguments pending physical_memory sycl_commands sycl_sharing; do
+    for client in error_table events free hostile_handles kernel_answers kernels leaks memory \
+        memory_handles native pending physical_memory sycl_commands sycl_sharing; do
         on_adapter "ur $client" "$here/clients/$client"
     done
     for client in events memory physical_memory sycl_sharing; do

@@ -1,6 +1,7 @@
 //! Level Zero: the suite over the stock loaders and the simulated driver, and what the driver says
 //! of how it was treated.
 
+mod hostile;
 mod roles;
 mod run;
 
@@ -67,9 +68,20 @@ fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
+    // 26.14, which would take no notice of the descriptor, and give new memory.
+    for outcome in suite("physical::", &[("DRIVER_VERSION", "17011657")]) {
+        assert!(outcome.printed.contains("lacks physical_memory_sharing"));
+    }
     suite("events::", &[("MISSING", "ipc_memory")])
         .iter()
         .for_each(|outcome| assert_eq!(outcome.misuse, ""));
+}
+
+#[test]
+fn physical_memory_may_be_mapped_once_at_a_time() {
+    suite("physical::", &[("MISSING", "several_mappings")])
+        .iter()
+        .for_each(clean);
 }
 
 #[test]
@@ -81,12 +93,12 @@ fn commands_may_take_long() {
 
 /// What a role does is in `roles`; each is run here, in a process of its own.
 macro_rules! roles {
-    ($($(#[$doc:meta])* $name:ident [$($switch:expr),*];)*) => {
+    ($($(#[$doc:meta])* $module:ident::$name:ident [$($switch:expr),*];)*) => {
         $($(#[$doc])*
         #[test]
         fn $name() {
             if run::is_role() {
-                return roles::$name();
+                return $module::$name();
             }
             role(stringify!($name), &[$($switch),*]).iter().for_each(clean);
         })*
@@ -95,16 +107,35 @@ macro_rules! roles {
 
 roles! {
     /// Ten thousand rounds leave as much behind as one.
-    rounds_leave_nothing_of_the_drivers [];
+    roles::rounds_leave_nothing_of_the_drivers [];
+    /// The same for events.
+    roles::rounds_of_events_leave_nothing_of_the_drivers [];
     /// As newer drivers do it.
-    rounds_leave_nothing_behind_that_was_fetched [("TRANSPORT", "pidfd")];
-    /// What fails our checks reaches no call of the driver.
-    bad_handles_reach_no_driver [];
+    roles::rounds_leave_nothing_behind_that_was_fetched [("TRANSPORT", "pidfd")];
     /// A handle of another version of the driver is refused before the driver sees it.
-    another_drivers_handles_are_refused [];
-    refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
-    allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
-    queues_wait_for_each_other_on_the_device [];
+    roles::another_drivers_handles_are_refused [];
+    roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
+    roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
+    roles::queues_wait_for_each_other_on_the_device [];
+    /// As drivers of Intel had it at first, and where they can't fetch descriptors.
+    roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    /// What fails our checks reaches no call of the driver: 15,000 handles of all kinds.
+    hostile::bad_handles_reach_no_driver [];
+    /// Nor do wrong answers of an exporter.
+    hostile::hostile_answers_reach_no_driver [];
+}
+
+/// What is one driver's never reaches another.
+#[test]
+fn two_drivers_are_kept_apart() {
+    if run::is_role() {
+        return roles::two_drivers_are_kept_apart();
+    }
+    let drivers = run::two_drivers();
+    let switch = ("ZE_ENABLE_ALT_DRIVERS", drivers.as_str());
+    role("two_drivers_are_kept_apart", &[switch])
+        .iter()
+        .for_each(clean);
 }
 
 /// A device that stops fails what it has not done, and nothing hangs.

@@ -102,6 +102,16 @@ fn under(loader: &Path, command: &mut Command, switches: &[(&str, &str)]) -> Out
     }
 }
 
+/// The simulated driver, and a copy of it that the loader takes for another one.
+pub(crate) fn two_drivers() -> String {
+    let first = std::env::current_exe()
+        .unwrap()
+        .with_file_name("libze_sim.so");
+    let second = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libze_sim_two.so");
+    fs::copy(&first, &second).unwrap();
+    format!("{},{}", first.display(), second.display())
+}
+
 /// The driver's switches go by their short names, the loader's variables by their full ones.
 fn variable(name: &str) -> String {
     match name.starts_with("ZE_") {

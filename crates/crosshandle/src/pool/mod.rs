@@ -152,7 +152,7 @@ impl<T> Pool<T> {
         rounded
             .filter(|len| *len <= isize::MAX as usize)
             .map(SizeClass::dedicated)
-            .ok_or(Error::OutOfMemory { bytes: len as u64 })
+            .ok_or_else(|| Error::out_of_memory(len))
     }
 
     /// Something of this class that was put back.
@@ -302,9 +302,7 @@ impl<T> Pool<T> {
             room.checked_ilog2().map_or(0, |log| 1 << log)
         };
         if room < least.max(self.backend.granularity()) {
-            return Err(Error::OutOfMemory {
-                bytes: least as u64,
-            });
+            return Err(Error::out_of_memory(least));
         }
         Ok(len.min(room))
     }

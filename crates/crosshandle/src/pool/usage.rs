@@ -89,8 +89,6 @@ impl Usage {
         if self.reserved.try_add(bytes, self.limit) {
             return Ok(());
         }
-        Err(Error::OutOfMemory {
-            bytes: bytes as u64,
-        })
+        Err(Error::out_of_memory(bytes))
     }
 }

@@ -135,6 +135,8 @@ fn what_is_to_fail_fails() {
     clean("device-lost", &[("LOST_AFTER", "2")]);
     clean("slow", &[("COMMAND_DELAY_US", "50000")]);
     clean("refused", &[]);
+    let refused = "zeMemAllocHost:70010000,zeEventPoolCreate:0x78000004";
+    clean("refused-calls", &[("REFUSE", refused)]);
 }
 
 #[test]

@@ -72,9 +72,9 @@ under_each_setting! {
 
 tests! {
     // Where it intercepts and doesn't validate, the loader itself follows the null handles.
-    null_arguments: run("null_arguments", Setting::default());
-    null_arguments_validated: {
-        run("null_arguments", Setting { validated: true, ..Setting::default() });
+    error_table: run("error_table", Setting::default());
+    error_table_validated: {
+        run("error_table", Setting { validated: true, ..Setting::default() });
     };
     nothing_leaks: run("leaks", Setting::default());
     freeing_waits_for_commands: run("free", Setting::default());

@@ -240,6 +240,7 @@ impl Driver {
             SUCCESS => Ok(()),
             OUT_OF_MEMORY => Err(Error::OutOfMemory {
                 bytes: bytes as u64,
+                code: Some(i64::from(code)),
             }),
             code => Err(self.error(operation, code)),
         }

@@ -190,7 +190,7 @@ impl Reservation {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
         Ok(Self {
             gpu: Arc::clone(gpu),
-            start: pointer.ok_or(Error::OutOfMemory { bytes: len as u64 })?,
+            start: pointer.ok_or_else(|| Error::out_of_memory(len))?,
             len,
         })
     }

@@ -10,7 +10,7 @@ mod memory;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
 use events::CounterEvents;
-pub(super) use events::{CreatedEvent, OpenedEvent};
+pub(super) use events::{CreatedEvent, OpenedEvent, missing};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
 
@@ -220,6 +220,7 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
             }
             Err(Error::OutOfMemory {
                 bytes: bytes as u64,
+                code: Some(i64::from(code.0)),
             })
         }
         code => Err(error(operation, code)),

@@ -2,7 +2,7 @@
 //! wait for them on the device, in this process and in others.
 
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent};
+use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
 use super::memory::{Exported, with_other_number};
 use super::note::{self, Subject};
 use crate::backend::{DriverEvents, Import};
@@ -22,6 +22,7 @@ pub(super) struct LevelZeroEvents {
 
 impl DriverEvents for LevelZeroEvents {
     fn create(&self) -> Result<Arc<dyn Shared>> {
+        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let created = CreatedEvent::create(&self.core, self.gpu.handle());
         Ok(Arc::new(LevelZeroEvent::Created {
             event: created.ok_or_else(missing)??,
@@ -32,6 +33,8 @@ impl DriverEvents for LevelZeroEvents {
     fn open(&self, import: Import) -> Result<Arc<dyn Shared>> {
         let driver = self.core.driver;
         let handle = note::decode(driver, Subject::Event, &import.note)?;
+        // The exporter has looked, but the two may differ in what they are allowed to do.
+        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let mut bytes = handle.bytes;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
         let _spare = if handle.fetches {
@@ -46,10 +49,6 @@ impl DriverEvents for LevelZeroEvents {
             opened.ok_or_else(missing)??,
         )))
     }
-}
-
-fn missing() -> Error {
-    Error::Unsupported("this Level Zero driver has no counter-based events".into())
 }
 
 /// One of them, by who ends it.

@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// The PCI vendor number.
 const INTEL: u32 = 0x8086;
+/// Intel's drivers before this one (26.18) take no notice of a descriptor that physical memory is
+/// to be imported from, and answer with new memory.
+const IMPORTS_PHYSICAL: u32 = 0x0103_0000 + 38_308;
 
 /// What only this backend needs to know.
 pub(super) struct Details {
@@ -175,8 +178,10 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
     let both = match check("zeDeviceGetExternalMemoryProperties", code) {
-        Ok(()) => external.memoryAllocationImportTypes & external.memoryAllocationExportTypes,
-        Err(_) => 0,
+        Ok(()) if driver.version >= IMPORTS_PHYSICAL => {
+            external.memoryAllocationImportTypes & external.memoryAllocationExportTypes
+        }
+        _ => 0,
     };
     let external_memory = [
         ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,

@@ -6,9 +6,12 @@ use super::note::{self, Subject};
 use crate::backend::Import;
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
+use crate::os::address::Address;
 use crate::os::descriptor;
 use crate::os::mapping::Access;
 use crate::sharing::Shared;
+use level_zero_sys::ze_external_memory_type_flags_t;
+use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,15 +20,20 @@ pub(super) struct LevelZeroPhysical {
     core: Arc<Core>,
     handle: PhysicalHandle,
     len: usize,
-    /// Ours, of what the driver's leads to; made when the memory is first exported.
+    /// Ours, of what the driver's leads to; made when the memory is first exported. Of imported
+    /// memory, what it was imported from.
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     is_imported: bool,
+    places: Places,
 }
+
+/// Where physical memory is mapped. Under the lock it stays there.
+pub(super) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
     pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, len: usize) -> Result<Self> {
         let handle = VirtualMemory(core).create(gpu.handle(), len, gpu.external_memory())?;
-        Ok(Self::new(gpu, core, handle, len, false))
+        Ok(Self::new(gpu, core, handle, len, None))
     }
 
     /// Physical memory of another process. That there is as much as it says, the driver finds out.
@@ -37,7 +45,25 @@ impl LevelZeroPhysical {
         let kind = gpu.external_memory().ok_or_else(|| unsupported(gpu))?;
         let memory = VirtualMemory(core);
         let handle = memory.import(gpu.handle(), import.len, kind, import.file.as_fd())?;
-        Ok(Self::new(gpu, core, handle, import.len, true))
+        let file = Some(Arc::clone(&import.file));
+        Ok(Self::new(gpu, core, handle, import.len, file))
+    }
+
+    /// The same memory by another handle of the driver's: Intel's drivers map each only once at a
+    /// time.
+    pub(super) fn alias(&self) -> Result<Self> {
+        let kind = self.gpu.external_memory();
+        let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
+        let file = self.file()?;
+        let memory = VirtualMemory(&self.core);
+        let handle = memory.import(self.gpu.handle(), self.len, kind, file.as_fd())?;
+        Ok(Self::new(
+            &self.gpu,
+            &self.core,
+            handle,
+            self.len,
+            Some(file),
+        ))
     }
 
     fn new(
@@ -45,36 +71,65 @@ impl LevelZeroPhysical {
         core: &Arc<Core>,
         handle: PhysicalHandle,
         len: usize,
-        is_imported: bool,
+        imported: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             core: Arc::clone(core),
             handle,
             len,
-            descriptor: Mutex::default(),
-            is_imported,
+            is_imported: imported.is_some(),
+            descriptor: Mutex::new(imported),
+            places: Places::default(),
         }
+    }
+
+    /// Whether a context has it, so that its driver knows the handle.
+    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
     }
 
     pub(super) fn handle(&self) -> PhysicalHandle {
         self.handle
     }
 
-    /// Drivers tell the descriptor of an address, so the memory is mapped for a moment.
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// A descriptor of it, made now if there is none.
+    fn file(&self) -> Result<Arc<OwnedFd>> {
+        let made = &self.descriptor;
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*made {
+            return Ok(Arc::clone(file));
+        }
+        let file = self.export()?;
+        Ok(Arc::clone(made.insert(Arc::new(file))))
+    }
+
     fn export(&self) -> Result<OwnedFd> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
+        if let Some(number) = VirtualMemory(&self.core).descriptor_of(self.handle, kind) {
+            return keep(number);
+        }
+        // Some drivers map it only once at a time, so where it is already, if it is.
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        match places.first() {
+            Some(place) => keep(VirtualMemory(&self.core).descriptor(place.pointer(), kind)?),
+            None => self.export_mapped(kind),
+        }
+    }
+
+    /// Maps it for a moment, since drivers tell the descriptor of an address.
+    fn export_mapped(&self, kind: ze_external_memory_type_flags_t) -> Result<OwnedFd> {
         let memory = VirtualMemory(&self.core);
         let start = memory.reserve(0, self.len)?;
         // SAFETY: reserved a moment ago.
         let mapped = unsafe { memory.map(start, self.len, self.handle, 0, Access::ReadWrite) };
         let file = mapped.and_then(|()| {
-            let number = memory.descriptor(start, kind);
-            let file = number.and_then(|number| {
-                descriptor::duplicate(number)
-                    .map_err(Error::os("keeping a descriptor of the driver"))
-            });
+            let file = memory.descriptor(start, kind).and_then(keep);
             // SAFETY: mapped here, and used by nobody.
             unsafe { memory.unmap(start, self.len)? };
             file
@@ -83,6 +138,11 @@ impl LevelZeroPhysical {
         unsafe { memory.unreserve(start, self.len)? };
         file
     }
+}
+
+/// A descriptor of our own of what one of the driver's leads to.
+fn keep(number: c_int) -> Result<OwnedFd> {
+    descriptor::duplicate(number).map_err(Error::os("keeping a descriptor of the driver"))
 }
 
 fn unsupported(gpu: &Gpu) -> Error {
@@ -114,13 +174,7 @@ impl Shared for LevelZeroPhysical {
         if self.is_imported {
             return Err(Error::invalid("only the exporter of memory can share it"));
         }
-        let made = &self.descriptor;
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &*made {
-            return Ok(Arc::clone(file));
-        }
-        let file = self.export()?;
-        Ok(Arc::clone(made.insert(Arc::new(file))))
+        self.file()
     }
 
     fn note(&self) -> Note {

@@ -3,11 +3,12 @@
 use super::{ContextHandle, DeviceHandle, Driver, Handle, check, check_memory, description};
 use crate::backend::MemoryKind;
 use crate::backend::level_zero::pooled::Pools;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::os::process;
 use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes of the driver's handles for other processes.
 pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
@@ -17,6 +18,8 @@ pub(in crate::backend::level_zero) struct Core {
     pub(in crate::backend::level_zero) driver: &'static Driver,
     pub(in crate::backend::level_zero) handle: ContextHandle,
     pub(in crate::backend::level_zero) events: Pools,
+    /// Events that are opened are known to learn of later signals.
+    pub(super) has_live_events: AtomicBool,
 }
 
 impl Core {
@@ -31,6 +34,7 @@ impl Core {
             driver,
             handle: Handle(handle),
             events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
         })
     }
 
@@ -65,7 +69,7 @@ impl Core {
             }
         };
         check_memory("allocating memory (zeMemAlloc)", len, code)?;
-        NonNull::new(start.cast()).ok_or(crate::error::Error::OutOfMemory { bytes: len as u64 })
+        NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
     }
 
     /// Frees what `allocate` made.
@@ -110,7 +114,7 @@ impl Core {
         // SAFETY: our context, one of its devices, and a live result.
         let code = unsafe { open(self.handle.0, device.0, handle, 0, &mut start) };
         check_memory("zeMemOpenIpcHandle", 0, code)?;
-        NonNull::new(start.cast()).ok_or(crate::error::Error::Protocol("its memory is nowhere"))
+        NonNull::new(start.cast()).ok_or(Error::Protocol("its memory is nowhere"))
     }
 
     /// Ends what `open` gave.

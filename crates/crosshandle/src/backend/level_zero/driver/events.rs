@@ -2,7 +2,7 @@
 
 use super::description;
 use super::{Core, DeviceHandle, Driver, EventHandle, Handle, IPC_HANDLE, check, check_memory};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use level_zero_sys::{
     Pointer, ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE, ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE,
     ZE_EVENT_COUNTER_BASED_FLAG_IPC, ZE_EVENT_SCOPE_FLAG_HOST, ZEL_HANDLE_DRIVER,
@@ -16,6 +16,7 @@ use level_zero_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Under whichever names the loader and the driver have them.
 pub(super) struct CounterEvents {
@@ -94,6 +95,11 @@ fn has_own_handles(driver: &Driver) -> bool {
     code != ze_result_t::ZE_RESULT_SUCCESS || theirs == ours
 }
 
+/// Why there is no event.
+pub(in crate::backend::level_zero) fn missing() -> Error {
+    Error::Unsupported("this Level Zero driver has no counter-based events".into())
+}
+
 /// An event made here. Ends by being destroyed.
 pub(in crate::backend::level_zero) struct CreatedEvent {
     core: Arc<Core>,
@@ -125,6 +131,25 @@ impl CreatedEvent {
             handle: Handle(handle),
         });
         Some(made)
+    }
+
+    /// An error if an event that is opened doesn't learn of later signals. Its handle is a snapshot
+    /// of one signal then, and whoever waited for the next would go on at once. That is so with
+    /// Intel's drivers before 26.14, and later where they find no way to fetch descriptors. They
+    /// have no handle for an event that was never signalled, which tells.
+    pub(in crate::backend::level_zero) fn check_live(
+        core: &Arc<Core>,
+        device: DeviceHandle,
+    ) -> Result<()> {
+        if core.has_live_events.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let fresh = Self::create(core, device).transpose()?;
+        fresh.ok_or_else(missing)?.export().map_err(|error| {
+            Error::Unsupported(format!("handles of events are snapshots: {error}"))
+        })?;
+        core.has_live_events.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(in crate::backend::level_zero) fn handle(&self) -> EventHandle {

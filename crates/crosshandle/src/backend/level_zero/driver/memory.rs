@@ -71,6 +71,31 @@ impl VirtualMemory<'_> {
         Ok(Handle(handle))
     }
 
+    /// The descriptor of physical memory, which stays the driver's; `None` if that can only be found
+    /// out where it is mapped, as before Level Zero 1.15.
+    pub(in crate::backend::level_zero) fn descriptor_of(
+        &self,
+        memory: PhysicalHandle,
+        kind: ze_external_memory_type_flags_t,
+    ) -> Option<c_int> {
+        let get = self.0.driver.loader.zePhysicalMemGetProperties?;
+        let mut export = description!(
+            ze_external_memory_export_fd_t,
+            ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD
+        );
+        export.flags = kind;
+        export.fd = -1;
+        let mut properties = description!(
+            ze_physical_mem_properties_t,
+            ZE_STRUCTURE_TYPE_PHYSICAL_MEM_PROPERTIES
+        );
+        properties.pNext = (&raw mut export).cast();
+        // SAFETY: physical memory of this context, and live results.
+        let code = unsafe { get(self.0.handle.0, memory.0, &mut properties) };
+        let found = check("zePhysicalMemGetProperties", code);
+        found.ok().map(|()| export.fd).filter(|fd| *fd >= 0)
+    }
+
     /// The descriptor of physical memory mapped at an address; it stays the driver's.
     pub(in crate::backend::level_zero) fn descriptor(
         &self,
@@ -120,7 +145,7 @@ impl VirtualMemory<'_> {
         // SAFETY: our context and a live result; the wish is only a number.
         let code = unsafe { reserve(self.0.handle.0, wish, len, &mut start) };
         check_memory("zeVirtualMemReserve", len, code)?;
-        NonNull::new(start.cast()).ok_or(Error::OutOfMemory { bytes: len as u64 })
+        NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
     }
 
     /// # Safety

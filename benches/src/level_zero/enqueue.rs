@@ -1,0 +1,335 @@
+//! What it costs to submit commands.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use crosshandle::{Command, Context, Event, Memory, Queue};
+
+use super::{CLOSE, ours, row};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::per_operation;
+use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent};
+use crate::report::row::Target;
+
+const SIGNAL: &str = "zeCommandListAppendSignalEvent";
+const WAIT: &str = "zeCommandListAppendWaitOnEvents";
+const COPY: &str = "zeCommandListAppendMemoryCopy with an event";
+const COPY_ALONE: &str = "zeCommandListAppendMemoryCopy";
+const FILL: &str = "zeCommandListAppendMemoryFill with an event";
+const FILL_ALONE: &str = "zeCommandListAppendMemoryFill";
+const COPY_SIGNAL: &str = "zeCommandListAppendMemoryCopy with the event";
+
+/// What is submitted.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Signal,
+    SignalPrivate,
+    Wait,
+    Copy,
+    Fill,
+    CopySignal,
+}
+
+/// A row: with the raw call as it tells nobody when it is done, where there is a choice.
+struct Case {
+    row: &'static str,
+    what: What,
+    /// The device is at a longer command meanwhile.
+    is_busy: bool,
+    raw_has_event: bool,
+}
+
+const fn case(row: &'static str, what: What, is_busy: bool) -> Case {
+    Case {
+        row,
+        what,
+        is_busy,
+        raw_has_event: true,
+    }
+}
+
+const fn alone(row: &'static str, what: What, is_busy: bool) -> Case {
+    Case {
+        raw_has_event: false,
+        ..case(row, what, is_busy)
+    }
+}
+
+const CASES: [Case; 15] = [
+    case("level-zero-enqueue.signal", What::Signal, false),
+    case("level-zero-enqueue.signal-busy", What::Signal, true),
+    case("level-zero-enqueue.private", What::SignalPrivate, false),
+    case("level-zero-enqueue.private-busy", What::SignalPrivate, true),
+    case("level-zero-enqueue.wait", What::Wait, true),
+    case("level-zero-enqueue.wait-done", What::Wait, false),
+    case("level-zero-enqueue.copy", What::Copy, false),
+    case("level-zero-enqueue.copy-busy", What::Copy, true),
+    alone("level-zero-enqueue.copy-alone", What::Copy, false),
+    case("level-zero-enqueue.fill", What::Fill, false),
+    case("level-zero-enqueue.fill-busy", What::Fill, true),
+    alone("level-zero-enqueue.fill-alone", What::Fill, false),
+    case("level-zero-enqueue.copy-signal", What::CopySignal, false),
+    case(
+        "level-zero-enqueue.copy-signal-busy",
+        What::CopySignal,
+        true,
+    ),
+    alone("level-zero-enqueue.fill-alone-busy", What::Fill, true),
+];
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "level-zero-enqueue",
+    hands: 0,
+    cores: 2,
+    limit: Duration::from_secs(120),
+    rows: &[
+        row(CASES[0].row, "submit a signal", SIGNAL, CLOSE),
+        row(CASES[1].row, "submit a signal, device busy", SIGNAL, CLOSE),
+        row(
+            CASES[2].row,
+            "submit a signal of an event without a handle",
+            SIGNAL,
+            CLOSE,
+        ),
+        row(CASES[3].row, "the same, device busy", SIGNAL, CLOSE),
+        row(
+            CASES[4].row,
+            "submit a wait for another queue's signal, not there yet",
+            WAIT,
+            CLOSE,
+        ),
+        row(
+            CASES[5].row,
+            "submit a wait for what has happened",
+            WAIT,
+            CLOSE,
+        ),
+        row(CASES[6].row, "submit a copy", COPY, CLOSE),
+        row(CASES[7].row, "submit a copy, device busy", COPY, CLOSE),
+        row(
+            CASES[8].row,
+            "submit a copy, whose end the raw call tells nobody",
+            COPY_ALONE,
+            Target::None,
+        ),
+        row(CASES[9].row, "submit a fill", FILL, CLOSE),
+        row(CASES[10].row, "submit a fill, device busy", FILL, CLOSE),
+        row(
+            CASES[11].row,
+            "submit a fill, whose end the raw call tells nobody",
+            FILL_ALONE,
+            Target::None,
+        ),
+        row(
+            CASES[12].row,
+            "submit a copy that signals",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
+        row(
+            CASES[13].row,
+            "submit a copy that signals, device busy",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
+        row(
+            CASES[14].row,
+            "submit a fill, device busy, whose end the raw call tells nobody",
+            FILL_ALONE,
+            Target::None,
+        ),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+/// Commands between two times that the queue is empty.
+const BATCH: usize = 32;
+/// Batches of each turn that nobody measures.
+const WARM_UP: usize = 2;
+/// Bytes of a copy or a fill: no more than what takes no time.
+const LENGTH: usize = 64;
+const PATTERN: [u8; 4] = [1, 2, 3, 4];
+/// Bytes that take the device longer than a batch takes to submit.
+const LONG: usize = 8 << 20;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let raw = Raw::new()?;
+    let ours = Ours::new()?;
+    // Before this thread is pinned, so that the threads of both sides are not.
+    ours.batch(What::Copy, true)?;
+    raw.batch(What::Copy, true, true)?;
+    seat.plan.pin(0)?;
+    let mut recorder = Recorder::default();
+    let batches = seat.plan.pick(40, 20);
+    for round in 0..seat.plan.rounds() {
+        for case in &CASES {
+            for side in Side::turns(round) {
+                for batch in 0..WARM_UP + batches {
+                    let elapsed = match side {
+                        Side::Ours => ours.batch(case.what, case.is_busy)?,
+                        Side::Raw => raw.batch(case.what, case.is_busy, case.raw_has_event)?,
+                    };
+                    if batch >= WARM_UP {
+                        recorder.push(case.row, side, elapsed);
+                    }
+                }
+            }
+        }
+    }
+    Ok(recorder.finish())
+}
+
+struct Ours {
+    _context: Context,
+    queue: Queue,
+    /// What signals the events that are waited for.
+    other: Queue,
+    shared: Event,
+    private: Event,
+    awaited: Vec<Event>,
+    memory: [Memory; 2],
+    long: [Memory; 2],
+}
+
+impl Ours {
+    fn new() -> Result<Self> {
+        let context = ours::context()?;
+        let shared = || -> Result<Event> {
+            let event = context.create_event()?;
+            // Only such events have one of the driver's beside them.
+            event.handle()?;
+            Ok(event)
+        };
+        let pair = |length| -> Result<[Memory; 2]> {
+            Ok([context.allocate(length)?, context.allocate(length)?])
+        };
+        Ok(Self {
+            queue: context.create_queue()?,
+            other: context.create_queue()?,
+            shared: shared()?,
+            private: context.create_event()?,
+            awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
+            memory: pair(LENGTH)?,
+            long: pair(LONG)?,
+            _context: context,
+        })
+    }
+
+    fn occupy(&self, queue: &Queue) -> Result<()> {
+        let [to, from] = &self.long;
+        Ok(queue.submit(Command::copy(to.all(), from.all())?)?)
+    }
+
+    fn copy(&self) -> Result<Command> {
+        let [to, from] = &self.memory;
+        Ok(Command::copy(to.all(), from.all())?)
+    }
+
+    /// Nanoseconds for each command.
+    fn batch(&self, what: What, is_busy: bool) -> Result<f64> {
+        if what == What::Wait {
+            if is_busy {
+                self.occupy(&self.other)?;
+                self.awaited
+                    .iter()
+                    .try_for_each(|event| self.other.signal(event))?;
+            }
+        } else if is_busy {
+            self.occupy(&self.queue)?;
+        }
+        let mut awaited = self.awaited.iter().cycle();
+        let elapsed = per_operation(BATCH, || -> Result<()> {
+            match what {
+                What::Signal => self.queue.signal(&self.shared)?,
+                What::SignalPrivate => self.queue.signal(&self.private)?,
+                What::Wait => awaited
+                    .next()
+                    .map_or(Ok(()), |event| self.queue.wait(event))?,
+                What::Copy => self.queue.submit(self.copy()?)?,
+                What::Fill => {
+                    let fill = Command::fill(self.memory[0].all(), &PATTERN)?;
+                    self.queue.submit(fill)?;
+                }
+                What::CopySignal => self.queue.submit(self.copy()?.signal(&self.shared))?,
+            }
+            Ok(())
+        })?;
+        self.other.finish()?;
+        self.queue.finish()?;
+        Ok(elapsed)
+    }
+}
+
+struct Raw {
+    list: List,
+    other: List,
+    shared: CounterEvent,
+    private: PooledEvent,
+    awaited: Vec<CounterEvent>,
+    /// That a list is empty.
+    done: PooledEvent,
+    memory: [raw::Memory; 2],
+    long: [raw::Memory; 2],
+}
+
+impl Raw {
+    fn new() -> Result<Self> {
+        let gpu = Gpu::first()?;
+        let shared = || CounterEvent::create(gpu);
+        let pair = |length| -> Result<[raw::Memory; 2]> {
+            let memory = || raw::Memory::allocate(gpu, length);
+            Ok([memory()?, memory()?])
+        };
+        Ok(Self {
+            list: List::create(gpu)?,
+            other: List::create(gpu)?,
+            shared: shared()?,
+            private: PooledEvent::create(gpu)?,
+            awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
+            done: PooledEvent::create(gpu)?,
+            memory: pair(LENGTH)?,
+            long: pair(LONG)?,
+        })
+    }
+
+    fn occupy(&self, list: &List) -> Result<()> {
+        let [to, from] = &self.long;
+        list.copy(to, from, LONG, None)
+    }
+
+    fn finish(&self, list: &List) -> Result<()> {
+        list.signal(&self.done)?;
+        self.done.synchronize()?;
+        self.done.reset()
+    }
+
+    /// Nanoseconds for each command.
+    fn batch(&self, what: What, is_busy: bool, has_event: bool) -> Result<f64> {
+        if what == What::Wait {
+            if is_busy {
+                self.occupy(&self.other)?;
+                self.awaited
+                    .iter()
+                    .try_for_each(|event| self.other.signal(event))?;
+            }
+        } else if is_busy {
+            self.occupy(&self.list)?;
+        }
+        let [to, from] = &self.memory;
+        let mut awaited = self.awaited.iter().cycle();
+        let private = || has_event.then_some(&self.private as _);
+        let elapsed = per_operation(BATCH, || match what {
+            What::Signal => self.list.signal(&self.shared),
+            What::SignalPrivate => self.list.signal(&self.private),
+            What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
+            What::Copy => self.list.copy(to, from, LENGTH, private()),
+            What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
+            What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
+        })?;
+        self.finish(&self.other)?;
+        self.finish(&self.list)?;
+        Ok(elapsed)
+    }
+}

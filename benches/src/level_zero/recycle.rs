@@ -1,0 +1,76 @@
+//! Allocating and freeing device memory that is never exported.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{CLOSE, ours, row};
+use crate::harness::outcome::{Outcome, Recorder, Side};
+use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::timing::per_operation;
+use crate::raw::level_zero::{Gpu, Memory};
+
+const SIZES: [(usize, &str); 2] = [
+    (64 << 10, "level-zero-recycle.64KiB"),
+    (16 << 20, "level-zero-recycle.16MiB"),
+];
+
+const RAW: &str = "zeMemAllocDevice, zeMemFree";
+
+pub(crate) static SCENARIO: Scenario = Scenario {
+    name: "level-zero-recycle",
+    hands: 0,
+    cores: 1,
+    limit: Duration::from_secs(60),
+    rows: &[
+        row(
+            SIZES[0].1,
+            "alloc + free, never exported, 64 KiB",
+            RAW,
+            CLOSE,
+        ),
+        row(
+            SIZES[1].1,
+            "alloc + free, never exported, 16 MiB",
+            RAW,
+            CLOSE,
+        ),
+    ],
+    lead,
+    hand: no_hand,
+};
+
+const OURS_BATCH: usize = 1000;
+const RAW_BATCH: usize = 100;
+
+fn lead(seat: &Seat) -> Result<Outcome> {
+    let gpu = Gpu::first()?;
+    let context = ours::context()?;
+    seat.plan.pin(0)?;
+    let mut recorder = Recorder::default();
+    let batches = seat.plan.pick(10, 3);
+    for round in 0..seat.plan.rounds() {
+        for (length, row) in SIZES {
+            for side in Side::turns(round) {
+                for batch in 0..=batches {
+                    let elapsed = match side {
+                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                            drop(black_box(context.allocate(black_box(length))?));
+                            Ok(())
+                        })?,
+                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                            drop(black_box(Memory::allocate(gpu, black_box(length))?));
+                            Ok(())
+                        })?,
+                    };
+                    // The first batch fills the pool.
+                    if batch > 0 {
+                        recorder.push(row, side, elapsed);
+                    }
+                }
+            }
+        }
+    }
+    Ok(recorder.finish())
+}

@@ -1,0 +1,237 @@
+//! Events: counter-based ones, which processes share, and those of a pool.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+use anyhow::Result;
+use level_zero_sys::{
+    Loader, Pointer, ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE,
+    ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE, ZE_EVENT_COUNTER_BASED_FLAG_IPC,
+    ZE_EVENT_POOL_FLAG_HOST_VISIBLE, ZE_EVENT_SCOPE_FLAG_HOST,
+    ZEX_COUNTER_BASED_EVENT_CLOSE_IPC_HANDLE, ZEX_COUNTER_BASED_EVENT_CREATE2,
+    ZEX_COUNTER_BASED_EVENT_GET_IPC_HANDLE, ZEX_COUNTER_BASED_EVENT_OPEN_IPC_HANDLE,
+    ZEX_STRUCTURE_COUNTER_BASED_EVENT_DESC, ze_driver_handle_t, ze_event_handle_t,
+    ze_event_pool_handle_t, ze_ipc_event_counter_based_handle_t,
+    ze_pfnEventCounterBasedCloseIpcHandle_t, ze_pfnEventCounterBasedCreate_t,
+    ze_pfnEventCounterBasedGetIpcHandle_t, ze_pfnEventCounterBasedOpenIpcHandle_t, ze_result_t,
+    ze_structure_type_t,
+};
+
+use super::{Gpu, HANDLE_SIZE, check, description};
+
+/// Under whichever names the loader or the driver has them.
+pub(super) struct CounterEvents {
+    stype: ze_structure_type_t,
+    create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
+    get: <ze_pfnEventCounterBasedGetIpcHandle_t as Pointer>::Function,
+    open: <ze_pfnEventCounterBasedOpenIpcHandle_t as Pointer>::Function,
+    close: <ze_pfnEventCounterBasedCloseIpcHandle_t as Pointer>::Function,
+}
+
+impl CounterEvents {
+    pub(super) fn find(loader: &Loader, driver: ze_driver_handle_t) -> Option<Self> {
+        if let Some(create) = loader.zeEventCounterBasedCreate {
+            return Some(Self {
+                stype: ze_structure_type_t::ZE_STRUCTURE_TYPE_EVENT_COUNTER_BASED_DESC,
+                create,
+                get: loader.zeEventCounterBasedGetIpcHandle?,
+                open: loader.zeEventCounterBasedOpenIpcHandle?,
+                close: loader.zeEventCounterBasedCloseIpcHandle?,
+            });
+        }
+        let create: ze_pfnEventCounterBasedCreate_t =
+            extension(loader, driver, ZEX_COUNTER_BASED_EVENT_CREATE2);
+        let get: ze_pfnEventCounterBasedGetIpcHandle_t =
+            extension(loader, driver, ZEX_COUNTER_BASED_EVENT_GET_IPC_HANDLE);
+        let open: ze_pfnEventCounterBasedOpenIpcHandle_t =
+            extension(loader, driver, ZEX_COUNTER_BASED_EVENT_OPEN_IPC_HANDLE);
+        let close: ze_pfnEventCounterBasedCloseIpcHandle_t =
+            extension(loader, driver, ZEX_COUNTER_BASED_EVENT_CLOSE_IPC_HANDLE);
+        Some(Self {
+            stype: ZEX_STRUCTURE_COUNTER_BASED_EVENT_DESC,
+            create: create?,
+            get: get?,
+            open: open?,
+            close: close?,
+        })
+    }
+}
+
+/// A function that only the driver knows; a null pointer where it doesn't.
+fn extension<F: Default + Copy>(loader: &Loader, driver: ze_driver_handle_t, name: &CStr) -> F {
+    let mut address: *mut c_void = ptr::null_mut();
+    let find = loader.zeDriverGetExtensionFunctionAddress;
+    // SAFETY: a driver that the loader gave, a text that ends with a zero, and a live result.
+    let code = unsafe { find(driver, name.as_ptr(), &mut address) };
+    assert_eq!(size_of::<F>(), size_of_val(&address));
+    match code {
+        // SAFETY: both have the size of a pointer, null is `None`, and the type is the one that
+        // the function of this name has.
+        ze_result_t::ZE_RESULT_SUCCESS => unsafe { std::mem::transmute_copy(&address) },
+        _ => F::default(),
+    }
+}
+
+/// What lists signal and wait for.
+pub(crate) trait Signalled {
+    fn handle(&self) -> ze_event_handle_t;
+}
+
+/// Waits on the host until an event is signalled.
+#[inline]
+fn synchronize(gpu: &Gpu, event: ze_event_handle_t) -> Result<()> {
+    // SAFETY: the caller's event, which lives.
+    check("zeEventHostSynchronize", unsafe {
+        (gpu.loader.zeEventHostSynchronize)(event, u64::MAX)
+    })
+}
+
+/// A counter-based event that processes share; destroyed when dropped.
+pub(crate) struct CounterEvent {
+    gpu: &'static Gpu,
+    handle: ze_event_handle_t,
+}
+
+impl CounterEvent {
+    pub(crate) fn create(gpu: &'static Gpu) -> Result<Self> {
+        let mut desc = description!(
+            ze_event_counter_based_desc_t,
+            ZE_STRUCTURE_TYPE_EVENT_COUNTER_BASED_DESC
+        );
+        desc.stype = gpu.counter_events.stype;
+        desc.flags = ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE
+            | ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE
+            | ZE_EVENT_COUNTER_BASED_FLAG_IPC;
+        desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
+        desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
+        let mut handle = ptr::null_mut();
+        let create = gpu.counter_events.create;
+        // SAFETY: handles that live as long as the process, and a live result.
+        let code = unsafe { create(gpu.context, gpu.device, &desc, &mut handle) };
+        check("zeEventCounterBasedCreate", code)?;
+        Ok(Self { gpu, handle })
+    }
+
+    #[inline]
+    pub(crate) fn export(&self) -> Result<[u8; HANDLE_SIZE]> {
+        let mut handle = ze_ipc_event_counter_based_handle_t {
+            data: [0; HANDLE_SIZE],
+        };
+        // SAFETY: our own, and a live result.
+        let code = unsafe { (self.gpu.counter_events.get)(self.handle, &mut handle) };
+        check("zeEventCounterBasedGetIpcHandle", code)?;
+        Ok(handle.data.map(|byte| byte as u8))
+    }
+
+    #[inline]
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        synchronize(self.gpu, self.handle)
+    }
+
+    #[inline]
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        // SAFETY: our own.
+        let code = unsafe { (self.gpu.loader.zeEventQueryStatus)(self.handle) };
+        match code {
+            ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
+            code => check("zeEventQueryStatus", code).map(|()| true),
+        }
+    }
+}
+
+impl Signalled for CounterEvent {
+    fn handle(&self) -> ze_event_handle_t {
+        self.handle
+    }
+}
+
+impl Drop for CounterEvent {
+    fn drop(&mut self) {
+        // SAFETY: our own, destroyed once; the scenarios drop it when their lists are empty.
+        unsafe { (self.gpu.loader.zeEventDestroy)(self.handle) };
+    }
+}
+
+/// Another process's counter-based event; closed when dropped.
+pub(crate) struct OpenedEvent {
+    gpu: &'static Gpu,
+    handle: ze_event_handle_t,
+}
+
+impl OpenedEvent {
+    /// From a handle with the number of an own descriptor.
+    #[inline]
+    pub(crate) fn open(gpu: &'static Gpu, bytes: [u8; HANDLE_SIZE]) -> Result<Self> {
+        let theirs = ze_ipc_event_counter_based_handle_t {
+            data: bytes.map(|byte| byte as c_char),
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: a live result; the driver checks the handle.
+        let code = unsafe { (gpu.counter_events.open)(gpu.context, theirs, &mut handle) };
+        check("zeEventCounterBasedOpenIpcHandle", code)?;
+        Ok(Self { gpu, handle })
+    }
+}
+
+impl Drop for OpenedEvent {
+    fn drop(&mut self) {
+        // SAFETY: opened when this was made, closed once.
+        unsafe { (self.gpu.counter_events.close)(self.handle) };
+    }
+}
+
+/// The only event of a pool, for this process alone; both are destroyed when dropped.
+pub(crate) struct PooledEvent {
+    gpu: &'static Gpu,
+    pool: ze_event_pool_handle_t,
+    handle: ze_event_handle_t,
+}
+
+impl PooledEvent {
+    pub(crate) fn create(gpu: &'static Gpu) -> Result<Self> {
+        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+        desc.count = 1;
+        let mut pool = ptr::null_mut();
+        let create = gpu.loader.zeEventPoolCreate;
+        // SAFETY: handles that live as long as the process, all devices, and a live result.
+        let code = unsafe { create(gpu.context, &desc, 0, ptr::null_mut(), &mut pool) };
+        check("zeEventPoolCreate", code)?;
+        let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
+        desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
+        desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
+        let mut handle = ptr::null_mut();
+        // SAFETY: the pool's only place, and a live result.
+        let code = unsafe { (gpu.loader.zeEventCreate)(pool, &desc, &mut handle) };
+        check("zeEventCreate", code)?;
+        Ok(Self { gpu, pool, handle })
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        synchronize(self.gpu, self.handle)
+    }
+
+    pub(crate) fn reset(&self) -> Result<()> {
+        // SAFETY: our own, which no command is about to signal.
+        check("zeEventHostReset", unsafe {
+            (self.gpu.loader.zeEventHostReset)(self.handle)
+        })
+    }
+}
+
+impl Signalled for PooledEvent {
+    fn handle(&self) -> ze_event_handle_t {
+        self.handle
+    }
+}
+
+impl Drop for PooledEvent {
+    fn drop(&mut self) {
+        // SAFETY: our own, destroyed once, the event before its pool; the scenarios drop it when
+        // their lists are empty.
+        unsafe {
+            (self.gpu.loader.zeEventDestroy)(self.handle);
+            (self.gpu.loader.zeEventPoolDestroy)(self.pool);
+        }
+    }
+}

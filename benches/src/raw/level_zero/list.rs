@@ -1,0 +1,117 @@
+//! Immediate command lists.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use anyhow::Result;
+use level_zero_sys::{
+    ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_list_handle_t, ze_command_queue_mode_t,
+    ze_event_handle_t,
+};
+
+use super::event::Signalled;
+use super::memory::Memory;
+use super::{Gpu, check, description};
+
+/// One whose commands run in order; destroyed when dropped.
+pub(crate) struct List {
+    gpu: &'static Gpu,
+    handle: ze_command_list_handle_t,
+}
+
+/// The event that a command signals itself, if any.
+fn event_of(event: Option<&dyn Signalled>) -> ze_event_handle_t {
+    event.map_or(ptr::null_mut(), |event| event.handle())
+}
+
+impl List {
+    /// On the first group of queues.
+    pub(crate) fn create(gpu: &'static Gpu) -> Result<Self> {
+        let mut desc = description!(
+            ze_command_queue_desc_t,
+            ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC
+        );
+        desc.flags = ZE_COMMAND_QUEUE_FLAG_IN_ORDER;
+        desc.mode = ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS;
+        let mut handle = ptr::null_mut();
+        let create = gpu.loader.zeCommandListCreateImmediate;
+        // SAFETY: handles that live as long as the process, and a live result.
+        let code = unsafe { create(gpu.context, gpu.device, &desc, &mut handle) };
+        check("zeCommandListCreateImmediate", code)?;
+        Ok(Self { gpu, handle })
+    }
+
+    /// The event is not dropped before the list is past this.
+    #[inline]
+    pub(crate) fn signal(&self, event: &dyn Signalled) -> Result<()> {
+        let append = self.gpu.loader.zeCommandListAppendSignalEvent;
+        // SAFETY: both live; the scenarios drop events when their lists are empty.
+        check("zeCommandListAppendSignalEvent", unsafe {
+            append(self.handle, event.handle())
+        })
+    }
+
+    #[inline]
+    pub(crate) fn wait(&self, event: &dyn Signalled) -> Result<()> {
+        let append = self.gpu.loader.zeCommandListAppendWaitOnEvents;
+        let mut events = [event.handle()];
+        // SAFETY: as for `signal`; there is one.
+        check("zeCommandListAppendWaitOnEvents", unsafe {
+            append(self.handle, 1, events.as_mut_ptr())
+        })
+    }
+
+    /// Copies the first bytes.
+    #[inline]
+    pub(crate) fn copy(
+        &self,
+        to: &Memory,
+        from: &Memory,
+        length: usize,
+        event: Option<&dyn Signalled>,
+    ) -> Result<()> {
+        assert!(length <= to.length() && length <= from.length());
+        let append = self.gpu.loader.zeCommandListAppendMemoryCopy;
+        let (to, from) = (to.address(), from.address().cast_const());
+        let event = event_of(event);
+        // SAFETY: both are as long, and the scenarios drop them when their lists are empty.
+        check("zeCommandListAppendMemoryCopy", unsafe {
+            append(self.handle, to, from, length, event, 0, ptr::null_mut())
+        })
+    }
+
+    /// Fills the first bytes with a pattern.
+    #[inline]
+    pub(crate) fn fill(
+        &self,
+        to: &Memory,
+        pattern: &[u8],
+        length: usize,
+        event: Option<&dyn Signalled>,
+    ) -> Result<()> {
+        assert!(length <= to.length());
+        let append = self.gpu.loader.zeCommandListAppendMemoryFill;
+        let bytes: *const c_void = pattern.as_ptr().cast();
+        let event = event_of(event);
+        // SAFETY: as for `copy`; the pattern is copied by the call.
+        check("zeCommandListAppendMemoryFill", unsafe {
+            append(
+                self.handle,
+                to.address(),
+                bytes,
+                pattern.len(),
+                length,
+                event,
+                0,
+                ptr::null_mut(),
+            )
+        })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: our own, destroyed once, with nothing left to do.
+        unsafe { (self.gpu.loader.zeCommandListDestroy)(self.handle) };
+    }
+}

@@ -1,0 +1,89 @@
+//! Device memory: allocated here, or another process's.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use anyhow::{Result, ensure};
+use level_zero_sys::ze_ipc_mem_handle_t;
+
+use super::{Gpu, HANDLE_SIZE, check, description};
+
+/// Allocated here; freed when dropped.
+pub(crate) struct Memory {
+    gpu: &'static Gpu,
+    start: *mut c_void,
+    length: usize,
+}
+
+impl Memory {
+    #[inline]
+    pub(crate) fn allocate(gpu: &'static Gpu, length: usize) -> Result<Self> {
+        let desc = description!(
+            ze_device_mem_alloc_desc_t,
+            ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
+        );
+        let mut start = ptr::null_mut();
+        let allocate = gpu.loader.zeMemAllocDevice;
+        // SAFETY: handles that live as long as the process, and a live result.
+        let code = unsafe { allocate(gpu.context, &desc, length, 0, gpu.device, &mut start) };
+        check("zeMemAllocDevice", code)?;
+        ensure!(!start.is_null(), "the memory is nowhere");
+        Ok(Self { gpu, start, length })
+    }
+
+    pub(super) fn address(&self) -> *mut c_void {
+        self.start
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    #[inline]
+    pub(crate) fn export(&self) -> Result<[u8; HANDLE_SIZE]> {
+        let mut handle = ze_ipc_mem_handle_t {
+            data: [0; HANDLE_SIZE],
+        };
+        let get = self.gpu.loader.zeMemGetIpcHandle;
+        // SAFETY: our own, and a live result.
+        let code = unsafe { get(self.gpu.context, self.start, &mut handle) };
+        check("zeMemGetIpcHandle", code)?;
+        Ok(handle.data.map(|byte| byte as u8))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own, freed once; the scenarios drop it when their lists are empty.
+        unsafe { (self.gpu.loader.zeMemFree)(self.gpu.context, self.start) };
+    }
+}
+
+/// Another process's; closed when dropped.
+pub(crate) struct OpenedMemory {
+    gpu: &'static Gpu,
+    start: *mut c_void,
+}
+
+impl OpenedMemory {
+    /// From a handle with the number of an own descriptor.
+    #[inline]
+    pub(crate) fn open(gpu: &'static Gpu, bytes: [u8; HANDLE_SIZE]) -> Result<Self> {
+        let handle = ze_ipc_mem_handle_t {
+            data: bytes.map(|byte| byte as c_char),
+        };
+        let mut start = ptr::null_mut();
+        let open = gpu.loader.zeMemOpenIpcHandle;
+        // SAFETY: a live result; the driver checks the handle.
+        let code = unsafe { open(gpu.context, gpu.device, handle, 0, &mut start) };
+        check("zeMemOpenIpcHandle", code)?;
+        Ok(Self { gpu, start })
+    }
+}
+
+impl Drop for OpenedMemory {
+    fn drop(&mut self) {
+        // SAFETY: opened when this was made, closed once, with nothing that uses it.
+        unsafe { (self.gpu.loader.zeMemCloseIpcHandle)(self.gpu.context, self.start) };
+    }
+}

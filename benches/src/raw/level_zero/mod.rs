@@ -1,0 +1,131 @@
+//! Level Zero's own calls, as a program uses them that shares between processes by itself.
+//!
+//! All is in one context of the first driver, on its first device, both of which live as long as
+//! the process.
+
+mod event;
+mod list;
+mod memory;
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use level_zero_sys::{
+    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_context_desc_t, ze_context_handle_t, ze_device_handle_t,
+    ze_device_properties_t, ze_driver_handle_t, ze_result_t,
+};
+
+use event::CounterEvents;
+pub(crate) use event::{CounterEvent, OpenedEvent, PooledEvent};
+pub(crate) use list::List;
+pub(crate) use memory::{Memory, OpenedMemory};
+
+/// Bytes of the driver's handles for other processes; the first four are a descriptor's number.
+pub(crate) const HANDLE_SIZE: usize = 64;
+
+/// A structure of Level Zero with its `stype`, and zeros.
+macro_rules! description {
+    ($type:ident, $stype:ident) => {{
+        // SAFETY: zeros are a valid value of every structure of Level Zero.
+        let mut value: level_zero_sys::$type = unsafe { std::mem::zeroed() };
+        value.stype = level_zero_sys::ze_structure_type_t::$stype;
+        value
+    }};
+}
+use description;
+
+/// The first device.
+pub(crate) struct Gpu {
+    loader: Loader,
+    driver: ze_driver_handle_t,
+    device: ze_device_handle_t,
+    context: ze_context_handle_t,
+    counter_events: CounterEvents,
+}
+
+// SAFETY: Level Zero lets any thread use these handles.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+#[inline]
+fn check(function: &str, code: ze_result_t) -> Result<()> {
+    if code != ze_result_t::ZE_RESULT_SUCCESS {
+        bail!("{function}: {:#x}", code.0);
+    }
+    Ok(())
+}
+
+impl Gpu {
+    pub(crate) fn first() -> Result<&'static Self> {
+        static GPU: OnceLock<std::result::Result<Gpu, String>> = OnceLock::new();
+        let gpu = GPU.get_or_init(|| Self::open().map_err(|error| format!("{error:#}")));
+        gpu.as_ref().map_err(|error| anyhow!("{error}"))
+    }
+
+    fn open() -> Result<Self> {
+        let loader = Loader::load().map_err(|error| anyhow!("{error}"))?;
+        // SAFETY: the flag is one of Level Zero's.
+        check("zeInit", unsafe { (loader.zeInit)(ZE_INIT_FLAG_GPU_ONLY) })?;
+        let (mut count, mut driver) = (1, ptr::null_mut());
+        // SAFETY: there is room for one.
+        let code = unsafe { (loader.zeDriverGet)(&mut count, &mut driver) };
+        check("zeDriverGet", code)?;
+        let (mut count, mut device) = (1, ptr::null_mut());
+        // SAFETY: there is room for one.
+        let code = unsafe { (loader.zeDeviceGet)(driver, &mut count, &mut device) };
+        check("zeDeviceGet", code)?;
+        let desc: ze_context_desc_t =
+            description!(ze_context_desc_t, ZE_STRUCTURE_TYPE_CONTEXT_DESC);
+        let mut context = ptr::null_mut();
+        // SAFETY: a driver of the loader's and a live result.
+        let code = unsafe { (loader.zeContextCreate)(driver, &desc, &mut context) };
+        check("zeContextCreate", code)?;
+        let counter_events = CounterEvents::find(&loader, driver)
+            .context("the driver has no counter-based events")?;
+        Ok(Self {
+            loader,
+            driver,
+            device,
+            context,
+            counter_events,
+        })
+    }
+
+    pub(crate) fn name(&self) -> Result<String> {
+        let mut properties: ze_device_properties_t =
+            description!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
+        // SAFETY: a live result of the type that its `stype` names.
+        let code = unsafe { (self.loader.zeDeviceGetProperties)(self.device, &mut properties) };
+        check("zeDeviceGetProperties", code)?;
+        let bytes = properties.name.map(|byte| byte as u8);
+        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// Its driver's version of Level Zero.
+    pub(crate) fn api_version(&self) -> Result<String> {
+        let mut version = level_zero_sys::ze_api_version_t(0);
+        // SAFETY: a driver of the loader's and a live result.
+        let code = unsafe { (self.loader.zeDriverGetApiVersion)(self.driver, &mut version) };
+        check("zeDriverGetApiVersion", code)?;
+        Ok(format!("{}.{}", version.0 >> 16, version.0 & 0xffff))
+    }
+}
+
+/// A descriptor of what a handle leads to: the one in it stays the driver's.
+pub(crate) fn descriptor_of(handle: &[u8; HANDLE_SIZE]) -> Result<OwnedFd> {
+    let (number, _) = handle.split_first_chunk().context("a handle is longer")?;
+    // SAFETY: the driver keeps it open as long as what was exported, which the caller has.
+    let file = unsafe { BorrowedFd::borrow_raw(i32::from_ne_bytes(*number)) };
+    Ok(file.try_clone_to_owned()?)
+}
+
+/// Another process's handle, with the number of an own descriptor put in place.
+pub(crate) fn put_in_place(handle: &[u8], file: BorrowedFd<'_>) -> Result<[u8; HANDLE_SIZE]> {
+    let mut handle: [u8; HANDLE_SIZE] = handle.try_into()?;
+    handle[..4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
+    Ok(handle)
+}

@@ -1,0 +1,379 @@
+//! Handles and answers that fail our checks: none of them reaches a call of the driver.
+
+use crate::roles::{LONG, await_the_end, calls, harness, report};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{
+    Command, Context, Error, EventHandle, MemoryHandle, PhysicalMemoryHandle, Result,
+};
+use crosshandle_conformance::raw::{self, FETCH, Socket, borrowed, field};
+use crosshandle_conformance::tamper::{at, with};
+use crosshandle_conformance::{Harness, Peer};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread::{self, JoinHandle};
+
+type Bytes = [u8; HANDLE_SIZE];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Memory,
+    Physical,
+    Event,
+}
+
+const KINDS: [Kind; 3] = [Kind::Memory, Kind::Physical, Kind::Event];
+
+impl Kind {
+    /// Opens bytes as this kind, and lets go of what that gives.
+    fn open(self, context: &Context, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Memory => context
+                .open_memory(&MemoryHandle::from_bytes(bytes)?)
+                .map(drop),
+            Self::Physical => context
+                .open_physical_memory(&PhysicalMemoryHandle::from_bytes(bytes)?)
+                .map(drop),
+            Self::Event => context
+                .open_event(&EventHandle::from_bytes(bytes)?)
+                .map(drop),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Physical => "physical",
+            Self::Event => "event",
+        }
+    }
+
+    /// The handle of a new object of a peer's, called `name` there.
+    fn export(self, peer: &Peer, name: &str) -> Bytes {
+        let (make, ask) = match self {
+            Self::Memory => ("allocate", "memory-handle"),
+            Self::Physical => ("physical", "physical-handle"),
+            Self::Event => ("event", "event-handle"),
+        };
+        let size = if self == Self::Event { "" } else { "4194304" };
+        peer.ask(format!("{make} {name} {size}").trim_end())
+            .unwrap();
+        let text = peer.ask(format!("{ask} {name}")).unwrap().remove(0);
+        match self {
+            Self::Memory => *text.parse::<MemoryHandle>().unwrap().as_bytes(),
+            Self::Physical => *text.parse::<PhysicalMemoryHandle>().unwrap().as_bytes(),
+            Self::Event => *text.parse::<EventHandle>().unwrap().as_bytes(),
+        }
+    }
+}
+
+/// Reproducible numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            *byte = (self.0 >> 32) as u8;
+        }
+    }
+}
+
+/// All calls of the driver, by this process, until its last context ended.
+fn all_calls() -> u64 {
+    let count = |line: &str| {
+        line.strip_prefix("calls ")?
+            .split_once(' ')?
+            .1
+            .parse::<u64>()
+            .ok()
+    };
+    report().lines().filter_map(count).sum::<u64>()
+}
+
+/// How many calls of the driver a context costs in which this is done.
+fn cost(harness: &Harness, body: impl FnOnce(&Context)) -> u64 {
+    let before = all_calls();
+    let context = harness.context().unwrap();
+    body(&context);
+    drop(context);
+    await_the_end();
+    all_calls() - before
+}
+
+/// Fields that are wrong although the tag is right.
+fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
+    let long = u64::MAX.to_le_bytes();
+    let mut forged = vec![
+        with(good, 0, b"Y"),
+        with(good, 4, &[99]),
+        with(good, 5, &[0]),
+        with(good, 5, &[9]),
+        with(good, at::BACKEND, &[7]),
+        with(good, at::FLAGS, &[0x80]),
+        with(good, at::HOST, &[0; 8]),
+        with(good, at::HOST, &long),
+        // Whoever has attached already needs the exporter's number no more.
+        with(good, at::EXPORTER, &[0; 8]),
+        with(&with(good, at::EXPORTER, &long), at::SECRET, &[6; 16]),
+        with(good, at::SECRET, &[7; 16]),
+        with(good, at::RECORD, &0xfffff0_u32.to_le_bytes()),
+        with(good, at::RECORD, &u32::MAX.to_le_bytes()),
+        with(good, at::GENERATION, &0_u32.to_le_bytes()),
+        with(good, at::GENERATION, &0x7ffffff0_u32.to_le_bytes()),
+        with(good, 96, &[1]),
+    ];
+    if kind != Kind::Event {
+        forged.extend([
+            with(good, at::DEVICE, &[0xee; 16]),
+            with(good, at::SEGMENT, &[0x77; 4]),
+            with(good, at::OFFSET, &long),
+            with(good, at::LENGTH, &long),
+            with(good, at::LENGTH, &[0; 8]),
+            with(good, at::SEGMENT_LENGTH, &long),
+            with(good, at::SEGMENT_LENGTH, &4096_u64.to_le_bytes()),
+        ]);
+    }
+    forged
+}
+
+pub(crate) fn bad_handles_reach_no_driver() {
+    let harness = harness();
+    let (peer, gone) = (harness.peer().unwrap(), harness.peer().unwrap());
+    let all = KINDS.map(|kind| kind.export(&peer, kind.name()));
+    let orphaned = KINDS.map(|kind| kind.export(&gone, "orphan"));
+    gone.kill();
+    let stale = KINDS.map(|kind| {
+        let handle = kind.export(&peer, "stale");
+        peer.ask("close stale").unwrap();
+        handle
+    });
+    // The first one finds the devices.
+    cost(&harness, |_| {});
+    let nothing = cost(&harness, |_| {});
+    let (mut random, mut tried) = (Random(0x9e37_79b9_7f4a_7c15), 0);
+    let bad = cost(&harness, |context| {
+        for (number, kind) in KINDS.into_iter().enumerate() {
+            let mut refuse = |bytes: &[u8], what: &str| {
+                tried += 1;
+                let opened = kind.open(context, bytes);
+                assert!(opened.is_err(), "{kind:?}, {what}: {bytes:02x?}");
+            };
+            let good = &all[number];
+            for bit in 0..8 * HANDLE_SIZE {
+                let mut flipped = *good;
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                refuse(&flipped, "one bit flipped");
+            }
+            let longer = [&good[..], &good[..]].concat();
+            for size in (0..longer.len()).filter(|size| *size != HANDLE_SIZE) {
+                refuse(&longer[..size], "another size");
+            }
+            for (other, swapped) in all.iter().enumerate() {
+                if other != number {
+                    refuse(swapped, "of another kind");
+                    refuse(
+                        &with(swapped, 5, &[good[5]]),
+                        "of another kind, said to be this",
+                    );
+                }
+            }
+            for forged in forgeries(kind, good) {
+                refuse(&forged, "forged");
+            }
+            refuse(&orphaned[number], "of a process that is gone");
+            refuse(&stale[number], "of an object that is gone");
+            for _ in 0..2000 {
+                let mut noise = [0; HANDLE_SIZE];
+                random.fill(&mut noise);
+                refuse(&noise, "random");
+                // The right exporter, the right secret and tag, and nothing else.
+                let mut claims = [0; 32];
+                random.fill(&mut claims);
+                refuse(&with(good, at::RECORD, &claims), "random claims");
+            }
+        }
+    });
+    assert_eq!(bad, nothing, "calls of the driver: {}", report());
+    assert!(tried > 15_000, "{tried}");
+}
+
+/// What a false exporter makes of an answer that was right.
+type Lie = Box<dyn Fn(&mut Vec<u8>, &mut Vec<OwnedFd>) + Send>;
+
+/// Where the parts of an answer are.
+const LEN: usize = 16;
+const NOTE_LEN: usize = 24;
+const NOTE: usize = 32;
+/// Of a note: what it is about, the driver's version, the driver's handle.
+const SUBJECT: usize = NOTE + 4;
+const VERSION: usize = NOTE + 8;
+
+/// An exporter between a true one and whoever opens its handles.
+struct Impostor {
+    thread: Option<JoinHandle<()>>,
+    lie: &'static Mutex<Option<Lie>>,
+}
+
+impl Impostor {
+    const NUMBER: u64 = 0xbad;
+
+    fn new(directory: &Path, truth: &Path) -> Self {
+        let path = directory.join(format!("{:016x}.sock", Self::NUMBER));
+        let (socket, truth) = (Socket::listen(&path).unwrap(), truth.to_owned());
+        let lie: &'static Mutex<Option<Lie>> = Box::leak(Box::default());
+        let thread = thread::spawn(move || {
+            let importer = socket.accept().unwrap().expect("somebody connects");
+            let truth = Socket::connect(&truth).unwrap();
+            loop {
+                let Ok((question, files)) = importer.receive() else {
+                    return;
+                };
+                if question.is_empty() || truth.send(&question, &borrowed(&files)).is_err() {
+                    return;
+                }
+                let (mut answer, mut files) = truth.receive().unwrap();
+                let lie = lie.lock().unwrap();
+                if field(&question, 6) == FETCH
+                    && let Some(lie) = &*lie
+                {
+                    lie(&mut answer, &mut files);
+                }
+                drop(lie);
+                if importer.send(&answer, &borrowed(&files)).is_err() {
+                    return;
+                }
+            }
+        });
+        let thread = Some(thread);
+        Self { thread, lie }
+    }
+
+    fn tell(&self, lie: Option<Lie>) {
+        *self.lie.lock().unwrap() = lie;
+    }
+}
+
+impl Drop for Impostor {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn lies() -> Vec<(&'static str, Lie)> {
+    fn put(at: usize, bytes: &'static [u8]) -> Lie {
+        Box::new(move |answer, _| answer[at..at + bytes.len()].copy_from_slice(bytes))
+    }
+    fn flip(at: usize) -> Lie {
+        Box::new(move |answer, _| answer[at] ^= 0x10)
+    }
+    let mut lies: Vec<(&str, Lie)> = vec![
+        ("no descriptor", Box::new(|_, files| files.clear())),
+        (
+            "two descriptors",
+            Box::new(|_, files| files.push(raw::pipe().unwrap())),
+        ),
+        ("no note", Box::new(|answer, _| answer[NOTE_LEN..].fill(0))),
+        ("a note that is short by one", put(NOTE_LEN, &[79])),
+        ("a note that is long by one", put(NOTE_LEN, &[81])),
+        ("a note that is too long", put(NOTE_LEN, &[129])),
+        ("a note of far too many bytes", put(NOTE_LEN, &[0xff; 4])),
+        ("bytes behind the note", put(NOTE + 127, &[1])),
+        ("not a note of this driver", flip(NOTE)),
+        ("a note about something else", flip(SUBJECT)),
+        (
+            "a note about the other kind of memory",
+            Box::new(|answer, _| answer[SUBJECT] ^= 3),
+        ),
+        ("another version of the driver", flip(VERSION)),
+        ("a later version of the driver", flip(VERSION + 3)),
+        ("a transport that there is not", put(NOTE + 12, &[2])),
+        ("half an answer", Box::new(|answer, _| answer.truncate(80))),
+        ("a longer answer", Box::new(|answer, _| answer.push(0))),
+        ("another version of the protocol", flip(4)),
+        ("another segment", flip(8)),
+    ];
+    for seed in 1..200 {
+        let lie: Lie = Box::new(move |answer, _| {
+            Random(seed * 0x9e37_79b9).fill(&mut answer[NOTE..NOTE + 80]);
+        });
+        lies.push(("a random note", lie));
+    }
+    lies
+}
+
+pub(crate) fn hostile_answers_reach_no_driver() {
+    let harness = harness();
+    let peer = harness.peer().unwrap();
+    let all = KINDS.map(|kind| kind.export(&peer, kind.name()));
+    let truth = raw::only_socket(harness.directory()).unwrap();
+    let number = Impostor::NUMBER.to_le_bytes();
+    let [memory, physical, event] = all.map(|handle| with(&handle, at::EXPORTER, &number));
+    cost(&harness, |_| {});
+    let nothing = cost(&harness, |_| {});
+    let impostor = Impostor::new(harness.directory(), &truth);
+    let lied = cost(&harness, |context| {
+        for (what, lie) in lies() {
+            impostor.tell(Some(lie));
+            for (kind, bytes) in [(Kind::Memory, &memory), (Kind::Physical, &physical)] {
+                let opened = kind.open(context, bytes);
+                assert!(opened.is_err(), "{kind:?}, {what}");
+            }
+        }
+        for kind in [Kind::Memory, Kind::Physical] {
+            let lie: Lie = Box::new(|answer, _| answer[LEN + 3] ^= 1);
+            impostor.tell(Some(lie));
+            let bytes = if kind == Kind::Memory {
+                &memory
+            } else {
+                &physical
+            };
+            assert!(kind.open(context, bytes).is_err(), "{kind:?}, another size");
+        }
+    });
+    assert_eq!(lied, nothing, "calls of the driver: {}", report());
+    drop(impostor);
+    // An event asks when a queue first signals it, and goes on without the driver's.
+    std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
+    let impostor = Impostor::new(harness.directory(), &truth);
+    let signalled = |context: &Context| {
+        let event = context.open_event(&EventHandle::from_bytes(&event).unwrap());
+        let (event, queue) = (event.unwrap(), context.create_queue().unwrap());
+        queue.submit(Command::barrier().signal(&event)).unwrap();
+        event.wait_timeout(LONG).unwrap();
+        queue.finish_timeout(LONG).unwrap();
+    };
+    let opens =
+        || calls("zexCounterBasedEventOpenIpcHandle") + calls("zeEventCounterBasedOpenIpcHandle");
+    cost(&harness, |context| {
+        for (_, lie) in lies() {
+            impostor.tell(Some(lie));
+            signalled(context);
+        }
+        assert!(matches!(
+            Kind::Memory.open(context, &memory),
+            Err(Error::Handle(_) | Error::Protocol(_))
+        ));
+    });
+    assert_eq!(opens(), 0, "{}", report());
+    drop(impostor);
+    // The truth does reach it.
+    std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
+    let impostor = Impostor::new(harness.directory(), &truth);
+    cost(&harness, |context| {
+        Kind::Memory.open(context, &memory).unwrap();
+        Kind::Physical.open(context, &physical).unwrap();
+        signalled(context);
+    });
+    drop(impostor);
+    assert_eq!(
+        (opens(), calls("zeMemOpenIpcHandle")),
+        (1, 1),
+        "{}",
+        report()
+    );
+}
