@@ -15,13 +15,17 @@
 //! - The first four bytes of a handle for another process are the number of a descriptor. It stays
 //!   the driver's, one for each allocation or event: it goes with that, or for memory with the
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
-//!   of the same file there, which stays its own, too; or the driver fetches it (`TRANSPORT`).
+//!   of the same file there; or the driver fetches it (`TRANSPORT`). A number that was put in place
+//!   for memory of the host is closed by the driver at once, for memory of a device never. One that
+//!   physical memory is imported by is closed when that is destroyed.
 //!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
 //!   memory and at byte 20 for events, though for events that has changed between versions. A
 //!   number that was put in place for memory still counts there, unless it is the exporter's by
 //!   chance; for events none must be.
 //! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
 //!   shared; it is signalled from lists in order only, and never by the host.
+//! - Handles of one process to the same physical memory go together: the first one that is destroyed
+//!   ends all.
 //! - It has an older name for everything about them, as long as the loader knows none.
 //! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
 //!   `OUT_OF_DEVICE_MEMORY`.

@@ -15,7 +15,7 @@ use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
 use crate::device_info::MAX_ALLOCATION;
-use crate::external::{Extension, extension};
+use crate::external::{Extension, Given, extension};
 use crate::handles;
 use crate::os::PAGE;
 use crate::space::{self, Origin, Region, UseCount};
@@ -57,6 +57,7 @@ fn allocate(
     };
     let segment = extension.segment(size.next_multiple_of(unit))?;
     let mapping = segment.map_aligned(alignment.max(unit))?;
+    drop(Given::new(extension, &segment));
     let base = mapping.base().as_ptr();
     space::insert(Region {
         base: base.expose_provenance(),

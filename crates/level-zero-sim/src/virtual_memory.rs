@@ -121,6 +121,7 @@ entry! {
     ) {
         let context = handles::get::<Context, _>(context)?;
         let physical = handles::get::<Physical, _>(memory)?;
+        physical.check()?;
         let (read, write) = rights(access)?;
         if !address.addr().is_multiple_of(GRANULE) || !offset.is_multiple_of(GRANULE) {
             return Err(UNSUPPORTED_ALIGNMENT);

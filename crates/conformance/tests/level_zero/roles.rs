@@ -105,7 +105,10 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     drop((queue, exporter, importer));
     await_the_end();
     // One more was made to see whether handles are more than snapshots.
-    for (kind, count) in [("opened-counter-events", COUNT), ("counter-events", COUNT + 1)] {
+    for (kind, count) in [
+        ("opened-counter-events", COUNT),
+        ("counter-events", COUNT + 1),
+    ] {
         let line = format!("live {kind} 0 of {count} created");
         assert!(report().contains(&line), "{}", report());
     }
