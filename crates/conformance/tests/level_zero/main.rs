@@ -85,6 +85,16 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
 }
 
 #[test]
+fn freed_memory_may_come_back_at_once() {
+    for filter in ["memory_lifetime::", "memory::"] {
+        suite(filter, &[("REUSE", "1")]).iter().for_each(|outcome| {
+            assert!(outcome.succeeded, "{}", outcome.printed);
+            assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+        });
+    }
+}
+
+#[test]
 fn commands_may_take_long() {
     suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
         .iter()

@@ -171,6 +171,11 @@ impl BackendContext for LevelZeroContext {
         self.gpu.reaches(device)
     }
 
+    fn reuses_shared_memory(&self) -> bool {
+        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds.
+        true
+    }
+
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => 64 << 20,
