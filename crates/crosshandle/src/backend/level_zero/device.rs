@@ -104,6 +104,11 @@ impl Gpu {
         self.details.max_pattern
     }
 
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) fn exported_as(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exported_as
+    }
+
     /// As what physical memory can be exported and imported, if it can.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory

@@ -28,6 +28,8 @@ pub(super) struct Details {
     pub(super) group: u32,
     /// The longest pattern of a fill there, in bytes.
     pub(super) max_pattern: usize,
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) exported_as: Option<ze_external_memory_type_flags_t>,
     /// As what physical memory can be exported and imported, if it can.
     pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
 }
@@ -177,21 +179,26 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     // SAFETY: a device that the driver counted, and a live result.
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
-    let both = match check("zeDeviceGetExternalMemoryProperties", code) {
-        Ok(()) if driver.version >= IMPORTS_PHYSICAL => {
-            external.memoryAllocationImportTypes & external.memoryAllocationExportTypes
-        }
-        _ => 0,
+    let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
+        Ok(()) if driver.version >= IMPORTS_PHYSICAL => (
+            external.memoryAllocationExportTypes,
+            external.memoryAllocationImportTypes,
+        ),
+        Ok(()) => (external.memoryAllocationExportTypes, 0),
+        Err(_) => (0, 0),
     };
-    let external_memory = [
-        ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
-        ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
-    ]
-    .into_iter()
-    .find(|kind| both & kind != 0);
+    let one_of = |kinds: u32| {
+        let mut preferred = [
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
+        ]
+        .into_iter();
+        preferred.find(|kind| kinds & kind != 0)
+    };
     Ok(Details {
         group: group as u32,
         max_pattern,
-        external_memory,
+        exported_as: one_of(exports),
+        external_memory: one_of(exports & imports),
     })
 }

@@ -105,7 +105,7 @@ impl LevelZeroSegment {
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align)?,
+            start: core.allocate(gpu.handle(), kind, len, align, gpu.exported_as())?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
