@@ -160,7 +160,10 @@ entry! {
             },
             use_count: UseCount::default(),
         });
-        Ok(())
+        match switches().missing("residency") {
+            true => Err(OUT_OF_DEVICE_MEMORY),
+            false => Ok(()),
+        }
     }
 
     fn zeVirtualMemUnmap(context: ze_context_handle_t, address: *const c_void, size: usize) {

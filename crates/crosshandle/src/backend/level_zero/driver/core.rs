@@ -155,22 +155,26 @@ impl Core {
 
     /// Whether the host may access memory, as the driver says.
     pub(in crate::backend::level_zero) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
+        self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+    }
+
+    /// Whether there is any memory of the driver's at an address.
+    pub(super) fn knows(&self, address: *const c_void) -> bool {
+        self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
+    }
+
+    fn kind_of(&self, address: *const c_void) -> ze_memory_type_t {
         let mut properties = description!(
             ze_memory_allocation_properties_t,
             ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
         );
         let get = self.driver.loader.zeMemGetAllocProperties;
         // SAFETY: live results; the device may be left out.
-        let code = unsafe {
-            get(
-                self.handle.0,
-                address.as_ptr().cast(),
-                &mut properties,
-                ptr::null_mut(),
-            )
-        };
-        check("zeMemGetAllocProperties", code).is_ok()
-            && properties.type_ == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+        let code = unsafe { get(self.handle.0, address, &mut properties, ptr::null_mut()) };
+        match check("zeMemGetAllocProperties", code) {
+            Ok(()) => properties.type_,
+            Err(_) => ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN,
+        }
     }
 
     /// For a `drop`: logs what could not be released, and does nothing in a forked child, which

@@ -176,7 +176,15 @@ impl VirtualMemory<'_> {
         let access = attribute(access);
         // SAFETY: promised by the caller.
         let code = unsafe { map(self.0.handle.0, start, len, memory.0, offset, access) };
-        check_memory("zeVirtualMemMap", len, code)
+        let mapped = check_memory("zeVirtualMemMap", len, code);
+        // Intel's driver fails after having mapped it if it can't make it resident.
+        if mapped.is_err() && self.0.knows(start) {
+            let unmap = self.0.driver.loader.zeVirtualMemUnmap;
+            // SAFETY: mapped a moment ago, as it seems, and used by nobody.
+            let code = unsafe { unmap(self.0.handle.0, start, len) };
+            tracing::debug!(code = code.0, "unmapped what could not be mapped");
+        }
+        mapped
     }
 
     /// # Safety
