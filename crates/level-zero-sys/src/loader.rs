@@ -211,6 +211,10 @@ loader! {
         /// Since 1.6. Before, the driver keeps what a handle needs as long as the allocation.
         zeMemPutIpcHandle: ze_pfnMemPutIpcHandle_t,
         /// Since 1.9.
+        zeCommandListIsImmediate: ze_pfnCommandListIsImmediate_t,
+        /// Since 1.9.
+        zeCommandListGetContextHandle: ze_pfnCommandListGetContextHandle_t,
+        /// Since 1.9.
         zeEventPoolPutIpcHandle: ze_pfnEventPoolPutIpcHandle_t,
         /// Since 1.15. Before, see [`zex`](crate::zex).
         zeEventCounterBasedCreate: ze_pfnEventCounterBasedCreate_t,

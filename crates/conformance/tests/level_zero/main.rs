@@ -2,6 +2,7 @@
 //! of how it was treated.
 
 mod hostile;
+mod lists;
 mod roles;
 mod run;
 
@@ -24,7 +25,8 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        println!("{}", outcome.last_line());
+        // Also shown when all is well: see .config/nextest.toml.
+        println!("over the simulated driver: {}", outcome.last_line());
         // Processes that are killed report nothing, and one that gave up a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
@@ -131,6 +133,15 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
+    lists::a_refused_part_fails_its_command_later [
+        ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
+        ("COMMAND_DELAY_US", "100000")
+    ];
+    lists::an_event_that_cannot_be_reset_is_not_used_again [
+        ("REFUSE", "zeEventHostReset:70000003"),
+        ("COMMAND_DELAY_US", "30000")
+    ];
     /// What fails our checks reaches no call of the driver: 15,000 handles of all kinds.
     hostile::bad_handles_reach_no_driver [];
     /// Nor do wrong answers of an exporter.
@@ -157,6 +168,20 @@ fn the_device_may_be_lost() {
         return roles::the_device_may_be_lost();
     }
     for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "20")]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}
+
+/// A list that can't be told to signal keeps what it may use.
+#[test]
+fn a_command_without_an_end_keeps_its_memory() {
+    let name = "a_command_without_an_end_keeps_its_memory";
+    if run::is_role() {
+        return lists::a_command_without_an_end_keeps_its_memory();
+    }
+    let refused = ("REFUSE", "zeCommandListAppendSignalEvent:70000003");
+    for outcome in role(name, &[refused, ("COMMAND_DELAY_US", "100000")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }

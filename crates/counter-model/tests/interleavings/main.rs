@@ -1,6 +1,7 @@
 //! The event protocol under many interleavings (shuttle).
 
 mod check;
+mod companions;
 mod dead_devices;
 mod death;
 mod devices;

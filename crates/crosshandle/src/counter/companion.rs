@@ -1,87 +1,99 @@
 //! What is known of a driver's own event that rides along with one of ours.
 //!
-//! Such an event only knows its latest signal. A queue may wait for it in place of number *n* if its
-//! latest signal is *n*'s, from before the wait is submitted until after. One word says so: which
-//! number was signalled last, how many signals are on their way to the driver (their order is not
-//! known yet), and how many there were. Who dies between the two leaves a count raised, and
-//! nobody waits for the driver's event any more.
+//! Such an event only knows its latest signal. A queue may wait for it in place of number *n* while
+//! its latest signal is *n*'s. One word says so: which number was signalled last, whether a signal
+//! is on its way to the driver, and how many waits are. There is one signal at a time and none
+//! beside waits, as drivers don't expect to be asked about an event while another process signals
+//! it. Nobody waits for anybody here: a signal or a wait that comes at a bad time goes without the
+//! driver's event. Who dies between the two ends leaves his mark, and so does everybody from then
+//! on.
 
 use super::signal::{Completion, Ticket};
 use super::slot::{RING, Slot};
 use crate::platform::Ordering;
 
-/// Bits of the number: 50, as in `issued`.
+/// Bits of the number: 50, as in `issued`. 0: it is not known.
 const NUMBER: u64 = (1 << 50) - 1;
-/// Several signals were on their way at once, so that the latest is not known.
-const AMBIGUOUS: u64 = 1 << 50;
-/// One signal on its way.
-const PENDING: u64 = 1 << 51;
-const ALL_PENDING: u64 = 31 << 51;
-/// One signal that began; wraps.
-const BEGUN: u64 = 1 << 56;
+/// A signal is on its way.
+const SIGNALLING: u64 = 1 << 50;
+/// One wait on its way.
+const WAITING: u64 = 1 << 51;
+const ALL_WAITING: u64 = 255 << 51;
+/// One time that signals were taken back; wraps.
+const REVOKED: u64 = 1 << 59;
 
-/// A state of the word in which its number is the latest signal's.
+/// Which promises of the driver's event a wait relies on: those before they are next revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Latest(u64);
+pub(crate) struct Promise(u64);
 
 impl Slot {
-    /// Announces a signal of the driver's event; `false` if there are too many.
-    pub(crate) fn begin_companion(&self) -> bool {
-        let mut current = self.companion.load(Ordering::SeqCst);
-        loop {
-            if current & ALL_PENDING == ALL_PENDING {
-                return false;
-            }
-            let others = current & ALL_PENDING != 0;
-            let mut next = current.wrapping_add(BEGUN).wrapping_add(PENDING);
-            if others {
-                next |= AMBIGUOUS;
-            }
-            match self.exchange_companion(current, next) {
-                Ok(()) => return true,
-                Err(seen) => current = seen,
-            }
-        }
+    /// Announces a signal of the driver's event; `false` if it can't be given now.
+    pub(crate) fn begin_companion_signal(&self) -> bool {
+        // Nobody may rely on the number before while the driver changes the event.
+        self.change_companion(|current| {
+            (current & (SIGNALLING | ALL_WAITING) == 0).then_some(current & !NUMBER | SIGNALLING)
+        })
+        .is_some()
     }
 
     /// The driver has it: number `number`, or 0 if it is not known what it has.
-    pub(crate) fn end_companion(&self, number: u64) {
-        let mut current = self.companion.load(Ordering::SeqCst);
-        loop {
-            if current & ALL_PENDING == 0 {
-                // Somebody has written nonsense.
-                return;
-            }
-            let mut next = (current - PENDING) & !NUMBER;
-            if current & AMBIGUOUS == 0 {
-                next |= number & NUMBER;
-            }
-            if next & ALL_PENDING == 0 {
-                next &= !AMBIGUOUS;
-            }
-            match self.exchange_companion(current, next) {
-                Ok(()) => return,
-                Err(seen) => current = seen,
-            }
-        }
+    pub(crate) fn end_companion_signal(&self, number: u64) {
+        self.change_companion(|current| {
+            (current & SIGNALLING != 0)
+                .then_some(current & !(SIGNALLING | NUMBER) | number & NUMBER)
+        });
     }
 
-    fn exchange_companion(&self, current: u64, next: u64) -> Result<(), u64> {
-        self.companion
-            .compare_exchange(current, next, Ordering::SeqCst, Ordering::SeqCst)
-            .map(drop)
+    /// Announces a wait for the driver's event in place of this number, and keeps signals away
+    /// until it has ended. `None` if the event doesn't stand for that number.
+    pub(crate) fn begin_companion_wait(&self, number: u64) -> Option<Promise> {
+        let before = self.change_companion(|current| {
+            let stands = self.stands_for(current, number);
+            (stands && current & ALL_WAITING != ALL_WAITING).then(|| current + WAITING)
+        });
+        before.map(promise)
+    }
+
+    /// The driver has it.
+    pub(crate) fn end_companion_wait(&self) {
+        self.change_companion(|current| (current & ALL_WAITING != 0).then(|| current - WAITING));
     }
 
     /// Whether the latest signal of the driver's event is this number's.
-    pub(crate) fn latest_companion(&self, number: u64) -> Option<Latest> {
-        let current = self.companion.load(Ordering::SeqCst);
-        let is_latest = number != 0 && current & (NUMBER | ALL_PENDING) == number;
-        is_latest.then_some(Latest(current))
+    pub(crate) fn has_companion_signal(&self, number: u64) -> bool {
+        self.stands_for(self.companion.load(Ordering::SeqCst), number)
     }
 
-    /// Whether it has been all the time.
-    pub(crate) fn is_still(&self, latest: Latest) -> bool {
-        self.companion.load(Ordering::SeqCst) == latest.0
+    fn stands_for(&self, companion: u64, number: u64) -> bool {
+        number != 0 && companion & (NUMBER | SIGNALLING) == number
+    }
+
+    /// Takes back what was signalled: some of it will never come.
+    pub(crate) fn revoke_companion(&self) {
+        self.change_companion(|current| {
+            let number = if current & SIGNALLING == 0 { NUMBER } else { 0 };
+            Some((current & !number).wrapping_add(REVOKED))
+        });
+    }
+
+    /// Whether what a wait relies on was taken back since.
+    pub(crate) fn is_revoked(&self, relied_on: Promise) -> bool {
+        promise(self.companion.load(Ordering::SeqCst)) != relied_on
+    }
+
+    /// Changes the word, unless there is nothing to change; what it was.
+    fn change_companion(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let mut current = self.companion.load(Ordering::SeqCst);
+        loop {
+            let next = change(current)?;
+            let changed =
+                self.companion
+                    .compare_exchange(current, next, Ordering::SeqCst, Ordering::SeqCst);
+            match changed {
+                Ok(_) => return Some(current),
+                Err(seen) => current = seen,
+            }
+        }
     }
 
     /// Completes a signal that a device was seen to have given; its owner may not know yet.
@@ -91,4 +103,8 @@ impl Slot {
             previous: (number as u32).wrapping_sub(RING as u32),
         })
     }
+}
+
+fn promise(companion: u64) -> Promise {
+    Promise(companion / REVOKED)
 }

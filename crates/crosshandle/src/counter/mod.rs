@@ -56,7 +56,7 @@ mod signal;
 mod slot;
 mod wait;
 
-pub(crate) use companion::Latest;
+pub(crate) use companion::Promise;
 pub(crate) use device::Arming;
 pub(crate) use recovery::Liveness;
 pub(crate) use signal::{Completion, IssueError, Signalled, Ticket};

@@ -4,7 +4,7 @@ use super::event::{EventCore, Home};
 use super::exporter::Exporter;
 use super::record::Shared;
 use crate::backend::DriverEvents;
-use crate::counter::Latest;
+use crate::counter::Promise;
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -103,24 +103,38 @@ impl EventCore {
 
     /// Announces that a queue signals the driver's own event; to be ended by the other. `false` if
     /// it can't now.
-    pub(crate) fn begin_companion(&self) -> bool {
-        self.slot().begin_companion()
+    pub(crate) fn begin_companion_signal(&self) -> bool {
+        self.slot().begin_companion_signal()
     }
 
     /// The queue has signalled it for this number; for 0 if that failed.
-    pub(crate) fn end_companion(&self, number: u64) {
-        self.slot().end_companion(number);
+    pub(crate) fn end_companion_signal(&self, number: u64) {
+        self.slot().end_companion_signal(number);
+    }
+
+    /// Takes back what queues of this process signalled: some of it will never come.
+    pub(crate) fn revoke_companion(&self) {
+        self.slot().revoke_companion();
     }
 
     /// Whether the latest signal of the driver's own event is this number's.
-    pub(crate) fn latest_companion(&self, number: u64) -> Option<Latest> {
-        self.companion.as_ref()?;
-        self.slot().latest_companion(number)
+    pub(crate) fn has_companion_signal(&self, number: u64) -> bool {
+        self.companion.is_some() && self.slot().has_companion_signal(number)
     }
 
-    /// Whether it has been all the time.
-    pub(crate) fn is_still(&self, latest: Latest) -> bool {
-        self.slot().is_still(latest)
+    /// Lets a queue wait for it in place of this number, if it stands for that, until the result
+    /// is dropped.
+    pub(crate) fn hold_companion(&self, number: u64) -> Option<HeldCompanion<'_>> {
+        let promise = self.slot().begin_companion_wait(number)?;
+        Some(HeldCompanion {
+            event: self,
+            promise,
+        })
+    }
+
+    /// Whether what a queue waits for was taken back, so that it may never come.
+    pub(crate) fn is_revoked(&self, promise: Promise) -> bool {
+        self.slot().is_revoked(promise)
     }
 
     /// A queue was seen to have given this signal. Whose it is may not know yet, but nobody shall
@@ -130,55 +144,96 @@ impl EventCore {
     }
 }
 
+/// While a driver is told to wait for its event: nobody signals it.
+pub(crate) struct HeldCompanion<'a> {
+    event: &'a EventCore,
+    pub(crate) promise: Promise,
+}
+
+impl Drop for HeldCompanion<'_> {
+    fn drop(&mut self) {
+        self.event.slot().end_companion_wait();
+    }
+}
+
 /// Of `counter/companion.rs`: the model checkers compile all that is in that folder.
 #[cfg(test)]
 mod tests {
     use crate::counter::{Completion, Outcome, Owner, Slot};
 
-    #[test]
-    fn only_a_latest_signal_is_waited_for() {
-        let slot = Slot::new();
-        assert_eq!(slot.latest_companion(0), None);
-        assert!(slot.begin_companion());
-        assert_eq!(slot.latest_companion(1), None, "it is on its way");
-        slot.end_companion(1);
-        let first = slot.latest_companion(1).expect("the latest");
-        assert_eq!(slot.latest_companion(2), None);
-        assert!(slot.is_still(first));
-        assert!(slot.begin_companion());
-        assert!(!slot.is_still(first));
-        slot.end_companion(1);
-        assert!(!slot.is_still(first), "there was another one");
-        assert!(slot.latest_companion(1).is_some());
+    fn signal(slot: &Slot, number: u64) -> bool {
+        let begun = slot.begin_companion_signal();
+        if begun {
+            slot.end_companion_signal(number);
+        }
+        begun
     }
 
     #[test]
-    fn what_overlaps_has_no_order() {
+    fn only_a_latest_signal_is_waited_for() {
         let slot = Slot::new();
-        assert!(slot.begin_companion() && slot.begin_companion());
-        slot.end_companion(2);
-        slot.end_companion(1);
-        assert_eq!(slot.latest_companion(1), None);
-        assert_eq!(slot.latest_companion(2), None);
-        assert!(slot.begin_companion());
-        slot.end_companion(3);
-        assert!(slot.latest_companion(3).is_some());
+        assert!(!slot.has_companion_signal(0));
+        assert_eq!(slot.begin_companion_wait(0), None);
+        assert!(slot.begin_companion_signal());
+        assert_eq!(slot.begin_companion_wait(1), None, "it is on its way");
+        slot.end_companion_signal(1);
+        assert!(slot.has_companion_signal(1) && !slot.has_companion_signal(2));
+        assert_eq!(slot.begin_companion_wait(2), None);
+        assert!(slot.begin_companion_wait(1).is_some());
+        slot.end_companion_wait();
+        assert!(signal(&slot, 3));
+        assert_eq!(slot.begin_companion_wait(1), None);
+        assert!(slot.begin_companion_signal());
+        slot.end_companion_signal(0);
+        assert_eq!(slot.begin_companion_wait(3), None, "that failed");
+    }
+
+    #[test]
+    fn signals_and_waits_exclude_each_other() {
+        let slot = Slot::new();
+        assert!(slot.begin_companion_signal());
+        assert!(!slot.begin_companion_signal(), "one at a time");
+        slot.end_companion_signal(2);
+        assert!(slot.begin_companion_wait(2).is_some());
+        assert!(slot.begin_companion_wait(2).is_some());
+        slot.end_companion_wait();
+        assert!(!slot.begin_companion_signal());
+        assert!(slot.has_companion_signal(2), "it is still the latest");
+        slot.end_companion_wait();
+        slot.end_companion_wait();
+        assert!(signal(&slot, 3));
     }
 
     #[test]
     fn a_process_that_dies_on_the_way_ends_it() {
         let slot = Slot::new();
-        assert!(slot.begin_companion());
+        assert!(slot.begin_companion_signal());
         for number in 1..=40 {
-            if slot.begin_companion() {
-                slot.end_companion(number);
-            }
-            assert_eq!(slot.latest_companion(number), None);
+            assert!(!signal(&slot, number));
+            assert_eq!(slot.begin_companion_wait(number), None);
         }
-        for _ in 0..100 {
-            slot.begin_companion();
+        let slot = Slot::new();
+        assert!(signal(&slot, 1));
+        for _ in 0..1_000 {
+            slot.begin_companion_wait(1);
         }
-        assert!(!slot.begin_companion());
+        assert!(!signal(&slot, 2) && slot.has_companion_signal(1));
+    }
+
+    #[test]
+    fn what_was_taken_back_is_told() {
+        let slot = Slot::new();
+        assert!(signal(&slot, 1));
+        let promise = slot.begin_companion_wait(1).expect("the latest");
+        slot.end_companion_wait();
+        assert!(signal(&slot, 2));
+        assert!(!slot.is_revoked(promise));
+        slot.revoke_companion();
+        assert!(slot.is_revoked(promise));
+        assert!(!slot.has_companion_signal(2));
+        assert!(signal(&slot, 1));
+        let promise = slot.begin_companion_wait(1).expect("once more");
+        assert!(!slot.is_revoked(promise));
     }
 
     #[test]

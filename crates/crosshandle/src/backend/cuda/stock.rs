@@ -6,10 +6,10 @@
 
 use super::device::Gpu;
 use super::driver::Stream;
-use super::waits;
 use crate::error::Result;
 use crate::os::process;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// With fewer than this in stock, more are made when no stream waits: up to the other number, which
 /// takes about a millisecond.
@@ -18,34 +18,57 @@ const FULL: usize = 64;
 
 /// Streams of one context that nobody uses.
 #[derive(Default)]
-pub(super) struct Stock(Mutex<Vec<Stream>>);
+pub(super) struct Stock {
+    streams: Mutex<Vec<Stream>>,
+    /// Whether somebody will make more.
+    is_ordered: AtomicBool,
+}
 
 impl Stock {
     fn streams(&self) -> MutexGuard<'_, Vec<Stream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream with nothing under way. The device's context is current.
-    pub(super) fn take(&self, gpu: &Gpu) -> Result<Stream> {
-        let driver = gpu.driver();
-        let mut streams = self.streams();
-        if streams.len() < FEW {
-            let filled = waits::if_quiet(|| {
-                while streams.len() < FULL {
-                    match driver.create_stream() {
-                        Ok(stream) => streams.push(stream),
-                        Err(error) if streams.is_empty() => return Err(error),
-                        // It will do with those.
-                        Err(_) => break,
-                    }
-                }
-                Ok(())
-            });
-            filled.unwrap_or(Ok(()))?;
+    /// A stream with nothing under way. The device's context is current. If none is left while
+    /// others wait, this may too.
+    pub(super) fn take(&self, gpu: &Arc<Gpu>) -> Result<Stream> {
+        match self.try_take(gpu) {
+            Some(stream) => Ok(stream),
+            None => gpu.driver().create_stream(),
         }
-        let stream = streams.pop();
-        drop(streams);
-        stream.map_or_else(|| driver.create_stream(), Ok)
+    }
+
+    /// The same if there is one.
+    pub(super) fn try_take(&self, gpu: &Arc<Gpu>) -> Option<Stream> {
+        let count = self.streams().len();
+        if count < FEW && !self.is_ordered.swap(true, Ordering::Relaxed) {
+            // What is waited for may be the program's context's end.
+            let weak = Arc::downgrade(gpu);
+            let fill = move || {
+                if let Some(gpu) = weak.upgrade() {
+                    gpu.stock().fill(&gpu);
+                }
+            };
+            gpu.traffic().when_quiet(0, fill);
+        }
+        self.streams().pop()
+    }
+
+    /// Makes more of them.
+    fn fill(&self, gpu: &Gpu) {
+        self.is_ordered.store(false, Ordering::Relaxed);
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        while self.streams().len() < FULL {
+            match gpu.driver().create_stream() {
+                Ok(stream) => self.streams().push(stream),
+                Err(error) => {
+                    tracing::debug!(%error, "no streams are made ahead");
+                    return;
+                }
+            }
+        }
     }
 
     /// Takes one back that has nothing under way.

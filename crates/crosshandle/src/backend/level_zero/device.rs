@@ -9,7 +9,7 @@ use super::queue;
 use super::range::LevelZeroRange;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
-    Import, MemoryKind, QueueOrder, Segment,
+    Import, MemoryKind, NativeContext, NativeDevice, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -90,6 +90,17 @@ impl Gpu {
         self.handle
     }
 
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// This, as the list of all has it.
+    pub(super) fn shared(&self) -> Result<Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        Ok(Arc::clone(gpu))
+    }
+
     pub(super) fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -147,24 +158,38 @@ impl BackendDevice for Gpu {
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
-        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
-        Ok(Arc::new(LevelZeroContext {
-            gpu: Arc::clone(gpu),
-            events: Arc::new(LevelZeroEvents {
-                gpu: Arc::clone(gpu),
-                core: gpu.driver.core()?,
-            }),
-            core: gpu.driver.core()?,
-        }))
+        let core = self.driver.core()?;
+        Ok(Arc::new(LevelZeroContext::new(self.shared()?, core)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 
 /// What allocates, maps and queues on one GPU.
-struct LevelZeroContext {
+pub(super) struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     events: Arc<LevelZeroEvents>,
+}
+
+impl LevelZeroContext {
+    pub(super) fn new(gpu: Arc<Gpu>, core: Arc<Core>) -> Self {
+        let events = Arc::new(LevelZeroEvents {
+            gpu: Arc::clone(&gpu),
+            core: Arc::clone(&core),
+        });
+        Self { gpu, core, events }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
 }
 
 impl BackendContext for LevelZeroContext {
@@ -220,5 +245,9 @@ impl BackendContext for LevelZeroContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         Ok(queue::create(&self.gpu, &self.core, order))
+    }
+
+    fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
     }
 }

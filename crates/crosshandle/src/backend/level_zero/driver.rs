@@ -186,6 +186,12 @@ impl Driver {
         self.counter_events.get_or_init(find).as_ref()
     }
 
+    /// The context of all its devices, if there is one.
+    pub(super) fn shared_core(&self) -> Option<Arc<Core>> {
+        let place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        place.upgrade()
+    }
+
     /// The context of all its devices.
     pub(super) fn core(&'static self) -> Result<Arc<Core>> {
         let mut place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,6 +231,12 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
         }
         code => Err(error(operation, code)),
     }
+}
+
+/// Whether the device was lost. It does nothing any more then, and uses nothing.
+pub(super) fn is_device_lost(error: &Error) -> bool {
+    let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
+    matches!(error, Error::Driver { code, .. } if *code == lost)
 }
 
 #[cold]

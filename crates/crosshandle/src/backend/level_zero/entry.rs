@@ -1,11 +1,12 @@
 //! Commands as a lane keeps them.
 
-use super::append::companion_of;
+use super::append::has_companion;
+use super::driver::is_device_lost;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::Extra;
 use crate::backend::{HostFunction, Point, Work};
-use crate::counter::Ticket;
+use crate::counter::{Promise, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,30 +52,84 @@ pub(super) struct Entry {
     pub(super) over: Arc<Over>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
-    /// The driver's own events don't tell all that it waits for.
-    pub(super) is_for_host: bool,
     /// What the list signals. `None` while the command is held.
     pub(super) marks: Option<Arc<Marks>>,
+    /// The driver refused a part of it. It has failed, once the list is past the rest.
+    pub(super) failed: Option<Error>,
+    /// The list may have a part of it that nobody will see done.
+    pub(super) is_left: bool,
 }
 
 /// How far the list is with a command.
 pub(super) struct Marks {
-    /// Signalled before the work, if the list waits for driver's events until then.
-    pub(super) started: Option<Pooled>,
+    /// Before the work, if the list waits for driver's events until then.
+    pub(super) started: Option<Started>,
     /// Signalled after it.
     pub(super) done: Pooled,
+}
+
+/// That a list waits for driver's events.
+pub(super) struct Started {
+    /// Signalled after all of them.
+    pub(super) event: Pooled,
+    pub(super) waits: Vec<Awaited>,
+}
+
+/// A signal that a list waits for on the device.
+pub(super) struct Awaited {
+    pub(super) event: Arc<EventCore>,
+    pub(super) number: u64,
+    pub(super) promise: Promise,
+}
+
+impl Awaited {
+    /// Whether it has come, or never will.
+    pub(super) fn is_settled(&self) -> bool {
+        // Fails the signal of a process that died.
+        self.event.assist(self.number);
+        self.event.result(self.number).is_some()
+    }
+
+    /// Whether the device may never learn of it: it has failed, or comes by another list than was
+    /// promised. What has come otherwise, a device that is busy learns of late.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self.event.result(self.number), Some(Err(_)))
+            || self.event.is_revoked(self.promise)
+    }
 }
 
 impl Entry {
     /// Whether the host has something to do before the list can go on with it.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
+            || self.failed.is_some()
             || matches!(self.work, Work::Call(_))
             || self.after.iter().any(|over| !over.is_over())
             || !self
                 .waits
                 .iter()
-                .all(|wait| is_there(wait) || !self.is_for_host && companion_of(wait).is_some())
+                .all(|wait| is_there(wait) || has_companion(wait))
+    }
+
+    /// Keeps for ever what a list may use that nobody will see done. After this error of the
+    /// driver's it may, unless the device is lost.
+    pub(super) fn give_up(&mut self, error: &Error) {
+        match is_device_lost(error) {
+            true => self.marks = None,
+            false => {
+                self.leave();
+                self.is_left = true;
+            }
+        }
+    }
+
+    /// The same in any case: as if the command had not been appended.
+    pub(super) fn leave(&mut self) {
+        let keeps = self.work.places().map(|place| place.keep.clone());
+        std::mem::forget(keeps.collect::<Vec<_>>());
+        std::mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
+        std::mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
+        std::mem::forget((self.marks.take(), self.extra.take()));
     }
 
     pub(super) fn profile(&self) -> Option<&Profile> {
@@ -88,6 +143,7 @@ impl Entry {
         }
         // What it captured and kept may be the user's code.
         discard((self.work, self.extra, self.waits, self.marks));
+        let result = self.failed.map_or(result, Err);
         match (self.signal, result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
             (None, Err(error)) => notes.add(error),
@@ -111,14 +167,14 @@ pub(super) fn copy_of(wait: &Point) -> Point {
 }
 
 /// An error as the waiters for a failed command get to see it.
-fn text_of(error: Error) -> Arc<str> {
+pub(super) fn text_of(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,
         error => error.to_string().into(),
     }
 }
 
-fn discard<T>(what: T) {
+pub(super) fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
         std::mem::forget(panic);
     }

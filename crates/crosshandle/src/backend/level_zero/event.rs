@@ -1,11 +1,12 @@
 //! Counter-based events of the driver's, which ride along with events of ours: lists signal and
 //! wait for them on the device, in this process and in others.
 
+use super::append::has_companion;
 use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
 use super::note::{self, Subject};
-use crate::backend::{DriverEvents, Import};
+use crate::backend::{DriverEvents, Import, Point};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -55,16 +56,35 @@ enum LevelZeroEvent {
     Opened(OpenedEvent),
 }
 
-/// The driver's handle of what rides along with an event, if that is there or can be had.
-pub(super) fn companion(event: &EventCore) -> Option<EventHandle> {
+/// What rides along with an event, if that is there or can be had.
+fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
     let companion: &dyn Any = &**event.companion()?;
-    match companion.downcast_ref::<LevelZeroEvent>()? {
-        LevelZeroEvent::Created { event, .. } => Some(event.handle()),
-        LevelZeroEvent::Opened(event) => Some(event.handle()),
+    companion.downcast_ref()
+}
+
+/// The driver's event for a list that signals; a list of this driver's.
+pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    companion(event)?.handle(core)
+}
+
+/// The same for one that waits for it in place of a signal that is yet to come.
+pub(super) fn to_wait_for(wait: &Point, core: &Arc<Core>) -> Option<EventHandle> {
+    if !has_companion(wait) {
+        return None;
     }
+    companion(&wait.event)?.handle(core)
 }
 
 impl LevelZeroEvent {
+    /// The driver's handle, if it is this driver's.
+    fn handle(&self, core: &Arc<Core>) -> Option<EventHandle> {
+        let (handle, owner) = match self {
+            Self::Created { event, .. } => (event.handle(), event.core()),
+            Self::Opened(event) => (event.handle(), event.core()),
+        };
+        Arc::ptr_eq(owner, core).then_some(handle)
+    }
+
     fn export(&self) -> Result<(&CreatedEvent, &Exported)> {
         let Self::Created { event, exported } = self else {
             return Err(Error::invalid("only the creator of an event can share it"));
@@ -92,7 +112,9 @@ impl Shared for LevelZeroEvent {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok((event, exported)) => note::encode(event.driver(), Subject::Event, exported.handle),
+            Ok((event, exported)) => {
+                note::encode(event.core().driver, Subject::Event, exported.handle)
+            }
             Err(_) => Note::NONE,
         }
     }

@@ -10,7 +10,7 @@
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Marks, Over, call, copy_of};
+use super::entry::{Awaited, Entry, Marks, Over, call};
 use super::queue::Notes;
 use crate::backend::{Point, Submission, Work};
 use crate::error::{Error, Result};
@@ -20,8 +20,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// After so many looks, a list that has not gone on although all is there that it waits for will
-/// never do so.
+/// After so many looks, a list that waits for what has failed will never go on. Until then it may: a
+/// device outlives its process for some milliseconds.
 const OVERDUE: u32 = 2;
 
 /// How long to wait for the device before having a look at the rest of the world.
@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) entries: VecDeque<Entry>,
     /// So many of the first entries are in the list.
     pub(super) appended: usize,
+    /// Nobody knows when the list is past what it has.
+    is_unsure: bool,
     thread: Option<JoinHandle<()>>,
     is_waiting: bool,
     is_closed: bool,
@@ -104,8 +106,9 @@ impl Lane {
             signal,
             over: Arc::clone(&over),
             is_taken: false,
-            is_for_host: false,
             marks: None,
+            failed: None,
+            is_left: false,
         });
         inner.append_more(&mut state);
         // Notifying nobody is a system call too.
@@ -189,8 +192,12 @@ impl Inner {
             while state.entries.is_empty() {
                 if state.is_closed {
                     let list = state.list.take();
+                    let is_unsure = state.is_unsure;
                     drop(state);
-                    drop(list);
+                    match is_unsure {
+                        true => std::mem::forget(list),
+                        false => drop(list),
+                    }
                     return;
                 }
                 state.is_waiting = true;
@@ -203,17 +210,24 @@ impl Inner {
             let front = &mut state.entries[0];
             let result = match front.marks.clone() {
                 Some(marks) => {
-                    let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
                     drop(state);
-                    match self.wait_done(&marks, &waits) {
+                    match self.wait_done(&marks) {
                         Ok(true) => Ok(()),
                         Ok(false) => {
                             drop(marks);
                             self.give_up_list();
                             continue;
                         }
-                        Err(error) => Err(error),
+                        Err(error) => {
+                            drop(marks);
+                            self.give_up_first(&error);
+                            Err(error)
+                        }
                     }
+                }
+                None if front.failed.is_some() => {
+                    drop(state);
+                    Ok(())
                 }
                 None => {
                     front.is_taken = true;
@@ -231,33 +245,43 @@ impl Inner {
     }
 
     /// Waits for a command in the list; `false` if that will never go on.
-    fn wait_done(&self, marks: &Marks, waits: &[Point]) -> Result<bool> {
+    fn wait_done(&self, marks: &Marks) -> Result<bool> {
         let mut overdue = 0;
         while !marks.done.wait(SLICE)? {
             let Some(started) = &marks.started else {
                 continue;
             };
-            if started.wait(Duration::ZERO)? {
+            if started.event.wait(Duration::ZERO)? {
                 continue;
             }
-            for wait in waits {
-                // Fails the signal of a process that died.
-                wait.event.assist(wait.number);
-            }
-            let is_settled = |wait: &Point| wait.event.result(wait.number).is_some();
-            if waits.iter().all(is_settled) {
+            // All of them, since each is looked after here.
+            let pending = started
+                .waits
+                .iter()
+                .filter(|wait| !wait.is_settled())
+                .count();
+            if pending == 0 && started.waits.iter().any(Awaited::is_broken) {
                 overdue += 1;
             }
             if overdue == OVERDUE {
                 return Ok(false);
             }
         }
-        if marks.started.is_some() {
-            for wait in waits {
+        for wait in marks.started.iter().flat_map(|started| &started.waits) {
+            if !wait.event.is_revoked(wait.promise) {
                 wait.event.witness(wait.number);
             }
         }
         Ok(true)
+    }
+
+    /// The driver can't tell of the first command any more, which is in the list.
+    fn give_up_first(&self, error: &Error) {
+        let mut state = self.state();
+        if let Some(front) = state.entries.front_mut() {
+            front.give_up(error);
+            state.appended -= 1;
+        }
     }
 
     /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
@@ -272,14 +296,16 @@ impl Inner {
         );
         std::mem::forget(state.list.take());
         for entry in state.entries.iter_mut().take(state.appended) {
-            let keeps = entry.work.places().map(|place| place.keep.clone());
-            std::mem::forget(keeps.collect::<Vec<_>>());
-            std::mem::forget(entry.waits.iter().map(copy_of).collect::<Vec<_>>());
-            std::mem::forget(entry.signal.as_ref().map(|(event, _)| Arc::clone(event)));
-            std::mem::forget((entry.marks.take(), entry.extra.take()));
-            (entry.is_taken, entry.is_for_host) = (false, false);
+            entry.leave();
+            entry.is_taken = false;
+            // Others may wait for what the old list would have signalled.
+            if let Some((event, _)) = entry.signal.as_ref()
+                && event.wants_companion()
+            {
+                event.revoke_companion();
+            }
         }
-        state.appended = 0;
+        (state.appended, state.is_unsure) = (0, false);
         let (device, group) = (self.gpu.handle(), self.gpu.group());
         match List::create(&self.core, device, group) {
             Ok(list) => state.list = Some(list),
@@ -313,10 +339,12 @@ impl Inner {
             };
         }
         // All that it waits for is there, and was taken out.
-        if let Err(error) = self.append(&mut state, 0) {
-            return Some(Err(error));
+        match self.append(&mut state, 0) {
+            Ok(true) => self.append_more(&mut state),
+            // It keeps what it has failed with.
+            Ok(false) => return Some(Ok(())),
+            Err(error) => return Some(Err(error)),
         }
-        self.append_more(&mut state);
         None
     }
 
@@ -328,7 +356,10 @@ impl Inner {
         };
         if entry.marks.is_some() {
             state.appended -= 1;
+            // It is past everything before, too.
+            state.is_unsure = false;
         }
+        state.is_unsure |= entry.is_left;
         drop(state);
         entry.end(&self.notes, result);
     }

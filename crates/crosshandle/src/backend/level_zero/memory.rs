@@ -13,7 +13,7 @@ use crate::os::memfd;
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 /// Memory at an address.
@@ -39,6 +39,11 @@ enum Source {
     Allocated {
         /// Made with the first handle and kept as long as the memory: the driver has one descriptor
         /// for each allocation.
+        exported: OnceLock<Exported>,
+    },
+    /// The program's, who ends it.
+    Adopted {
+        /// As above.
         exported: OnceLock<Exported>,
     },
     /// Opened from a driver's handle: ends by being closed.
@@ -145,9 +150,48 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// Of memory that was allocated here.
+    /// The allocation of the program's that `len` bytes at `address` lie in, and how far inside.
+    pub(super) fn adopt(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        address: usize,
+        len: usize,
+    ) -> Result<(Self, usize)> {
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
+        let found = pointer.and_then(|pointer| core.device_memory(pointer));
+        let missing =
+            || Error::invalid(format!("{address:#x} is no device memory of the driver's"));
+        let (start, whole, device) = found.ok_or_else(missing)?;
+        if device != gpu.handle() {
+            return Err(Error::invalid(format!(
+                "the memory at {address:#x} is another device's than {}",
+                gpu.info().name
+            )));
+        }
+        let offset = address - start.addr().get();
+        if whole - offset < len {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
+                 the first {}",
+                whole - offset
+            )));
+        }
+        let adopted = Self {
+            core: Arc::clone(core),
+            start,
+            len: whole,
+            source: Source::Adopted {
+                exported: OnceLock::new(),
+            },
+            is_host_memory: false,
+            access: Access::ReadWrite,
+        };
+        Ok((adopted, offset))
+    }
+
+    /// Of memory that is this process's own.
     fn export(&self) -> Result<&Exported> {
-        let Source::Allocated { exported } = &self.source else {
+        let (Source::Allocated { exported } | Source::Adopted { exported }) = &self.source else {
             return Err(Error::invalid("only the exporter of memory can share it"));
         };
         if let Some(exported) = exported.get() {
@@ -184,6 +228,7 @@ impl Drop for LevelZeroSegment {
         self.core.release("memory", |core| match self.source {
             // SAFETY: allocated here, once. Commands keep the segments that they use.
             Source::Allocated { .. } => unsafe { core.free(self.start) },
+            Source::Adopted { .. } => Ok(()),
             // SAFETY: opened here, once; as above.
             Source::Opened => unsafe { core.close(self.start) },
         });

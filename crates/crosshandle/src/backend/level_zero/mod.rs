@@ -6,6 +6,7 @@
 
 mod append;
 mod device;
+mod direct;
 mod driver;
 mod entry;
 mod event;
@@ -14,6 +15,7 @@ mod info;
 mod lane;
 mod lent;
 mod memory;
+mod native;
 mod note;
 mod physical;
 mod pooled;

@@ -21,6 +21,8 @@ pub(super) struct Pools(Mutex<State>);
 struct State {
     pools: Vec<PoolHandle>,
     free: Vec<EventHandle>,
+    /// Those that could not be reset, and so are signalled still.
+    spent: Vec<EventHandle>,
 }
 
 impl Pools {
@@ -30,8 +32,8 @@ impl Pools {
 
     /// Ends all: their context goes, so all are free.
     pub(super) fn destroy(&self, driver: &Driver) {
-        let State { pools, free } = std::mem::take(&mut *self.state());
-        for event in free {
+        let State { pools, free, spent } = std::mem::take(&mut *self.state());
+        for event in free.into_iter().chain(spent) {
             // SAFETY: ours, of a pool below, and in no command's use.
             let code = unsafe { (driver.loader.zeEventDestroy)(event.0) };
             warn("zeEventDestroy", code);
@@ -53,29 +55,82 @@ fn warn(operation: &'static str, code: ze_result_t) {
 impl State {
     /// Makes another pool, with all its events.
     fn grow(&mut self, core: &Core) -> Result<()> {
-        let loader = &core.driver.loader;
-        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
-        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
-        desc.count = COUNT;
-        let mut pool = ptr::null_mut();
-        // SAFETY: our context, all its devices, and a live result.
-        let code = unsafe {
-            (loader.zeEventPoolCreate)(core.handle.0, &desc, 0, ptr::null_mut(), &mut pool)
-        };
-        check_memory("zeEventPoolCreate", 0, code)?;
-        self.pools.push(Handle(pool));
+        let pool = create_pool(core, COUNT)?;
+        self.pools.push(pool);
         for index in 0..COUNT {
-            let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
-            desc.index = index;
-            desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
-            desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
-            let mut event = ptr::null_mut();
-            // SAFETY: a place of the new pool, and a live result.
-            let code = unsafe { (loader.zeEventCreate)(pool, &desc, &mut event) };
-            check_memory("zeEventCreate", 0, code)?;
-            self.free.push(Handle(event));
+            self.free.push(create_event(core, pool, index)?);
         }
         Ok(())
+    }
+}
+
+fn create_pool(core: &Core, count: u32) -> Result<PoolHandle> {
+    let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+    desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+    desc.count = count;
+    let mut pool = ptr::null_mut();
+    let create = core.driver.loader.zeEventPoolCreate;
+    // SAFETY: our context, all its devices, and a live result.
+    let code = unsafe { create(core.handle.0, &desc, 0, ptr::null_mut(), &mut pool) };
+    check_memory("zeEventPoolCreate", 0, code)?;
+    Ok(Handle(pool))
+}
+
+fn create_event(core: &Core, pool: PoolHandle, index: u32) -> Result<EventHandle> {
+    let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
+    desc.index = index;
+    desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
+    desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
+    let mut event = ptr::null_mut();
+    // SAFETY: a place of a pool of ours, and a live result.
+    let code = unsafe { (core.driver.loader.zeEventCreate)(pool.0, &desc, &mut event) };
+    check_memory("zeEventCreate", 0, code)?;
+    Ok(Handle(event))
+}
+
+/// An event for the program, which may do with it what it likes. So it has a pool of its own, and
+/// is no other event afterwards.
+pub(super) struct Shown {
+    core: Arc<Core>,
+    pool: PoolHandle,
+    event: EventHandle,
+}
+
+impl Shown {
+    pub(super) fn create(core: &Arc<Core>) -> Result<Self> {
+        let pool = create_pool(core, 1)?;
+        let event = create_event(core, pool, 0).inspect_err(|_| {
+            // SAFETY: ours, and it has no event.
+            let code = unsafe { (core.driver.loader.zeEventPoolDestroy)(pool.0) };
+            warn("zeEventPoolDestroy", code);
+        })?;
+        let core = Arc::clone(core);
+        Ok(Self { core, pool, event })
+    }
+
+    pub(super) fn handle(&self) -> EventHandle {
+        self.event
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.core.release("an event for the program", |core| {
+            let loader = &core.driver.loader;
+            // SAFETY: ours; who waits for it keeps it.
+            unsafe {
+                let code = (loader.zeEventDestroy)(self.event.0);
+                warn("zeEventDestroy", code);
+                check(
+                    "zeEventPoolDestroy",
+                    (loader.zeEventPoolDestroy)(self.pool.0),
+                )
+            }
+        });
     }
 }
 
@@ -103,6 +158,13 @@ impl Pooled {
         self.handle
     }
 
+    /// Signals it from the host, for a list that waits.
+    pub(super) fn signal(&self) -> Result<()> {
+        let signal = self.core.driver.loader.zeEventHostSignal;
+        // SAFETY: ours, as long as this lives.
+        check("zeEventHostSignal", unsafe { signal(self.handle.0) })
+    }
+
     /// Waits until it is signalled, but not longer than this: whether it is.
     pub(super) fn wait(&self, timeout: Duration) -> Result<bool> {
         let wait = self.core.driver.loader.zeEventHostSynchronize;
@@ -124,6 +186,10 @@ impl Drop for Pooled {
         // SAFETY: ours, and in no command's use.
         let code = unsafe { reset(self.handle.0) };
         warn("zeEventHostReset", code);
-        self.core.events.state().free.push(self.handle);
+        let mut state = self.core.events.state();
+        match code {
+            ze_result_t::ZE_RESULT_SUCCESS => state.free.push(self.handle),
+            _ => state.spent.push(self.handle),
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
 pub(in crate::backend::level_zero) struct Core {
     pub(in crate::backend::level_zero) driver: &'static Driver,
     pub(in crate::backend::level_zero) handle: ContextHandle,
+    /// It ends with this; others are the program's.
+    is_ours: bool,
     pub(in crate::backend::level_zero) events: Pools,
     /// Events that are opened are known to learn of later signals.
     pub(super) has_live_events: AtomicBool,
@@ -33,9 +35,27 @@ impl Core {
         Ok(Self {
             driver,
             handle: Handle(handle),
+            is_ours: true,
             events: Pools::default(),
             has_live_events: AtomicBool::new(false),
         })
+    }
+
+    /// One that the program made.
+    ///
+    /// # Safety
+    /// It is a context of this driver, and lives as long as this.
+    pub(in crate::backend::level_zero) unsafe fn adopt(
+        driver: &'static Driver,
+        handle: ContextHandle,
+    ) -> Self {
+        Self {
+            driver,
+            handle,
+            is_ours: false,
+            events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
+        }
     }
 
     /// New memory, at a multiple of `align`, to be exported like this if the driver wants to know.
@@ -153,6 +173,30 @@ impl Core {
         Ok((start.addr(), len))
     }
 
+    /// The allocation of device memory that an address lies in: where it starts, its length, and
+    /// whose it is.
+    pub(in crate::backend::level_zero) fn device_memory(
+        &self,
+        address: NonNull<u8>,
+    ) -> Option<(NonNull<u8>, usize, DeviceHandle)> {
+        let mut properties = description!(
+            ze_memory_allocation_properties_t,
+            ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
+        );
+        let mut device = ptr::null_mut();
+        let get = self.driver.loader.zeMemGetAllocProperties;
+        let place = address.as_ptr().cast();
+        // SAFETY: live results; an address that the driver doesn't know is an error or no type.
+        let code = unsafe { get(self.handle.0, place, &mut properties, &mut device) };
+        check("zeMemGetAllocProperties", code).ok()?;
+        if properties.type_ != ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE {
+            return None;
+        }
+        let (start, len) = self.range_of(address).ok()?;
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start))?;
+        Some((start, len, Handle(device)))
+    }
+
     /// Whether the host may access memory, as the driver says.
     pub(in crate::backend::level_zero) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
         self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
@@ -197,6 +241,9 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.release("a context", |core| {
             core.events.destroy(core.driver);
+            if !core.is_ours {
+                return Ok(());
+            }
             // SAFETY: everything that lives in it holds it, so nothing does any more.
             let code = unsafe { (core.driver.loader.zeContextDestroy)(core.handle.0) };
             check("zeContextDestroy", code)

@@ -1,0 +1,73 @@
+//! A driver's own event is asked about for the right signal only, and never while it is signalled.
+
+use crate::check::check;
+use crate::counter::Slot;
+use crate::platform::AtomicU64;
+use shuttle::thread::{spawn, yield_now};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// An event, and the driver's that rides along: two words that the driver changes one after the
+/// other, as if nobody were looking.
+struct World {
+    slot: Slot,
+    words: [AtomicU64; 2],
+}
+
+impl World {
+    fn signal(&self, number: u64) {
+        if !self.slot.begin_companion_signal() {
+            return;
+        }
+        for word in &self.words {
+            let before = word.load(Ordering::Relaxed);
+            yield_now();
+            assert_eq!(before, word.load(Ordering::Relaxed), "two signals at once");
+            word.store(number, Ordering::Relaxed);
+        }
+        self.slot.end_companion_signal(number);
+    }
+
+    fn wait(&self, number: u64) -> bool {
+        if self.slot.begin_companion_wait(number).is_none() {
+            return false;
+        }
+        for word in &self.words {
+            assert_eq!(word.load(Ordering::Relaxed), number, "another signal");
+            yield_now();
+        }
+        self.slot.end_companion_wait();
+        true
+    }
+}
+
+#[test]
+fn of_one_signal_at_a_time() {
+    check(2000, || {
+        let world = Arc::new(World {
+            slot: Slot::new(),
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+        });
+        let mut threads = Vec::new();
+        for process in 0..2 {
+            let world = Arc::clone(&world);
+            threads.push(spawn(move || {
+                (1..=2).for_each(|step| world.signal(2 * step - process))
+            }));
+        }
+        for _ in 0..2 {
+            let world = Arc::clone(&world);
+            threads.push(spawn(move || {
+                (1..=4).for_each(|number| {
+                    world.wait(number);
+                });
+            }));
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        // Nobody has left a mark.
+        world.signal(9);
+        assert!(world.wait(9));
+    });
+}
