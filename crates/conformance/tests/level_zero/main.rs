@@ -127,6 +127,7 @@ roles! {
     /// A handle of another version of the driver is refused before the driver sees it.
     roles::another_drivers_handles_are_refused [];
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
+    roles::devices_say_what_they_are [];
     /// Intel's driver answers an error and has mapped it.
     roles::mappings_may_fail_late [("MISSING", "residency")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];

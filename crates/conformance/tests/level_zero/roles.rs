@@ -191,6 +191,15 @@ pub(crate) fn allocations_may_fail() {
     );
 }
 
+pub(crate) fn devices_say_what_they_are() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let info = context.device().info();
+    assert_eq!(info.driver_version, "1.3.39030 (Level Zero 1.17)");
+    assert_eq!(info.pci_address.as_deref(), Some("0000:01:00.0"));
+    assert_eq!((info.memory_clock_rate, info.memory_bus_width), (1_000, 64));
+}
+
 pub(crate) fn mappings_may_fail_late() {
     let harness = harness();
     let context = harness.context().unwrap();
