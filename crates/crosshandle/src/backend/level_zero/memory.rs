@@ -66,9 +66,10 @@ impl Exported {
         let file = descriptor::duplicate(number);
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
         // A driver that has made none leaves a zero there, which is this process's input.
+        let kind = descriptor::kind(&file);
         if matches!(
-            descriptor::kind(&file),
-            Ok(FileKind::CharacterDevice { .. })
+            kind,
+            Ok(FileKind::CharacterDevice { .. } | FileKind::Stream)
         ) {
             return Err(Error::Unsupported(
                 "the Level Zero driver's handle has no descriptor of memory in it".into(),
