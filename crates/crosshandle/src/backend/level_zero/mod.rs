@@ -24,6 +24,9 @@ mod work;
 pub(crate) use device::LevelZeroBackend;
 
 #[cfg(test)]
+mod tests;
+
+#[cfg(test)]
 mod absence {
     use super::LevelZeroBackend;
     use crate::backend::Backend;
