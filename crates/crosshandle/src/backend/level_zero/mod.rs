@@ -19,6 +19,8 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
+mod shareable;
+mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::Command as Process;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -31,7 +32,9 @@ fn simulated(name: &str) -> bool {
         eprintln!("SKIPPED: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
         return false;
     };
-    for (number, loader) in std::env::split_paths(&loaders).enumerate() {
+    for loader in std::env::split_paths(&loaders) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let unique = format!("xhu-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(unique);
         let driver = std::env::current_exe().unwrap();
