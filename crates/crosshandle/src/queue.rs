@@ -54,12 +54,14 @@ impl Queue {
     }
 
     fn run(&self, submission: &mut Submission) -> Result<()> {
-        submission.waits.retain(|wait| {
-            if wait.number == LATEST {
-                wait.number = wait.event.unfinished().unwrap_or(LATEST);
-            }
-            wait.number != LATEST
-        });
+        if submission.waits.iter().any(|wait| wait.number == LATEST) {
+            submission.waits.retain(|wait| {
+                if wait.number == LATEST {
+                    wait.number = wait.event.unfinished().unwrap_or(LATEST);
+                }
+                wait.number != LATEST
+            });
+        }
         if matches!(submission.work, Work::Native(_)) && self.inner.native().is_none() {
             return Err(Error::Unsupported(
                 "there is no driver's queue behind this one".into(),

@@ -145,9 +145,10 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
     let before = Usage::of_self()?;
     (0..200).try_for_each(round)?;
     let after = Usage::of_self()?;
+    // Threads that look after queues may have started meanwhile.
     assert!(
         after.descriptors <= before.descriptors + 2
-            && after.mappings <= before.mappings + 4
+            && after.mappings <= before.mappings + 12
             && after.resident <= before.resident + 8 * KIB,
         "{before:?}, and two hundred rounds later {after:?}"
     );

@@ -134,6 +134,7 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
@@ -168,7 +169,7 @@ fn the_device_may_be_lost() {
     if run::is_role() {
         return roles::the_device_may_be_lost();
     }
-    for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "20")]) {
+    for outcome in role("the_device_may_be_lost", &[("LOST_AFTER", "10")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }
@@ -181,7 +182,9 @@ fn a_command_without_an_end_keeps_its_memory() {
     if run::is_role() {
         return lists::a_command_without_an_end_keeps_its_memory();
     }
-    let refused = ("REFUSE", "zeCommandListAppendSignalEvent:70000003");
+    let both = "zeCommandListAppendMemoryCopyRegion:78000004,\
+                zeCommandListAppendSignalEvent:70000003";
+    let refused = ("REFUSE", both);
     for outcome in role(name, &[refused, ("COMMAND_DELAY_US", "100000")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);

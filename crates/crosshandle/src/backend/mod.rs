@@ -32,6 +32,7 @@
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+pub(crate) mod left;
 pub(crate) mod level_zero;
 mod native;
 mod submission;

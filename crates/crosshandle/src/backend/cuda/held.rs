@@ -68,6 +68,6 @@ impl Held {
 pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
     event.announce();
     // Before a number is taken, since this may fail.
-    event.word(0, gpu)?;
+    event.pin(gpu)?;
     event.issue()
 }

@@ -19,7 +19,7 @@ use crate::backend::{Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub(super) use due::Due;
 
@@ -58,8 +58,9 @@ pub(super) struct Lane {
     /// Where functions of the user let the stream go on, and the latest number for that.
     gate: Option<(Arc<Word>, u32)>,
     turns: Turns<EventCore>,
-    /// What the stream waits for.
+    /// What the stream waits for, and the latest of it.
     waits: Known,
+    latest_wait: (Weak<EventCore>, u64),
     /// What the driver does not have yet of the command that is being submitted.
     ops: Vec<WordOp>,
     /// Notes for other lanes how far this one is, and whether anything came after that.
@@ -95,6 +96,7 @@ impl Lane {
             gate: None,
             turns: Turns::new(),
             waits: Known::new(gpu.traffic()),
+            latest_wait: (Weak::new(), 0),
             ops: Vec::new(),
             join: None,
             is_joined: true,

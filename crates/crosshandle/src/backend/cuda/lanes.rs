@@ -231,8 +231,13 @@ impl Lanes {
         is_done
     }
 
-    /// What commands used that are done. May be the user's.
+    /// Whether there is anything that commands used that are done.
     #[inline]
+    pub(super) fn has_left(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.left.is_empty())
+    }
+
+    /// What commands used that are done. May be the user's.
     pub(super) fn take_left(&mut self) -> Left {
         let mut left = Left::new();
         for lane in self.lanes.iter_mut().filter(|lane| !lane.left.is_empty()) {

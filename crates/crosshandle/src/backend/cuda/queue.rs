@@ -105,11 +105,18 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.lanes.has_left() {
+            self.drop_left();
+        }
+    }
+}
+
+impl Locked<'_> {
+    #[cold]
+    fn drop_left(&mut self) {
         let left = self.lanes.take_left();
         drop(self.0.take());
-        if !left.is_empty() {
-            discard(left);
-        }
+        discard(left);
     }
 }
 

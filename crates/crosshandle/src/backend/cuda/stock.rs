@@ -15,13 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// takes about a millisecond.
 const FEW: usize = 16;
 const FULL: usize = 64;
+/// How many are made when there are none and streams wait.
+const SOME: usize = 2;
 
 /// Streams of one context that nobody uses.
 #[derive(Default)]
 pub(super) struct Stock {
     streams: Mutex<Vec<Stream>>,
-    /// Whether somebody will make more.
+    /// Whether somebody will make more when no stream waits, and whether at once.
     is_ordered: AtomicBool,
+    is_urgent: AtomicBool,
 }
 
 impl Stock {
@@ -38,37 +41,50 @@ impl Stock {
         }
     }
 
-    /// The same if there is one.
+    /// The same without waiting for other streams, if there is one.
     pub(super) fn try_take(&self, gpu: &Arc<Gpu>) -> Option<Stream> {
-        let count = self.streams().len();
-        if count < FEW && !self.is_ordered.swap(true, Ordering::Relaxed) {
-            // What is waited for may be the program's context's end.
+        let order = |count| {
+            // What waits may outlast the program's context.
             let weak = Arc::downgrade(gpu);
-            let fill = move || {
+            move || {
                 if let Some(gpu) = weak.upgrade() {
-                    gpu.stock().fill(&gpu);
+                    gpu.stock().fill(&gpu, count);
                 }
-            };
-            gpu.traffic().when_quiet(0, fill);
+            }
+        };
+        if self.streams().len() < FEW && !self.is_ordered.swap(true, Ordering::Relaxed) {
+            gpu.traffic().when_quiet(0, order(FULL));
+        }
+        if let Some(stream) = self.streams().pop() {
+            return Some(stream);
+        }
+        // As a rule some can be made all the same, and what the streams wait for may come after this
+        // one.
+        if !self.is_urgent.swap(true, Ordering::Relaxed) {
+            gpu.traffic().at_once(order(SOME));
         }
         self.streams().pop()
     }
 
-    /// Makes more of them.
-    fn fill(&self, gpu: &Gpu) {
-        self.is_ordered.store(false, Ordering::Relaxed);
-        let Ok(_current) = gpu.enter() else {
-            return;
-        };
-        while self.streams().len() < FULL {
-            match gpu.driver().create_stream() {
-                Ok(stream) => self.streams().push(stream),
-                Err(error) => {
-                    tracing::debug!(%error, "no streams are made ahead");
-                    return;
+    /// Makes so many of them.
+    fn fill(&self, gpu: &Gpu, count: usize) {
+        if let Ok(_current) = gpu.enter() {
+            while self.streams().len() < count {
+                match gpu.driver().create_stream() {
+                    Ok(stream) => self.streams().push(stream),
+                    Err(error) => {
+                        tracing::debug!(%error, "no streams are made ahead");
+                        break;
+                    }
                 }
             }
         }
+        let order = if count == FULL {
+            &self.is_ordered
+        } else {
+            &self.is_urgent
+        };
+        order.store(false, Ordering::Relaxed);
     }
 
     /// Takes one back that has nothing under way.

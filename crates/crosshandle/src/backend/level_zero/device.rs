@@ -5,8 +5,8 @@ use super::event::LevelZeroEvents;
 use super::info::{self, Details};
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
-use super::queue;
 use super::range::LevelZeroRange;
+use super::shareable;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
     Import, MemoryKind, NativeContext, NativeDevice, QueueOrder, Segment,
@@ -244,7 +244,7 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(queue::create(&self.gpu, &self.core, order))
+        Ok(shareable::create(&self.gpu, &self.core, order))
     }
 
     fn native(&self) -> Option<&dyn NativeContext> {

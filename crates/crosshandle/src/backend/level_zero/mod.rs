@@ -21,9 +21,14 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
+mod shareable;
+mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 mod absence {

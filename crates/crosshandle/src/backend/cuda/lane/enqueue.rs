@@ -95,7 +95,12 @@ impl Lane {
         let driver = self.gpu.driver();
         // SAFETY: aligned words of events, which the entry keeps until the stream is past them,
         // or of ours, which the lane and its jobs keep.
-        let done = unsafe { driver.word_ops(self.stream, &self.ops) };
+        let done = unsafe {
+            match self.ops[..] {
+                [only] => driver.word_op(self.stream, only),
+                _ => driver.word_ops(self.stream, &self.ops),
+            }
+        };
         self.ops.clear();
         done
     }

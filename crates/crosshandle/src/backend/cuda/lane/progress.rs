@@ -5,6 +5,7 @@ use crate::backend::cuda::driver;
 use crate::counter::RING;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
+use std::sync::Weak;
 
 impl Lane {
     /// Lets the device say when it is done with everything up to now.
@@ -83,7 +84,7 @@ impl Lane {
             entry.settle();
         });
         self.calls = 0;
-        self.waits.clear();
+        self.clear_waits();
         self.rest();
         Ok(true)
     }
@@ -91,12 +92,17 @@ impl Lane {
     /// Fails all that is under way: the device has stopped. What comes back may be the user's.
     pub(in super::super) fn abandon(&mut self, error: &Error) -> VecDeque<Entry> {
         self.calls = 0;
-        self.waits.clear();
+        self.clear_waits();
         let mut entries = self.backlog.take_all();
         self.rest();
         for entry in &mut entries {
             entry.fail(error);
         }
         entries
+    }
+
+    fn clear_waits(&mut self) {
+        self.waits.clear();
+        self.latest_wait = (Weak::new(), 0);
     }
 }

@@ -7,14 +7,14 @@ use crate::{AllocationOptions, Command, Context, EventOptions, Memory, MemoryKin
 use std::time::{Duration, Instant};
 
 /// Streams that wait for a word, until this is dropped.
-struct Crowd {
+pub(super) struct Crowd {
     gate: Memory,
     _streams: Vec<Theirs>,
 }
 
 impl Crowd {
     /// The context is current.
-    fn new(context: &Context, count: usize) -> Self {
+    pub(super) fn new(context: &Context, count: usize) -> Self {
         let options = AllocationOptions::new(4).kind(MemoryKind::Host);
         let gate = context.allocate_with(options).unwrap();
         gate.write(0, &[0; 4]).unwrap();
@@ -63,6 +63,25 @@ fn the_driver_waits_for_them_and_nobody_else_does() {
     }
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     drop(crowd);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn streams_are_made_without_waiting_for_others() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let gpu = gpu();
+    let crowd = Crowd::new(&context, 1);
+    let began = Instant::now();
+    let take = || gpu.stock().try_take(&gpu);
+    // The driver makes so many only when none waits.
+    let taken: Vec<_> = (0..200).map_while(|_| take()).collect();
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
+    while take().is_none() {
+        assert!(began.elapsed() < SOON);
+    }
+    drop(taken);
 }
 
 #[test]
