@@ -1,5 +1,6 @@
 //! What it costs to submit commands.
 
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -151,8 +152,10 @@ const WARM_UP: usize = 2;
 /// Bytes of a copy or a fill: no more than what takes no time.
 const LENGTH: usize = 64;
 const PATTERN: [u8; 4] = [1, 2, 3, 4];
-/// Bytes that take the device longer than a batch takes to submit.
-const LONG: usize = 8 << 20;
+/// Bytes that take the device longer than a batch takes to submit, with what comes before.
+const LONG: usize = 24 << 20;
+/// Until all threads that have something to do with that are where they will be meanwhile.
+const SETTLE: Duration = Duration::from_micros(100);
 
 fn lead(seat: &Seat) -> Result<Outcome> {
     let raw = Raw::new()?;
@@ -171,7 +174,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                         Side::Ours => ours.batch(case.what, case.is_busy)?,
                         Side::Raw => raw.batch(case.what, case.is_busy, case.raw_has_event)?,
                     };
-                    if batch >= WARM_UP {
+                    // If the device was not busy to the end, the batch was something else.
+                    if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP) {
                         recorder.push(case.row, side, elapsed);
                     }
                 }
@@ -188,6 +192,8 @@ struct Ours {
     other: Queue,
     shared: Event,
     private: Event,
+    /// That the device is not busy any more.
+    idle: Event,
     awaited: Vec<Event>,
     memory: [Memory; 2],
     long: [Memory; 2],
@@ -210,6 +216,7 @@ impl Ours {
             other: context.create_queue()?,
             shared: shared()?,
             private: context.create_event()?,
+            idle: context.create_event()?,
             awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
             memory: pair(LENGTH)?,
             long: pair(LONG)?,
@@ -219,7 +226,8 @@ impl Ours {
 
     fn occupy(&self, queue: &Queue) -> Result<()> {
         let [to, from] = &self.long;
-        Ok(queue.submit(Command::copy(to.all(), from.all())?)?)
+        let copy = Command::copy(to.all(), from.all())?;
+        Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
     fn copy(&self) -> Result<Command> {
@@ -227,8 +235,8 @@ impl Ours {
         Ok(Command::copy(to.all(), from.all())?)
     }
 
-    /// Nanoseconds for each command.
-    fn batch(&self, what: What, is_busy: bool) -> Result<f64> {
+    /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
+    fn batch(&self, what: What, is_busy: bool) -> Result<Option<f64>> {
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -238,6 +246,9 @@ impl Ours {
             }
         } else if is_busy {
             self.occupy(&self.queue)?;
+        }
+        if is_busy {
+            thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
         let elapsed = per_operation(BATCH, || -> Result<()> {
@@ -256,9 +267,10 @@ impl Ours {
             }
             Ok(())
         })?;
+        let is_valid = !is_busy || !self.idle.try_wait()?;
         self.other.finish()?;
         self.queue.finish()?;
-        Ok(elapsed)
+        Ok(is_valid.then_some(elapsed))
     }
 }
 
@@ -267,6 +279,8 @@ struct Raw {
     other: List,
     shared: CounterEvent,
     private: PooledEvent,
+    /// That the device is not busy any more.
+    idle: PooledEvent,
     awaited: Vec<CounterEvent>,
     /// That a list is empty.
     done: PooledEvent,
@@ -287,6 +301,7 @@ impl Raw {
             other: List::create(gpu)?,
             shared: shared()?,
             private: PooledEvent::create(gpu)?,
+            idle: PooledEvent::create(gpu)?,
             awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
             done: PooledEvent::create(gpu)?,
             memory: pair(LENGTH)?,
@@ -296,7 +311,7 @@ impl Raw {
 
     fn occupy(&self, list: &List) -> Result<()> {
         let [to, from] = &self.long;
-        list.copy(to, from, LONG, None)
+        list.copy(to, from, LONG, Some(&self.idle))
     }
 
     fn finish(&self, list: &List) -> Result<()> {
@@ -305,8 +320,8 @@ impl Raw {
         self.done.reset()
     }
 
-    /// Nanoseconds for each command.
-    fn batch(&self, what: What, is_busy: bool, has_event: bool) -> Result<f64> {
+    /// As for ours.
+    fn batch(&self, what: What, is_busy: bool, has_event: bool) -> Result<Option<f64>> {
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -318,6 +333,9 @@ impl Raw {
             self.occupy(&self.list)?;
         }
         let [to, from] = &self.memory;
+        if is_busy {
+            thread::sleep(SETTLE);
+        }
         let mut awaited = self.awaited.iter().cycle();
         let private = || has_event.then_some(&self.private as _);
         let elapsed = per_operation(BATCH, || match what {
@@ -328,8 +346,10 @@ impl Raw {
             What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
         })?;
+        let is_valid = !is_busy || !self.idle.is_done()?;
         self.finish(&self.other)?;
         self.finish(&self.list)?;
-        Ok(elapsed)
+        self.idle.reset()?;
+        Ok(is_valid.then_some(elapsed))
     }
 }

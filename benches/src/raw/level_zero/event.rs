@@ -86,6 +86,17 @@ fn synchronize(gpu: &Gpu, event: ze_event_handle_t) -> Result<()> {
     })
 }
 
+/// Asks whether it is.
+#[inline]
+fn is_done(gpu: &Gpu, event: ze_event_handle_t) -> Result<bool> {
+    // SAFETY: the caller's event, which lives.
+    let code = unsafe { (gpu.loader.zeEventQueryStatus)(event) };
+    match code {
+        ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
+        code => check("zeEventQueryStatus", code).map(|()| true),
+    }
+}
+
 /// A counter-based event that processes share; destroyed when dropped.
 pub(crate) struct CounterEvent {
     gpu: &'static Gpu,
@@ -130,12 +141,7 @@ impl CounterEvent {
 
     #[inline]
     pub(crate) fn is_done(&self) -> Result<bool> {
-        // SAFETY: our own.
-        let code = unsafe { (self.gpu.loader.zeEventQueryStatus)(self.handle) };
-        match code {
-            ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
-            code => check("zeEventQueryStatus", code).map(|()| true),
-        }
+        is_done(self.gpu, self.handle)
     }
 }
 
@@ -209,6 +215,10 @@ impl PooledEvent {
 
     pub(crate) fn synchronize(&self) -> Result<()> {
         synchronize(self.gpu, self.handle)
+    }
+
+    pub(crate) fn is_done(&self) -> Result<bool> {
+        is_done(self.gpu, self.handle)
     }
 
     pub(crate) fn reset(&self) -> Result<()> {

@@ -343,7 +343,9 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     let signalled = |context: &Context| {
         let event = context.open_event(&EventHandle::from_bytes(&event).unwrap());
         let (event, queue) = (event.unwrap(), context.create_queue().unwrap());
-        queue.submit(Command::barrier().signal(&event)).unwrap();
+        let memory = context.allocate(64).unwrap();
+        let fill = Command::fill(memory.all(), &[1]).unwrap();
+        queue.submit(fill.signal(&event)).unwrap();
         event.wait_timeout(LONG).unwrap();
         queue.finish_timeout(LONG).unwrap();
     };

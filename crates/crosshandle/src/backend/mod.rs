@@ -32,6 +32,7 @@
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+pub(crate) mod left;
 pub(crate) mod level_zero;
 mod native;
 mod submission;
@@ -101,6 +102,12 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Bytes in a segment that small allocations share: a multiple of 16 MiB.
     fn shared_segment(&self, _kind: MemoryKind) -> usize {
         64 << 20
+    }
+
+    /// Whether the driver may give memory that was freed to the next one in this process who
+    /// allocates, also while importers have it open.
+    fn reuses_shared_memory(&self) -> bool {
+        false
     }
 
     /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in

@@ -19,10 +19,12 @@ mod event;
 mod exporter;
 mod holding;
 mod ledger;
+mod lingering;
 mod pins;
 mod record;
 
 pub(crate) use attachment::{Attachment, Origin};
+pub(crate) use companion::HeldCompanion;
 pub(crate) use event::{EventCore, Profile, Timestamps};
 pub(crate) use exporter::Exporter;
 pub(crate) use pins::{Pin, Pinner};

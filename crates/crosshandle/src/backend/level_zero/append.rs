@@ -1,130 +1,254 @@
 //! Commands into a list.
+//!
+//! Each is as few calls of the driver as it would be without us. How far the list is, it tells by
+//! *marks*: events of a pool that it signals. A mark stands for its command and all before; most
+//! short commands have none, and come with a later one.
 
-use super::driver::{EventHandle, List};
-use super::entry::{Awaited, Entry, Marks, Started, is_there};
+use super::driver::EventHandle;
+use super::entry::is_there;
 use super::event;
 use super::lane::{Inner, State};
-use super::pooled::Pooled;
-use super::work::Target;
+use super::work::{self, Target};
 use crate::backend::Point;
 use crate::error::{Error, Result};
-use crate::sharing::Profile;
-use std::sync::Arc;
+use crate::sharing::{HeldCompanion, Profile};
+use smallvec::SmallVec;
+use std::mem;
 
-/// What a list was told to wait for.
-enum Waiting {
-    ForNothing,
-    /// For driver's events.
-    Until(Started),
-    /// For nothing either: the host has to wait.
-    ByHost,
-}
+/// What writes more bytes than this takes a time of its own: whoever waits for what came before
+/// shall not wait for that too.
+const SHORT: usize = 64 << 10;
+/// So many short commands have a mark at the latest.
+const PART: u32 = 64;
 
 /// Whether the driver's event may tell a list of a signal that is yet to come.
 pub(super) fn has_companion(wait: &Point) -> bool {
     wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
 }
 
+/// The same, held for a wait.
+type Held<'a> = (EventHandle, HeldCompanion<'a>, usize);
+
 impl Inner {
-    /// Appends a command, after all before it. `false` if the host has to wait for it first, or if
-    /// it is not in the list for certain and has failed.
-    pub(super) fn append(&self, state: &mut State, index: usize) -> Result<bool> {
-        let entry = state.entries.get_mut(index);
-        let (Some(list), Some(entry)) = (&state.list, entry) else {
-            return Err(Error::CommandFailed("there is no command list".into()));
-        };
-        let done = Pooled::take(&self.core)?;
-        let started = match self.wait_in(list, entry)? {
-            Waiting::ForNothing => None,
-            Waiting::Until(started) => Some(started),
-            Waiting::ByHost => return Ok(false),
-        };
-        if let Some(profile) = entry.profile() {
-            Profile::stamp(&profile.started);
+    /// Appends the next command. `false` if the host has to wait for something first. A command that
+    /// the driver refuses fails when its turn comes.
+    pub(super) fn append(&self, state: &mut State) -> bool {
+        let index = state.appended;
+        if state.entries[index].has_failed() {
+            state.entries[index].is_bare = true;
+            state.appended += 1;
+            return true;
         }
-        let worked = self.work_in(list, entry);
-        // SAFETY: as below.
-        let marked = unsafe { list.signal(done.handle()) };
-        entry.marks = Some(Arc::new(Marks { started, done }));
-        // With a part of it, the list goes on all the same, and then nothing of it is used.
-        entry.failed = worked.err();
-        if let Err(error) = marked {
-            entry.give_up(&error);
-            entry.failed.get_or_insert(error);
-            return Ok(false);
+        let appended = match self.wait_in(state, index) {
+            Ok(false) => return false,
+            Ok(true) => self.signal_in(state, index),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = appended {
+            let entry = &mut state.entries[index];
+            entry.is_bare = entry.done.is_none();
+            entry.rare().failed = Some(error);
         }
         state.appended += 1;
+        true
+    }
+
+    /// Lets the list wait for the driver's own events, for what isn't there yet.
+    fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
+        let is_due = |wait: &Point| !is_there(wait);
+        if !state.entries[index].waits.iter().any(is_due) {
+            return Ok(true);
+        }
+        // Who waits for what came before may have to go on so that this wait ends.
+        self.mark_awaited(state)?;
+        let started = state.take_mark(&self.core)?;
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let waits = &state.entries[index].waits;
+        let mut due: SmallVec<[Held<'_>; 4]> = SmallVec::new();
+        for (place, wait) in waits.iter().enumerate().filter(|(_, wait)| is_due(wait)) {
+            let Some((handle, held)) = self.hold(wait) else {
+                drop(due);
+                state.marks.push(started);
+                return Ok(false);
+            };
+            due.push((handle, held, place));
+        }
+        let handles = due.iter().map(|(handle, ..)| *handle);
+        // SAFETY: the entry has the events and the mark, and stays until the list is past this.
+        let appended = unsafe { list.wait(handles, started.handle()) };
+        let promises: SmallVec<[_; 4]> = due
+            .into_iter()
+            .map(|(_, held, place)| (held.promise, place))
+            .collect();
+        if let Err(error) = appended {
+            state.marks.push(started);
+            return Err(error);
+        }
+        let entry = &mut state.entries[index];
+        for (promise, place) in promises {
+            entry.waits[place].promise = Some(promise);
+        }
+        entry.started = Some(started);
+        state.unmarked = 0;
+        state.is_awaited = false;
         Ok(true)
     }
 
-    /// Appends what a command does, and the signal of the driver's event if one rides along.
-    fn work_in(&self, list: &List, entry: &mut Entry) -> Result<()> {
-        let target = Target {
-            gpu: &self.gpu,
-            core: &self.core,
-            list,
+    /// The driver's event for a signal that is yet to come, if it stands for that, and nobody
+    /// signals it until the result is dropped.
+    fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
+        let handle = event::to_wait_for(wait, &self.core)?;
+        // Fails the signal of a process that died: to find what that has signalled with, Intel's
+        // driver asks the process, and ends this one where that fails.
+        wait.event.assist(wait.number);
+        let held = wait.event.hold_companion(wait.number)?;
+        // It may have failed, which lists don't know.
+        let is_pending = wait.event.result(wait.number).is_none();
+        is_pending.then_some((handle, held))
+    }
+
+    /// Appends a command's work and the signal of the driver's own event, if that rides along.
+    fn signal_in(&self, state: &mut State, index: usize) -> Result<()> {
+        let entry = &state.entries[index];
+        if let Some(profile) = entry.profile() {
+            Profile::stamp(&profile.started);
+        }
+        let Some((event, ticket)) = &entry.signal else {
+            return self.work_in(state, index, None);
         };
-        let signal = entry.signal.as_ref();
-        let companion = signal
-            .filter(|(event, _)| event.wants_companion())
-            .and_then(|(event, _)| event::to_signal(event, &self.core))
-            .filter(|_| signal.is_some_and(|(event, _)| event.begin_companion_signal()));
-        // SAFETY: the entry has all that the command uses, and stays until the list has signalled
-        // its event; if it never does, all that is kept for ever.
-        let appended = unsafe {
-            let mut append = || -> Result<()> {
-                target.append(&entry.work, &mut entry.extra)?;
-                companion.map_or(Ok(()), |companion| list.signal(companion))
-            };
-            append()
+        let companion = match event.wants_companion() {
+            true => event::to_signal(event, &self.core).filter(|_| event.begin_companion_signal()),
+            false => None,
         };
-        if let (Some(_), Some((event, ticket))) = (companion, signal) {
-            event.end_companion_signal(appended.as_ref().map_or(0, |()| ticket.number));
+        if companion.is_none() {
+            return self.work_in(state, index, None);
+        }
+        let number = ticket.number;
+        let appended = self.work_in(state, index, companion);
+        if let Some((event, _)) = &state.entries[index].signal {
+            event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
         appended
     }
 
-    /// Lets a list wait for the driver's own events, for what isn't there yet.
-    fn wait_in(&self, list: &List, entry: &Entry) -> Result<Waiting> {
-        let mut awaited: Vec<(EventHandle, _)> = Vec::new();
-        for wait in entry.waits.iter().filter(|wait| !is_there(wait)) {
-            let companion = || {
-                let companion = event::to_wait_for(wait, &self.core)?;
-                // Fails the signal of a process that died: to find what that has signalled with,
-                // Intel's driver asks the process, and ends this one where that fails.
-                wait.event.assist(wait.number);
-                Some((companion, wait.event.hold_companion(wait.number)?, wait))
-            };
-            match companion() {
-                // It may have failed, which lists don't know.
-                Some((handle, held, wait)) if wait.event.result(wait.number).is_none() => {
-                    awaited.push((handle, (held, wait)));
-                }
-                _ => return Ok(Waiting::ByHost),
-            }
+    /// Appends a command's work, and signals an event after it.
+    fn work_in(
+        &self,
+        state: &mut State,
+        index: usize,
+        companion: Option<EventHandle>,
+    ) -> Result<()> {
+        let bytes = work::bytes(&state.entries[index].work);
+        if bytes == 0 {
+            return self.signal_bare(state, index, companion);
         }
-        if awaited.is_empty() {
-            return Ok(Waiting::ForNothing);
+        let entry = &state.entries[index];
+        let is_awaited = entry.is_awaited();
+        let is_long = bytes > SHORT || entry.profile().is_some();
+        if is_long {
+            self.mark_awaited(state)?;
         }
-        let started = Pooled::take(&self.core)?;
-        let handles: Vec<_> = awaited.iter().map(|(handle, _)| *handle).collect();
-        // SAFETY: the entry has the events, and stays until the list is past this, or they are
-        // kept below.
-        unsafe { list.wait(&handles)? };
-        let waits = awaited.into_iter().map(|(_, (held, wait))| Awaited {
-            event: Arc::clone(&wait.event),
-            number: wait.number,
-            promise: held.promise,
-        });
-        let started = Started {
-            waits: waits.collect(),
-            event: started,
+        let wants_mark = is_long || is_awaited && companion.is_none() || state.unmarked + 1 >= PART;
+        let mark = match wants_mark {
+            true => Some(state.take_mark(&self.core)?),
+            false => None,
         };
-        // SAFETY: the entry keeps it from now on; if this fails, the list doesn't have it.
-        if let Err(error) = unsafe { list.signal(started.event.handle()) } {
-            std::mem::forget(started.waits);
+        let last = mark.as_ref().map(|mark| mark.handle()).or(companion);
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let entry = &mut state.entries[index];
+        let mut target = Target {
+            gpu: &self.gpu,
+            core: &self.core,
+            list,
+            has_begun: false,
+        };
+        let mut extra = None;
+        // SAFETY: the entry has all that the command uses, and stays until the list is past this;
+        // if it never is, or that is not known, what it uses is kept for ever.
+        let appended = unsafe { target.append(&entry.work, &mut extra, last) };
+        if extra.is_some() {
+            entry.rare().extra = extra;
+        }
+        let appended = match (companion, appended) {
+            (Some(companion), Ok(())) if mark.is_some() => {
+                entry.lingers = true;
+                // SAFETY: as above; it lingers until the list is past this.
+                unsafe { list.signal(companion) }
+            }
+            (_, appended) => appended,
+        };
+        let has_begun = target.has_begun;
+        if appended.is_err() {
+            match has_begun {
+                false => state.marks.extend(mark),
+                // Whether the list has it is not known.
+                true => mem::forget(mark),
+            }
+            if has_begun && self.mark(state, index).is_err() {
+                state.entries[index].keep_for_ever();
+                state.is_unsure = true;
+            }
+            return appended;
+        }
+        if mark.is_some() {
+            entry.done = mark;
+            state.unmarked = 0;
+            state.is_awaited = false;
+        } else {
+            state.unmarked += 1;
+            state.is_awaited |= is_awaited;
+        }
+        Ok(())
+    }
+
+    /// A command that does nothing is done when all before is: it needs a mark only if nothing else
+    /// tells that.
+    fn signal_bare(
+        &self,
+        state: &mut State,
+        index: usize,
+        companion: Option<EventHandle>,
+    ) -> Result<()> {
+        let entry = &mut state.entries[index];
+        entry.is_bare = true;
+        let is_awaited = entry.is_awaited();
+        if let Some(companion) = companion {
+            let list = state.list.as_ref().ok_or_else(no_list)?;
+            entry.lingers = true;
+            // SAFETY: the event stays until the list is past this: the entry has it, and then it
+            // lingers.
+            unsafe { list.signal(companion)? };
+        } else if is_awaited && state.unmarked > 0 {
+            return self.mark(state, index);
+        }
+        state.is_awaited |= is_awaited && state.unmarked > 0;
+        Ok(())
+    }
+
+    /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
+    fn mark_awaited(&self, state: &mut State) -> Result<()> {
+        match state.appended.checked_sub(1) {
+            Some(last) if state.is_awaited => self.mark(state, last),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the list signal a mark of the command at `index`, the latest in it.
+    pub(super) fn mark(&self, state: &mut State, index: usize) -> Result<()> {
+        let mark = state.take_mark(&self.core)?;
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        // SAFETY: the entry has it, and stays until the list is past this.
+        if let Err(error) = unsafe { list.signal(mark.handle()) } {
+            state.marks.push(mark);
             return Err(error);
         }
-        Ok(Waiting::Until(started))
+        state.entries[index].done = Some(mark);
+        state.unmarked = 0;
+        state.is_awaited = false;
+        Ok(())
     }
+}
+
+fn no_list() -> Error {
+    Error::CommandFailed("there is no command list".into())
 }

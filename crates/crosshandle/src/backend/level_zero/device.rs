@@ -5,8 +5,8 @@ use super::event::LevelZeroEvents;
 use super::info::{self, Details};
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
-use super::queue;
 use super::range::LevelZeroRange;
+use super::shareable;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
     Import, MemoryKind, NativeContext, NativeDevice, QueueOrder, Segment,
@@ -115,6 +115,11 @@ impl Gpu {
         self.details.max_pattern
     }
 
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) fn exported_as(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exported_as
+    }
+
     /// As what physical memory can be exported and imported, if it can.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
@@ -196,6 +201,11 @@ impl BackendContext for LevelZeroContext {
         self.gpu.reaches(device)
     }
 
+    fn reuses_shared_memory(&self) -> bool {
+        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds.
+        true
+    }
+
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => 64 << 20,
@@ -234,7 +244,7 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(queue::create(&self.gpu, &self.core, order))
+        Ok(shareable::create(&self.gpu, &self.core, order))
     }
 
     fn native(&self) -> Option<&dyn NativeContext> {

@@ -5,12 +5,14 @@
 //! signals, once all is there that the command waits for, or its function was called. The list
 //! then goes on whatever came of that; only the command's own event tells of a failure.
 
+mod thread;
+
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Over, call, copy_of, discard, text_of};
+use super::entry::Over;
 use super::pooled::Pooled;
 use super::queue::Notes;
-use super::work::{Extra, Target};
+use super::work::{self, Extra, Target};
 use crate::backend::{Point, Submission, Work};
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
@@ -20,10 +22,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How long to wait for the device at a time.
-const SLICE: Duration = Duration::from_secs(1);
+use std::time::Instant;
 
 /// Such a list, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Direct(Arc<Inner>);
@@ -35,10 +34,15 @@ struct Inner {
     list: List,
     state: Mutex<State>,
     added: Condvar,
+    /// Notified with each command that is over.
+    finished: Condvar,
 }
 
 #[derive(Default)]
 struct State {
+    submitted: u64,
+    /// So many are over.
+    ended: u64,
     /// All of them are in the list.
     commands: VecDeque<Appended>,
     /// What commands used that were refused half way: the list may have a part of them. The end of
@@ -52,8 +56,6 @@ type Left = Box<dyn Any + Send>;
 
 /// A command of such a list.
 struct Appended {
-    /// In its queue.
-    number: u64,
     work: Work,
     extra: Extra,
     waits: Vec<Point>,
@@ -83,6 +85,7 @@ impl Direct {
             list,
             state: Mutex::default(),
             added: Condvar::new(),
+            finished: Condvar::new(),
         }))
     }
 
@@ -92,22 +95,35 @@ impl Direct {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.0.state().commands.is_empty()
+        let state = self.0.state();
+        state.ended == state.submitted
+    }
+
+    /// Marks where the list is now, behind all that the program has appended: that can't be counted,
+    /// but is over when what comes after it is.
+    pub(super) fn mark(&self) -> Result<Mark> {
+        let inner = &self.0;
+        let mut state = inner.state();
+        inner.start(&mut state)?;
+        let mark = inner.mark()?;
+        state.push(mark);
+        inner.added.notify_one();
+        Ok(Mark {
+            list: Arc::clone(inner),
+            count: state.submitted,
+        })
     }
 
     /// Appends a command, to be run after those of other lists. What is refused is no command: its
     /// event is not signalled.
     pub(super) fn submit(
         &self,
-        number: u64,
-        place: &mut Option<Submission>,
+        given: &mut Submission,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
         let inner = &self.0;
         let mut state = inner.state();
         inner.start(&mut state)?;
-        let missing = || Error::invalid("a command is submitted once");
-        let given = place.as_ref().ok_or_else(missing)?;
         let is_settled = |wait: &Point| wait.event.result(wait.number).is_some();
         let is_call = matches!(given.work, Work::Call(_));
         let needs_host = is_call
@@ -129,15 +145,15 @@ impl Direct {
         }
         let mut extra = None;
         let appended = inner.append(&given.work, &mut extra, gate.as_deref(), &done);
-        let submission = place.take().ok_or_else(missing)?;
+        let submission = given.take();
         if let Err(error) = appended {
             if let Some(gate) = &gate {
                 gate.open();
             }
             state.left.push(Box::new((submission, extra, gate, done)));
             // What comes to its end behind it says when that is the list's no more.
-            if let Ok(mark) = inner.mark(number) {
-                state.commands.push_back(mark);
+            if let Ok(mark) = inner.mark() {
+                state.push(mark);
                 inner.added.notify_one();
             }
             return Err(error);
@@ -151,8 +167,7 @@ impl Direct {
             Ok(signal) => (signal, None),
             Err(error) => (None, Some(error)),
         };
-        state.commands.push_back(Appended {
-            number,
+        state.push(Appended {
             work: submission.work,
             extra,
             waits: submission.waits.into_vec(),
@@ -168,6 +183,32 @@ impl Direct {
             // It runs, but nobody will hear of it.
             Some(error) => Err(error),
         }
+    }
+}
+
+/// A place in a list.
+pub(super) struct Mark {
+    list: Arc<Inner>,
+    count: u64,
+}
+
+impl Mark {
+    /// Waits until the list is past it, and all before it is over; `false` at the deadline.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> bool {
+        let finished = &self.list.finished;
+        let state = self.list.state();
+        let is_busy = |state: &mut State| state.ended < self.count;
+        let state = match deadline {
+            None => finished
+                .wait_while(state, is_busy)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let waited = finished.wait_timeout_while(state, left, is_busy);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.ended >= self.count
     }
 }
 
@@ -191,6 +232,13 @@ impl Drop for Direct {
         {
             let _ = thread.join();
         }
+    }
+}
+
+impl State {
+    fn push(&mut self, command: Appended) {
+        self.submitted += 1;
+        self.commands.push_back(command);
     }
 }
 
@@ -223,12 +271,11 @@ impl Inner {
     }
 
     /// A command that does nothing, in the list.
-    fn mark(&self, number: u64) -> Result<Appended> {
+    fn mark(&self) -> Result<Appended> {
         let done = Pooled::take(&self.core)?;
         // SAFETY: the command keeps it until it is signalled.
         unsafe { self.list.signal(done.handle())? };
         Ok(Appended {
-            number,
             work: Work::Nothing,
             extra: None,
             waits: Vec::new(),
@@ -247,10 +294,11 @@ impl Inner {
         gate: Option<&Gate>,
         done: &Pooled,
     ) -> Result<()> {
-        let target = Target {
+        let mut target = Target {
             gpu: &self.gpu,
             core: &self.core,
             list: &self.list,
+            has_begun: false,
         };
         // SAFETY: whoever calls this keeps all that the command uses until the list has signalled
         // `done`, or for as long as it is not known to have done so.
@@ -259,131 +307,16 @@ impl Inner {
                 if let Some(reached) = &gate.reached {
                     self.list.signal(reached.handle())?;
                 }
-                self.list.wait(&[gate.open.handle()])?;
+                self.list.hold(gate.open.handle())?;
             }
             match work {
-                Work::Native(function) => function(self.list.handle().0 as usize)?,
-                work => target.append(work, extra)?,
+                Work::Native(function) => function(self.list.handle().0.expose_provenance())?,
+                work if work::bytes(work) > 0 => {
+                    return target.append(work, extra, Some(done.handle()));
+                }
+                _ => {}
             }
             self.list.signal(done.handle())
         }
     }
-
-    /// The thread. It ends when the queue is dropped and all its commands are done.
-    fn run(self: Arc<Self>) {
-        loop {
-            let mut state = self.state();
-            while state.commands.is_empty() {
-                if state.is_closed {
-                    if !state.left.is_empty() {
-                        // Nobody knows how far the list is with that.
-                        std::mem::forget(Arc::clone(&self));
-                    }
-                    return;
-                }
-                state = self
-                    .added
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
-            let front = &mut state.commands[0];
-            let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
-            let after = std::mem::take(&mut front.after);
-            let (gate, done) = (front.gate.clone(), Arc::clone(&front.done));
-            let work = match &front.work {
-                Work::Call(_) => std::mem::replace(&mut front.work, Work::Nothing),
-                _ => Work::Nothing,
-            };
-            drop(state);
-            let mut result = gate.map_or(Ok(()), |gate| self.let_on(&gate, &waits, after, work));
-            for wait in &waits {
-                result = result.and(wait.event.wait(wait.number, None));
-            }
-            let ended = wait_for(&done);
-            drop(done);
-            self.end_first(result, ended);
-        }
-    }
-
-    /// Does what the host has to for a command, and lets the list go on.
-    fn let_on(
-        &self,
-        gate: &Gate,
-        waits: &[Point],
-        after: Vec<Arc<Over>>,
-        work: Work,
-    ) -> Result<()> {
-        let mut result = gate.reached.as_ref().map_or(Ok(()), wait_for);
-        for over in after {
-            over.wait();
-        }
-        for wait in waits {
-            result = result.and(wait.event.wait(wait.number, None));
-        }
-        if let Some(profile) = self.state().commands[0].profile() {
-            Profile::stamp(&profile.started);
-        }
-        if let Work::Call(function) = work {
-            // What waits for something that failed is not called, but dropped.
-            match result {
-                Ok(()) => result = call(function),
-                Err(_) => discard(function),
-            }
-        }
-        gate.open();
-        result
-    }
-
-    /// Ends the first command, whose list has come to its end or will never do so.
-    fn end_first(&self, result: Result<()>, ended: Result<()>) {
-        let mut state = self.state();
-        let Some(mut command) = state.commands.pop_front() else {
-            return;
-        };
-        let used = command.take_used();
-        // The list is past this, and so past all before, or nobody knows where it is.
-        state.left.push(used);
-        let past = match &ended {
-            Ok(()) => std::mem::take(&mut state.left),
-            Err(_) => Vec::new(),
-        };
-        drop(state);
-        past.into_iter().for_each(discard);
-        command.end(&self.notes, result.and(ended));
-    }
-}
-
-impl Appended {
-    fn profile(&self) -> Option<&Profile> {
-        self.signal.as_ref()?.0.profile()
-    }
-
-    /// What the list uses.
-    fn take_used(&mut self) -> Left {
-        let work = std::mem::replace(&mut self.work, Work::Nothing);
-        let waits = std::mem::take(&mut self.waits);
-        let done = Arc::clone(&self.done);
-        Box::new((work, self.extra.take(), waits, self.gate.take(), done))
-    }
-
-    /// Signals.
-    fn end(self, notes: &Notes, result: Result<()>) {
-        if let Some(profile) = self.profile() {
-            Profile::stamp(&profile.ended);
-        }
-        // Ready for another one before anybody goes on.
-        drop(self.done);
-        match (self.signal, result) {
-            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
-            (None, Err(error)) => notes.add(error),
-            (None, Ok(())) => {}
-        }
-        self.over.set();
-        notes.end(self.number);
-    }
-}
-
-fn wait_for(event: &Pooled) -> Result<()> {
-    while !event.wait(SLICE)? {}
-    Ok(())
 }

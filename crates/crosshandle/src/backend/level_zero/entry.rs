@@ -1,14 +1,14 @@
 //! Commands as a lane keeps them.
 
 use super::append::has_companion;
-use super::driver::is_device_lost;
 use super::pooled::Pooled;
 use super::queue::Notes;
-use super::work::Extra;
-use crate::backend::{HostFunction, Point, Work};
-use crate::counter::{Promise, Ticket};
+use super::work::{self, Extra};
+use crate::backend::{HostFunction, Point, Points, Work, left};
+use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -39,118 +39,118 @@ impl Over {
     }
 }
 
-/// A command of a lane.
+/// A command of a lane. Small, since it is moved: what few have is in `rare`.
 pub(super) struct Entry {
-    /// In its queue.
-    pub(super) number: u64,
     pub(super) work: Work,
-    pub(super) extra: Extra,
-    pub(super) waits: Vec<Point>,
-    /// Commands of other lanes.
-    pub(super) after: Vec<Arc<Over>>,
+    pub(super) waits: Points,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    pub(super) over: Arc<Over>,
+    /// Signalled once the list has waited for driver's events, if it has to for this command.
+    pub(super) started: Option<Pooled>,
+    /// Signalled once the list is done with this command and all before.
+    pub(super) done: Option<Pooled>,
+    pub(super) rare: Option<Box<Rare>>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
-    /// What the list signals. `None` while the command is held.
-    pub(super) marks: Option<Arc<Marks>>,
-    /// The driver refused a part of it. It has failed, once the list is past the rest.
+    /// The list has nothing of it that takes time once it has begun: it is done with what is before.
+    pub(super) is_bare: bool,
+    /// The list signals the driver's own event after all its marks, so it has that a moment longer.
+    pub(super) lingers: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Rare {
+    pub(super) extra: Extra,
+    /// Commands of other lanes that it comes after.
+    pub(super) after: Vec<Arc<Over>>,
+    /// For other lanes, if there can be any.
+    pub(super) over: Option<Arc<Over>>,
+    /// The driver has refused it.
     pub(super) failed: Option<Error>,
-    /// The list may have a part of it that nobody will see done.
-    pub(super) is_left: bool,
-}
-
-/// How far the list is with a command.
-pub(super) struct Marks {
-    /// Before the work, if the list waits for driver's events until then.
-    pub(super) started: Option<Started>,
-    /// Signalled after it.
-    pub(super) done: Pooled,
-}
-
-/// That a list waits for driver's events.
-pub(super) struct Started {
-    /// Signalled after all of them.
-    pub(super) event: Pooled,
-    pub(super) waits: Vec<Awaited>,
-}
-
-/// A signal that a list waits for on the device.
-pub(super) struct Awaited {
-    pub(super) event: Arc<EventCore>,
-    pub(super) number: u64,
-    pub(super) promise: Promise,
-}
-
-impl Awaited {
-    /// Whether it has come, or never will.
-    pub(super) fn is_settled(&self) -> bool {
-        // Fails the signal of a process that died.
-        self.event.assist(self.number);
-        self.event.result(self.number).is_some()
-    }
-
-    /// Whether the device may never learn of it: it has failed, or comes by another list than was
-    /// promised. What has come otherwise, a device that is busy learns of late.
-    pub(super) fn is_broken(&self) -> bool {
-        matches!(self.event.result(self.number), Some(Err(_)))
-            || self.event.is_revoked(self.promise)
-    }
 }
 
 impl Entry {
     /// Whether the host has something to do before the list can go on with it.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
-            || self.failed.is_some()
             || matches!(self.work, Work::Call(_))
-            || self.after.iter().any(|over| !over.is_over())
+            || self
+                .rare
+                .as_ref()
+                .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
             || !self
                 .waits
                 .iter()
                 .all(|wait| is_there(wait) || has_companion(wait))
     }
 
-    /// Keeps for ever what a list may use that nobody will see done. After this error of the
-    /// driver's it may, unless the device is lost.
-    pub(super) fn give_up(&mut self, error: &Error) {
-        match is_device_lost(error) {
-            true => self.marks = None,
-            false => {
-                self.leave();
-                self.is_left = true;
-            }
-        }
+    /// Whether the list signals something when it is past it.
+    pub(super) fn is_marked(&self) -> bool {
+        self.started.is_some() || self.done.is_some()
     }
 
-    /// The same in any case: as if the command had not been appended.
-    pub(super) fn leave(&mut self) {
-        let keeps = self.work.places().map(|place| place.keep.clone());
-        std::mem::forget(keeps.collect::<Vec<_>>());
-        std::mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
-        std::mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
-        std::mem::forget((self.marks.take(), self.extra.take()));
+    /// Whether somebody may wait for its end.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.signal.is_some() || self.rare.as_ref().is_some_and(|rare| rare.over.is_some())
+    }
+
+    /// Whether the driver has refused it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.failed.is_some())
+    }
+
+    pub(super) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
     }
 
     pub(super) fn profile(&self) -> Option<&Profile> {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Lets go of what it used, and signals.
-    pub(super) fn end(self, notes: &Notes, result: Result<()>) {
+    /// Keeps what it uses as long as the process lives: the driver may look at it whenever. Takes
+    /// its marks away.
+    pub(super) fn keep_for_ever(&mut self) {
+        for place in work::keeps(&self.work) {
+            place.keep.iter().cloned().for_each(left::leave);
+        }
+        mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
+        mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
+        mem::forget((self.started.take(), self.done.take()));
+        if let Some(rare) = &mut self.rare {
+            mem::forget(rare.extra.take());
+        }
+    }
+
+    /// Lets go of what it used, and signals. What it captured and kept may be the user's code. The
+    /// event comes back if the list still has it. With `goes_on`, more commands may signal it.
+    pub(super) fn end(
+        self,
+        notes: &Notes,
+        result: Result<()>,
+        goes_on: bool,
+    ) -> Option<Arc<EventCore>> {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
-        // What it captured and kept may be the user's code.
-        discard((self.work, self.extra, self.waits, self.marks));
-        let result = self.failed.map_or(result, Err);
+        let rare = self.rare.map(|rare| *rare).unwrap_or_default();
+        let result = rare.failed.map_or(result, Err);
+        let event = self.signal.as_ref().filter(|_| self.lingers);
+        let lingering = event.map(|(event, _)| Arc::clone(event));
+        discard((self.work, rare.extra, self.waits));
         match (self.signal, result) {
-            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (Some((event, ticket)), result) => {
+                event.complete(ticket, result.map_err(text_of));
+                if goes_on {
+                    // For the next time: submitting must not wait for another process to answer.
+                    event.fetch_companion();
+                }
+            }
             (None, Err(error)) => notes.add(error),
             (None, Ok(())) => {}
         }
-        self.over.set();
-        notes.end(self.number);
+        if let Some(over) = rare.over {
+            over.set();
+        }
+        lingering
     }
 }
 
@@ -176,7 +176,7 @@ pub(super) fn text_of(error: Error) -> Arc<str> {
 
 pub(super) fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
-        std::mem::forget(panic);
+        mem::forget(panic);
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) fn call(function: HostFunction) -> Result<()> {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(message)) => message,
         Err(panic) => {
-            std::mem::forget(panic);
+            mem::forget(panic);
             "a host function panicked".into()
         }
     };

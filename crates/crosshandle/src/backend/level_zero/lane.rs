@@ -1,31 +1,27 @@
-//! One list of a queue, its commands, and the thread that looks after them.
+//! One list of a queue, its commands, and who submits them.
 //!
 //! What waits for nothing but the list itself, or for what the driver's own events tell, is appended
-//! when it is submitted. What waits for the host is *held*, and all behind it: the thread waits,
-//! and then appends as much as it can, or calls the function. The thread also waits for each
-//! command's end, to signal its event and to let go of what it used.
-//!
-//! A list that waits for a signal of a process that died never goes on. It is given up, with what
-//! its commands use, and they are appended to a new one.
+//! when it is submitted. What waits for the host is *held*, and all behind it: a thread waits,
+//! and then appends as much as it can, or calls the function. The thread also looks how far the list
+//! is, to signal events of commands and to let go of what they used: at once if somebody may wait
+//! for that, and after a while if not, so that most submissions wake nobody.
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Awaited, Entry, Marks, Over, call};
+use super::entry::{Entry, Over, Rare, is_there};
+use super::pooled::Pooled;
 use super::queue::Notes;
-use crate::backend::{Point, Submission, Work};
+use crate::backend::{Submission, Work};
 use crate::error::{Error, Result};
-use crate::sharing::Profile;
+use crate::os::process;
+use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::Instant;
 
-/// After so many looks, a list that waits for what has failed will never go on. Until then it may: a
-/// device outlives its process for some milliseconds.
-const OVERDUE: u32 = 2;
-
-/// How long to wait for the device before having a look at the rest of the world.
-const SLICE: Duration = Duration::from_millis(40);
+/// How often the thread tries to lock before it sleeps until it can.
+const TRIES: u32 = 1000;
 
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
@@ -33,9 +29,24 @@ pub(super) struct Lane(Arc<Inner>);
 pub(super) struct Inner {
     pub(super) gpu: Arc<Gpu>,
     pub(super) core: Arc<Core>,
-    notes: Arc<Notes>,
+    pub(super) notes: Arc<Notes>,
     state: Mutex<State>,
-    added: Condvar,
+    /// Notified when the thread has something to do.
+    pub(super) added: Condvar,
+    /// Notified when commands are over and somebody waits for that.
+    pub(super) finished: Condvar,
+}
+
+/// How the thread passes the time.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Rest {
+    /// It is busy, or waits for the device.
+    #[default]
+    None,
+    /// It looks again after a while.
+    Nap,
+    /// Until it is woken.
+    Sleep,
 }
 
 #[derive(Default)]
@@ -45,11 +56,36 @@ pub(super) struct State {
     pub(super) entries: VecDeque<Entry>,
     /// So many of the first entries are in the list.
     pub(super) appended: usize,
-    /// Nobody knows when the list is past what it has.
-    is_unsure: bool,
+    /// Commands in the list since the latest mark.
+    pub(super) unmarked: u32,
+    /// Somebody may wait for one of them.
+    pub(super) is_awaited: bool,
+    /// Marks that are free.
+    pub(super) marks: Vec<Pooled>,
+    /// Events of commands that are over, which the list still has.
+    pub(super) lingering: Vec<Arc<EventCore>>,
+    /// Commands that were submitted, and that are over.
+    pub(super) submitted: u64,
+    pub(super) ended: u64,
+    /// Up to here, the thread is to look at commands now.
+    pub(super) pressing: u64,
+    pub(super) finishers: usize,
+    pub(super) rest: Rest,
+    pub(super) is_closed: bool,
+    /// Nobody will know when the list is past something that it has.
+    pub(super) is_unsure: bool,
     thread: Option<JoinHandle<()>>,
-    is_waiting: bool,
-    is_closed: bool,
+}
+
+impl State {
+    /// A mark that is not signalled.
+    pub(super) fn take_mark(&mut self, core: &Arc<Core>) -> Result<Pooled> {
+        self.marks.pop().map_or_else(|| Pooled::take(core), Ok)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.ended == self.submitted
+    }
 }
 
 impl Lane {
@@ -60,11 +96,18 @@ impl Lane {
             notes: Arc::clone(notes),
             state: Mutex::default(),
             added: Condvar::new(),
+            finished: Condvar::new(),
         }))
     }
 
+    /// Whether nothing is left to do, as far as is known.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.state().entries.is_empty()
+        self.0.state().is_idle()
+    }
+
+    /// Finds out soon whether something is left to do.
+    pub(super) fn look(&self) {
+        self.0.press(&mut self.0.state());
     }
 
     /// Whether something waits for the host, so that more would come late.
@@ -73,55 +116,88 @@ impl Lane {
         state.appended < state.entries.len()
     }
 
-    /// Takes a command, to be run after those of other lanes. One that is refused stays where it
-    /// was: what it holds may be the user's, which is dropped without locks.
-    pub(super) fn submit(
+    /// How many commands there were.
+    pub(super) fn submitted(&self) -> u64 {
+        self.0.state().submitted
+    }
+
+    /// Waits until so many commands are over; `false` at the deadline.
+    pub(super) fn finish(&self, count: u64, deadline: Option<Instant>) -> bool {
+        let mut state = self.0.state();
+        if state.ended >= count {
+            return true;
+        }
+        state.finishers += 1;
+        self.0.press(&mut state);
+        let is_busy = |state: &mut State| state.ended < count;
+        let finished = &self.0.finished;
+        let mut state = match deadline {
+            None => finished
+                .wait_while(state, is_busy)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let waited = finished.wait_timeout_while(state, left, is_busy);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.finishers -= 1;
+        state.ended >= count
+    }
+
+    /// Takes a command of a queue that has no other lane. One that is refused stays where it was:
+    /// what it holds may be the user's, which is dropped without locks.
+    #[inline]
+    pub(super) fn submit(&self, given: &mut Submission) -> Result<()> {
+        let is_bare = matches!(given.work, Work::Nothing) && given.waits.iter().all(is_there);
+        match &given.signal {
+            None if is_bare => return Ok(()),
+            Some(event) if is_bare => {
+                let state = self.0.state();
+                // With nothing before it, it is over.
+                if state.is_idle() {
+                    signal_now(event)?;
+                    drop(state);
+                    return Ok(());
+                }
+                return self.0.add(state, given, None);
+            }
+            _ => {}
+        }
+        self.0.add(self.0.state(), given, None)
+    }
+
+    /// The same for one that comes after some of other lanes.
+    pub(super) fn submit_after(
         &self,
-        number: u64,
-        place: &mut Option<Submission>,
+        given: &mut Submission,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
-        let inner = &self.0;
-        let mut state = inner.state();
-        inner.start(&mut state)?;
-        // Under the lock, so that numbers follow the order of the queue.
-        let signal = match place.as_ref().and_then(|given| given.signal.as_ref()) {
-            Some(event) => {
-                if let Some(profile) = event.profile() {
-                    profile.restart();
-                }
-                Some((Arc::clone(event), event.issue()?))
-            }
-            None => None,
-        };
-        let missing = || Error::invalid("a command is submitted once");
-        let submission = place.take().ok_or_else(missing)?;
         let over = Arc::new(Over::default());
-        state.entries.push_back(Entry {
-            number,
-            work: submission.work,
-            extra: None,
-            waits: submission.waits.into_vec(),
+        let rare = Rare {
             after,
-            signal,
-            over: Arc::clone(&over),
-            is_taken: false,
-            marks: None,
-            failed: None,
-            is_left: false,
-        });
-        inner.append_more(&mut state);
-        // Notifying nobody is a system call too.
-        if state.is_waiting {
-            inner.added.notify_one();
-        }
+            over: Some(Arc::clone(&over)),
+            ..Rare::default()
+        };
+        self.0.add(self.0.state(), given, Some(Box::new(rare)))?;
         Ok(over)
     }
 }
 
+/// Signals an event of a command that is over as soon as it is submitted.
+fn signal_now(event: &Arc<EventCore>) -> Result<()> {
+    let profile = event.profile();
+    if let Some(profile) = profile {
+        profile.restart();
+        Profile::stamp(&profile.started);
+        Profile::stamp(&profile.ended);
+    }
+    event.signal().map(drop)
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
-        if crate::os::process::is_forked() {
+        if process::is_forked() {
             // Its lock may be held by a thread that is not in the child.
             std::mem::forget(Arc::clone(&self.0));
             return;
@@ -130,8 +206,8 @@ impl Drop for Lane {
         state.is_closed = true;
         let thread = state.thread.take();
         let is_idle = state.entries.is_empty();
+        self.0.press(&mut state);
         drop(state);
-        self.0.added.notify_one();
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
         if let Some(thread) = thread
             && is_idle
@@ -143,224 +219,115 @@ impl Drop for Lane {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes sure that there are a list and a thread.
+    /// The same for the thread: nobody who submits shall have to wake it when he unlocks.
+    pub(super) fn state_in_turn(&self) -> MutexGuard<'_, State> {
+        for tries in 0.. {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if tries < TRIES => std::hint::spin_loop(),
+                Err(TryLockError::WouldBlock) if tries < 2 * TRIES => std::thread::yield_now(),
+                // The driver takes its time.
+                Err(TryLockError::WouldBlock) => break,
+            }
+        }
+        self.state()
+    }
+
+    /// Lets the thread look at all commands now.
+    fn press(&self, state: &mut State) {
+        state.pressing = state.submitted;
+        self.wake(state, true);
+    }
+
+    /// Wakes the thread if it sleeps, or also if it naps.
+    #[inline]
+    fn wake(&self, state: &mut State, from_nap: bool) {
+        // Notifying costs as much as the driver's call, also if nobody is there.
+        if state.rest == Rest::Sleep || from_nap && state.rest == Rest::Nap {
+            state.rest = Rest::None;
+            self.added.notify_one();
+        }
+    }
+
+    /// Takes a command.
+    fn add(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        given: &mut Submission,
+        rare: Option<Box<Rare>>,
+    ) -> Result<()> {
+        if state.thread.is_none() {
+            self.start(&mut state)?;
+        }
+        // Under the lock, so that numbers follow the order of the queue.
+        let ticket = match &given.signal {
+            Some(event) => {
+                if let Some(profile) = event.profile() {
+                    profile.restart();
+                }
+                Some(event.issue()?)
+            }
+            None => None,
+        };
+        let submission = given.take();
+        state.entries.push_back(Entry {
+            work: submission.work,
+            waits: submission.waits,
+            signal: submission.signal.zip(ticket),
+            started: None,
+            done: None,
+            rare,
+            is_taken: false,
+            is_bare: false,
+            lingers: false,
+        });
+        state.submitted += 1;
+        self.append_more(&mut state);
+        let is_held = state.appended < state.entries.len();
+        // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
+        let is_pressing = |entry: &Entry| entry.is_awaited() || entry.is_marked();
+        let is_pressing = is_held || state.entries.back().is_some_and(is_pressing);
+        if is_pressing {
+            state.pressing = state.submitted;
+        }
+        self.wake(&mut state, is_pressing);
+        Ok(())
+    }
+
+    /// Makes a list, a mark and the thread.
+    #[cold]
     fn start(self: &Arc<Self>, state: &mut State) -> Result<()> {
         if state.list.is_none() {
             let (device, group) = (self.gpu.handle(), self.gpu.group());
             state.list = Some(List::create(&self.core, device, group)?);
         }
-        if state.thread.is_none() {
-            let inner = Arc::clone(self);
-            let thread = std::thread::Builder::new()
-                .name("crosshandle-lane".into())
-                .spawn(move || inner.run())
-                .map_err(|error| Error::LimitReached {
-                    what: format!("a queue's thread cannot be started: {error}"),
-                    remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
-                })?;
-            state.thread = Some(thread);
+        if state.marks.is_empty() {
+            // So that the thread has one in any case.
+            state.marks.push(Pooled::take(&self.core)?);
         }
+        let inner = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name("crosshandle-lane".into())
+            .spawn(move || inner.run())
+            .map_err(|error| Error::LimitReached {
+                what: format!("a queue's thread cannot be started: {error}"),
+                remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+            })?;
+        state.thread = Some(thread);
         Ok(())
     }
 
     /// Appends commands to the list until one needs the host.
-    fn append_more(&self, state: &mut State) {
+    pub(super) fn append_more(&self, state: &mut State) {
         while let Some(entry) = state.entries.get(state.appended) {
-            if entry.needs_host() {
+            if entry.needs_host() || !self.append(state) {
                 return;
             }
-            match self.append(state, state.appended) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    // The thread tries again when it is the first, and then it fails.
-                    tracing::debug!(%error, "a command could not be appended");
-                    return;
-                }
-            }
         }
-    }
-
-    /// The thread. It ends when the queue is dropped and all its commands are done.
-    fn run(&self) {
-        loop {
-            let mut state = self.state();
-            while state.entries.is_empty() {
-                if state.is_closed {
-                    let list = state.list.take();
-                    let is_unsure = state.is_unsure;
-                    drop(state);
-                    match is_unsure {
-                        true => std::mem::forget(list),
-                        false => drop(list),
-                    }
-                    return;
-                }
-                state.is_waiting = true;
-                state = self
-                    .added
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                state.is_waiting = false;
-            }
-            let front = &mut state.entries[0];
-            let result = match front.marks.clone() {
-                Some(marks) => {
-                    drop(state);
-                    match self.wait_done(&marks) {
-                        Ok(true) => Ok(()),
-                        Ok(false) => {
-                            drop(marks);
-                            self.give_up_list();
-                            continue;
-                        }
-                        Err(error) => {
-                            drop(marks);
-                            self.give_up_first(&error);
-                            Err(error)
-                        }
-                    }
-                }
-                None if front.failed.is_some() => {
-                    drop(state);
-                    Ok(())
-                }
-                None => {
-                    front.is_taken = true;
-                    let waits = std::mem::take(&mut front.waits);
-                    let after = std::mem::take(&mut front.after);
-                    drop(state);
-                    match self.release(waits, after) {
-                        None => continue,
-                        Some(result) => result,
-                    }
-                }
-            };
-            self.end_first(result);
-        }
-    }
-
-    /// Waits for a command in the list; `false` if that will never go on.
-    fn wait_done(&self, marks: &Marks) -> Result<bool> {
-        let mut overdue = 0;
-        while !marks.done.wait(SLICE)? {
-            let Some(started) = &marks.started else {
-                continue;
-            };
-            if started.event.wait(Duration::ZERO)? {
-                continue;
-            }
-            // All of them, since each is looked after here.
-            let pending = started
-                .waits
-                .iter()
-                .filter(|wait| !wait.is_settled())
-                .count();
-            if pending == 0 && started.waits.iter().any(Awaited::is_broken) {
-                overdue += 1;
-            }
-            if overdue == OVERDUE {
-                return Ok(false);
-            }
-        }
-        for wait in marks.started.iter().flat_map(|started| &started.waits) {
-            if !wait.event.is_revoked(wait.promise) {
-                wait.event.witness(wait.number);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The driver can't tell of the first command any more, which is in the list.
-    fn give_up_first(&self, error: &Error) {
-        let mut state = self.state();
-        if let Some(front) = state.entries.front_mut() {
-            front.give_up(error);
-            state.appended -= 1;
-        }
-    }
-
-    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
-    /// stays with the old list: the driver may look at it for as long as that exists.
-    fn give_up_list(&self) {
-        let mut state = self.state();
-        let state = &mut *state;
-        tracing::warn!(
-            device = self.gpu.info().name,
-            commands = state.appended,
-            "a command list waits for a process that is gone; it is given up"
-        );
-        std::mem::forget(state.list.take());
-        for entry in state.entries.iter_mut().take(state.appended) {
-            entry.leave();
-            entry.is_taken = false;
-            // Others may wait for what the old list would have signalled.
-            if let Some((event, _)) = entry.signal.as_ref()
-                && event.wants_companion()
-            {
-                event.revoke_companion();
-            }
-        }
-        (state.appended, state.is_unsure) = (0, false);
-        let (device, group) = (self.gpu.handle(), self.gpu.group());
-        match List::create(&self.core, device, group) {
-            Ok(list) => state.list = Some(list),
-            Err(error) => tracing::error!(%error, "there is no new command list"),
-        }
-        self.append_more(state);
-    }
-
-    /// Does what the host has to for the first command; its result, if it is over with that.
-    fn release(&self, waits: Vec<Point>, after: Vec<Arc<Over>>) -> Option<Result<()>> {
-        for over in after {
-            over.wait();
-        }
-        let failed = waits
-            .iter()
-            .find_map(|wait| wait.event.wait(wait.number, None).err());
-        if let Some(error) = failed {
-            return Some(Err(error));
-        }
-        let mut state = self.state();
-        let front = &mut state.entries[0];
-        if let Work::Call(_) = front.work {
-            if let Some(profile) = front.profile() {
-                Profile::stamp(&profile.started);
-            }
-            let work = std::mem::replace(&mut front.work, Work::Nothing);
-            drop(state);
-            return match work {
-                Work::Call(function) => Some(call(function)),
-                _ => None,
-            };
-        }
-        // All that it waits for is there, and was taken out.
-        match self.append(&mut state, 0) {
-            Ok(true) => self.append_more(&mut state),
-            // It keeps what it has failed with.
-            Ok(false) => return Some(Ok(())),
-            Err(error) => return Some(Err(error)),
-        }
-        None
-    }
-
-    /// Ends the first command.
-    fn end_first(&self, result: Result<()>) {
-        let mut state = self.state();
-        let Some(entry) = state.entries.pop_front() else {
-            return;
-        };
-        if entry.marks.is_some() {
-            state.appended -= 1;
-            // It is past everything before, too.
-            state.is_unsure = false;
-        }
-        state.is_unsure |= entry.is_left;
-        drop(state);
-        entry.end(&self.notes, result);
     }
 }

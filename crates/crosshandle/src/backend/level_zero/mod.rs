@@ -10,8 +10,10 @@ mod direct;
 mod driver;
 mod entry;
 mod event;
+mod family;
 mod info;
 mod lane;
+mod lent;
 mod memory;
 mod native;
 mod note;
@@ -19,9 +21,14 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
+mod shareable;
+mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 mod absence {

@@ -134,8 +134,8 @@ impl Drop for Shown {
     }
 }
 
-/// An event that is not signalled at first, and is signalled once. It goes back to its pool when
-/// dropped; no command uses it then.
+/// An event that is not signalled at first, and is signalled once until it is reset. It goes back to
+/// its pool when dropped; no command uses it then.
 pub(super) struct Pooled {
     core: Arc<Core>,
     handle: EventHandle,
@@ -165,15 +165,32 @@ impl Pooled {
         check("zeEventHostSignal", unsafe { signal(self.handle.0) })
     }
 
-    /// Waits until it is signalled, but not longer than this: whether it is.
-    pub(super) fn wait(&self, timeout: Duration) -> Result<bool> {
-        let wait = self.core.driver.loader.zeEventHostSynchronize;
-        // SAFETY: ours, as long as this lives.
-        let code = unsafe { wait(self.handle.0, timeout.as_nanos() as u64) };
+    /// Waits until one is signalled that somebody else keeps meanwhile, but not longer than this:
+    /// whether it is.
+    pub(super) fn wait_for(core: &Core, handle: EventHandle, timeout: Duration) -> Result<bool> {
+        let wait = core.driver.loader.zeEventHostSynchronize;
+        // SAFETY: one of ours, as promised.
+        let code = unsafe { wait(handle.0, timeout.as_nanos() as u64) };
         match code {
             ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
             code => check("zeEventHostSynchronize", code).map(|()| true),
         }
+    }
+}
+
+impl Pooled {
+    /// Makes it one that is not signalled, unless that fails. No command uses it any more.
+    pub(super) fn reset(self) -> Option<Self> {
+        // What fails here fails once more, when it is dropped.
+        self.try_reset().then_some(self)
+    }
+
+    fn try_reset(&self) -> bool {
+        let reset = self.core.driver.loader.zeEventHostReset;
+        // SAFETY: ours, and in no command's use.
+        let code = unsafe { reset(self.handle.0) };
+        warn("zeEventHostReset", code);
+        code == ze_result_t::ZE_RESULT_SUCCESS
     }
 }
 
@@ -182,14 +199,11 @@ impl Drop for Pooled {
         if process::is_forked() {
             return;
         }
-        let reset = self.core.driver.loader.zeEventHostReset;
-        // SAFETY: ours, and in no command's use.
-        let code = unsafe { reset(self.handle.0) };
-        warn("zeEventHostReset", code);
+        let is_free = self.try_reset();
         let mut state = self.core.events.state();
-        match code {
-            ze_result_t::ZE_RESULT_SUCCESS => state.free.push(self.handle),
-            _ => state.spent.push(self.handle),
+        match is_free {
+            true => state.free.push(self.handle),
+            false => state.spent.push(self.handle),
         }
     }
 }

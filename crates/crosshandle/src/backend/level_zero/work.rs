@@ -1,7 +1,7 @@
 //! What commands do, as calls of the driver.
 
 use super::device::Gpu;
-use super::driver::{Core, List};
+use super::driver::{Core, EventHandle, List};
 use super::memory::LevelZeroSegment;
 use crate::backend::{MemoryKind, Place, Segment, Work};
 use crate::error::{Error, Result};
@@ -14,31 +14,54 @@ use std::sync::Arc;
 /// Memory between two copies, or with a pattern to copy: used until the command is done.
 pub(super) type Extra = Option<LevelZeroSegment>;
 
+/// Bytes that a command writes: with none, there is nothing for the list.
+pub(super) fn bytes(work: &Work) -> usize {
+    match work {
+        Work::Nothing | Work::Call(_) => 0,
+        Work::Copy { to, from, .. } if to.address == from.address => 0,
+        Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
+        Work::CopyRect { region, .. } => region.bytes(),
+        Work::Fill2d { width, rows, .. } => width.saturating_mul(*rows),
+        Work::Native(_) | Work::Launch(_) => usize::MAX,
+    }
+}
+
 /// Where commands go.
 pub(super) struct Target<'a> {
     pub(super) gpu: &'a Gpu,
     pub(super) core: &'a Arc<Core>,
     pub(super) list: &'a List,
+    /// Whether the list has anything of the command.
+    pub(super) has_begun: bool,
 }
 
 impl Target<'_> {
-    /// Appends work; what calls the host is not for here.
+    /// Appends work that writes something; what calls the host is not for here. The last call
+    /// signals an event.
     ///
     /// # Safety
-    /// All that the command uses, `extra` included, stays until the list is past this, also if
-    /// there is an error.
-    pub(super) unsafe fn append(&self, work: &Work, extra: &mut Extra) -> Result<()> {
+    /// All that the command uses, `extra` and the event included, stays until the list is past
+    /// this, also if there is an error.
+    pub(super) unsafe fn append(
+        &mut self,
+        work: &Work,
+        extra: &mut Extra,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
         // SAFETY: promised by the caller; the object layer checked that the ranges are in their
         // memory.
         unsafe {
             match work {
                 Work::Nothing | Work::Call(_) => Ok(()),
-                Work::Native(function) => function(self.list.handle().0.expose_provenance()),
+                // Elsewhere: in lists that programs know.
+                Work::Native(_) => Ok(()),
                 // Never tried: this backend has no kernels.
                 Work::Launch(_) => Err(Error::Unsupported(
                     "there are no kernels on Level Zero yet".into(),
                 )),
-                Work::Copy { to, from, len } => self.copy(address(to), address(from), *len, extra),
+                Work::Copy { to, from, len } => {
+                    self.copy(to.address, from.address, *len, extra, signal)
+                }
                 Work::CopyRect {
                     to,
                     to_pitches,
@@ -46,8 +69,8 @@ impl Target<'_> {
                     from_pitches,
                     region,
                 } => {
-                    let (to, from) = (address(to), address(from));
-                    self.copy_rect((to, *to_pitches), (from, *from_pitches), *region)
+                    let (to, from) = ((to.address, *to_pitches), (from.address, *from_pitches));
+                    self.copy_rect(to, from, *region, signal)
                 }
                 Work::Fill2d {
                     to,
@@ -56,34 +79,56 @@ impl Target<'_> {
                     rows,
                     pattern,
                 } => {
-                    let to = address(to);
-                    self.fill(to, *width, pattern, extra)?;
-                    self.repeat_row(to, *pitch, *width, *rows)
+                    let to = to.address;
+                    self.fill(to, *width, pattern, extra, None)?;
+                    self.repeat_row(to, *pitch, *width, *rows, signal)
                 }
-                Work::Fill { to, len, pattern } => self.fill(address(to), *len, pattern, extra),
+                Work::Fill { to, len, pattern } => {
+                    self.fill(to.address, *len, pattern, extra, signal)
+                }
             }
         }
+    }
+
+    /// One call: copies between ranges that don't overlap.
+    ///
+    /// # Safety
+    /// As for `append`.
+    unsafe fn copy_apart(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        self.has_begun = true;
+        // SAFETY: promised by the caller.
+        unsafe { self.list.copy(raw(to), raw(from), len, signal) }
     }
 
     /// Copies between ranges that may overlap.
     ///
     /// # Safety
     /// As for `append`.
-    unsafe fn copy(&self, to: Address, from: Address, len: usize, extra: &mut Extra) -> Result<()> {
-        if len == 0 || to == from {
-            return Ok(());
-        }
+    unsafe fn copy(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        extra: &mut Extra,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
         if to.get().abs_diff(from.get()) >= len {
             // SAFETY: promised by the caller.
-            return unsafe { self.list.copy(raw(to), raw(from), len) };
+            return unsafe { self.copy_apart(to, from, len, signal) };
         }
         // The driver copies in any order, so that the source must be elsewhere.
         let between = extra.insert(self.memory(MemoryKind::Device, len)?);
         let place = Address::new(between.start());
         // SAFETY: promised by the caller, who keeps what is between too.
         unsafe {
-            self.list.copy(raw(place), raw(from), len)?;
-            self.list.copy(raw(to), raw(place), len)
+            self.copy_apart(place, from, len, None)?;
+            self.copy_apart(to, place, len, signal)
         }
     }
 
@@ -97,10 +142,11 @@ impl Target<'_> {
     /// # Safety
     /// As for `append`.
     unsafe fn copy_rect(
-        &self,
+        &mut self,
         (to, to_pitches): (Address, Pitches),
         (from, from_pitches): (Address, Pitches),
         region: Region,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         let small = |size: usize| u32::try_from(size).ok();
         let pitches = |pitches: Pitches| Some((small(pitches.row)?, small(pitches.slice)?));
@@ -116,10 +162,12 @@ impl Target<'_> {
         {
             let to = (raw(to), to_small.0, to_small.1);
             let from = (raw(from).cast_const(), from_small.0, from_small.1);
+            self.has_begun = true;
             // SAFETY: promised by the caller.
-            return unsafe { self.list.copy_region(to, from, sizes) };
+            return unsafe { self.list.copy_region(to, from, sizes, signal) };
         }
         // The driver takes numbers of 32 bits.
+        let last = (region.slices - 1, region.rows - 1);
         for slice in 0..region.slices {
             for row in 0..region.rows {
                 let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
@@ -127,8 +175,9 @@ impl Target<'_> {
                     to.offset(offset(to_pitches)),
                     from.offset(offset(from_pitches)),
                 );
+                let signal = signal.filter(|_| (slice, row) == last);
                 // SAFETY: promised by the caller.
-                unsafe { self.list.copy(raw(to), raw(from), region.width)? };
+                unsafe { self.copy_apart(to, from, region.width, signal)? };
             }
         }
         Ok(())
@@ -139,11 +188,12 @@ impl Target<'_> {
     /// # Safety
     /// As for `append`.
     unsafe fn repeat_row(
-        &self,
+        &mut self,
         first: Address,
         pitch: usize,
         width: usize,
         rows: usize,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         let mut done = 1;
         while done < rows {
@@ -154,9 +204,10 @@ impl Target<'_> {
             };
             let region = Region::new_2d(width, more);
             let to = first.offset(done * pitch);
-            // SAFETY: promised by the caller; what is copied lies before `done`.
-            unsafe { self.copy_rect((to, pitches), (first, pitches), region)? };
             done += more;
+            let signal = signal.filter(|_| done == rows);
+            // SAFETY: promised by the caller; what is copied lies before what is written.
+            unsafe { self.copy_rect((to, pitches), (first, pitches), region, signal)? };
         }
         Ok(())
     }
@@ -166,18 +217,17 @@ impl Target<'_> {
     /// # Safety
     /// As for `append`.
     unsafe fn fill(
-        &self,
+        &mut self,
         to: Address,
         len: usize,
         pattern: &[u8],
         extra: &mut Extra,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
         if pattern.len().is_power_of_two() && pattern.len() <= self.gpu.max_pattern() {
+            self.has_begun = true;
             // SAFETY: promised by the caller.
-            return unsafe { self.list.fill(raw(to), pattern, len) };
+            return unsafe { self.list.fill(raw(to), pattern, len, signal) };
         }
         let staging = extra.insert(self.memory(MemoryKind::Host, pattern.len())?);
         if let Some(bytes) = staging.host_bytes() {
@@ -185,21 +235,23 @@ impl Target<'_> {
         }
         let from = Address::new(staging.start());
         let mut done = pattern.len().min(len);
-        // SAFETY: promised by the caller; what is copied within lies before `done`.
+        // SAFETY: promised by the caller; what is copied within lies before what is written.
         unsafe {
-            self.list.copy(raw(to), raw(from), done)?;
+            self.copy_apart(to, from, done, signal.filter(|_| done == len))?;
             while done < len {
                 let more = done.min(len - done);
-                self.list.copy(raw(to.offset(done)), raw(to), more)?;
+                let place = to.offset(done);
                 done += more;
+                self.copy_apart(place, to, more, signal.filter(|_| done == len))?;
             }
         }
         Ok(())
     }
 }
 
-fn address(place: &Place) -> Address {
-    place.address
+/// Whatever keeps the memory of a command.
+pub(super) fn keeps(work: &Work) -> impl Iterator<Item = &Place> {
+    work.places().filter(|place| place.keep.is_some())
 }
 
 fn raw(address: Address) -> *mut c_void {

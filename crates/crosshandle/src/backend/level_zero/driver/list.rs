@@ -5,11 +5,15 @@ use crate::error::{Error, Result};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
 };
+use smallvec::SmallVec;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-const NO_EVENT: ze_event_handle_t = ptr::null_mut();
+/// What a call signals itself.
+fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
+    signal.map_or(ptr::null_mut(), |event| event.0)
+}
 
 /// A list whose commands run one after the other as they are appended. The caller appends from one
 /// thread at a time.
@@ -103,15 +107,35 @@ impl List {
         self.handle
     }
 
-    /// Lets what follows wait for events, each for what is its latest signal now.
+    /// Lets what follows wait for events, each for what is its latest signal now, and signals
+    /// another one then.
     ///
     /// # Safety
     /// The events stay until the list is past this.
-    pub(in crate::backend::level_zero) unsafe fn wait(&self, events: &[EventHandle]) -> Result<()> {
-        let mut handles: Vec<ze_event_handle_t> = events.iter().map(|event| event.0).collect();
-        let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+    pub(in crate::backend::level_zero) unsafe fn wait(
+        &self,
+        events: impl Iterator<Item = EventHandle>,
+        signal: EventHandle,
+    ) -> Result<()> {
+        let mut handles: SmallVec<[ze_event_handle_t; 4]> = events.map(|event| event.0).collect();
+        let (count, events) = (handles.len() as u32, handles.as_mut_ptr());
+        let append = self.core.driver.loader.zeCommandListAppendBarrier;
         // SAFETY: promised by the caller.
-        let code = unsafe { append(self.handle.0, handles.len() as u32, handles.as_mut_ptr()) };
+        let code = unsafe { append(self.handle.0, signal.0, count, events) };
+        check("zeCommandListAppendBarrier", code)
+    }
+
+    /// Holds up what follows until an event is signalled.
+    ///
+    /// # Safety
+    /// The event stays until the list is past this.
+    pub(in crate::backend::level_zero) unsafe fn hold(&self, event: EventHandle) -> Result<()> {
+        let (append, mut event) = (
+            self.core.driver.loader.zeCommandListAppendWaitOnEvents,
+            event.0,
+        );
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, 1, &mut event) };
         check("zeCommandListAppendWaitOnEvents", code)
     }
 
@@ -126,20 +150,22 @@ impl List {
         check("zeCommandListAppendSignalEvent", code)
     }
 
-    /// Copies between ranges that don't overlap.
+    /// Copies between ranges that don't overlap, and signals an event then.
     ///
     /// # Safety
-    /// Both are memory of the driver's or of the host, and stay until the list is past this.
+    /// Both are memory of the driver's or of the host, and stay until the list is past this, as the
+    /// event does.
     pub(in crate::backend::level_zero) unsafe fn copy(
         &self,
         to: *mut c_void,
         from: *const c_void,
         len: usize,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         let append = self.core.driver.loader.zeCommandListAppendMemoryCopy;
-        let list = self.handle.0;
+        let (list, signal) = (self.handle.0, raw(signal));
         // SAFETY: promised by the caller.
-        let code = unsafe { append(list, to, from, len, NO_EVENT, 0, ptr::null_mut()) };
+        let code = unsafe { append(list, to, from, len, signal, 0, ptr::null_mut()) };
         check("zeCommandListAppendMemoryCopy", code)
     }
 
@@ -152,6 +178,7 @@ impl List {
         (to, to_pitch, to_slice_pitch): (*mut c_void, u32, u32),
         (from, from_pitch, from_slice_pitch): (*const c_void, u32, u32),
         [width, height, depth]: [u32; 3],
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         let region = ze_copy_region_t {
             originX: 0,
@@ -174,7 +201,7 @@ impl List {
                 &region,
                 from_pitch,
                 from_slice_pitch,
-                NO_EVENT,
+                raw(signal),
                 0,
                 ptr::null_mut(),
             )
@@ -191,6 +218,7 @@ impl List {
         to: *mut c_void,
         pattern: &[u8],
         len: usize,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         let append = self.core.driver.loader.zeCommandListAppendMemoryFill;
         // SAFETY: promised by the caller.
@@ -201,7 +229,7 @@ impl List {
                 pattern.as_ptr().cast(),
                 pattern.len(),
                 len,
-                NO_EVENT,
+                raw(signal),
                 0,
                 ptr::null_mut(),
             )
