@@ -1,6 +1,5 @@
 //! Commands as a lane keeps them.
 
-use super::append::has_companion;
 use super::driver::EventHandle;
 use super::pooled::Pooled;
 use super::queue::Notes;
@@ -106,7 +105,8 @@ pub(super) struct Rare {
 }
 
 impl Entry {
-    /// Whether the host has something to do before the list can go on with it.
+    /// Whether the host has something to do before the list can go on with it, other than to wait
+    /// for signals.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
             || matches!(self.work, Work::Call(_))
@@ -114,10 +114,6 @@ impl Entry {
                 .rare
                 .as_ref()
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
-            || !self
-                .waits
-                .iter()
-                .all(|wait| is_there(wait) || has_companion(wait))
     }
 
     /// The signals that the list waits for before this.

@@ -1,12 +1,11 @@
 //! Counter-based events of the driver's, which ride along with events of ours: lists signal and
 //! wait for them on the device, in this process and in others.
 
-use super::append::has_companion;
 use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
 use super::memory::{Exported, with_other_number};
 use super::note::{self, Subject};
-use crate::backend::{DriverEvents, Import, Point};
+use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -68,17 +67,9 @@ fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
     companion.downcast_ref()
 }
 
-/// The driver's event for a list that signals; a list of this driver's.
-pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+/// The driver's event for a list of this driver's.
+pub(super) fn handle_of(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
     companion(event)?.handle(core)
-}
-
-/// The same for one that waits for it in place of a signal that is yet to come.
-pub(super) fn to_wait_for(wait: &Point, core: &Arc<Core>) -> Option<EventHandle> {
-    if !has_companion(wait) {
-        return None;
-    }
-    companion(&wait.event)?.handle(core)
 }
 
 impl LevelZeroEvent {

@@ -148,13 +148,10 @@ impl Lane {
         state.ended >= count
     }
 
-    /// Takes a command of a queue that has no other lane. One that is refused stays where it was:
-    /// what it holds may be the user's, which is dropped without locks.
+    /// Takes a command of a queue that has no other lane. What is refused stays where it was: it may
+    /// be the user's, which is dropped without locks.
     #[inline]
-    pub(super) fn submit(&self, place: &mut Option<Submission>) -> Result<()> {
-        let Some(given) = place else {
-            return Err(submitted_twice());
-        };
+    pub(super) fn submit(&self, given: &mut Submission) -> Result<()> {
         let is_bare = matches!(given.work, Work::Nothing) && given.waits.iter().all(is_there);
         match &given.signal {
             None if is_bare => return Ok(()),
@@ -166,17 +163,17 @@ impl Lane {
                     drop(state);
                     return Ok(());
                 }
-                return self.0.add(state, place, None);
+                return self.0.add(state, given, None);
             }
             _ => {}
         }
-        self.0.add(self.0.state(), place, None)
+        self.0.add(self.0.state(), given, None)
     }
 
     /// The same for one that comes after some of other lanes.
     pub(super) fn submit_after(
         &self,
-        place: &mut Option<Submission>,
+        given: &mut Submission,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
         let over = Arc::new(Over::default());
@@ -185,13 +182,9 @@ impl Lane {
             over: Some(Arc::clone(&over)),
             ..Rare::default()
         };
-        self.0.add(self.0.state(), place, Some(Box::new(rare)))?;
+        self.0.add(self.0.state(), given, Some(Box::new(rare)))?;
         Ok(over)
     }
-}
-
-fn submitted_twice() -> Error {
-    Error::invalid("a command is submitted once")
 }
 
 /// Signals an event of a command that is over as soon as it is submitted.
@@ -313,14 +306,14 @@ impl Inner {
     fn add(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
-        place: &mut Option<Submission>,
+        given: &mut Submission,
         rare: Option<Box<Rare>>,
     ) -> Result<()> {
         if state.thread.is_none() {
             self.start(&mut state)?;
         }
         // Under the lock, so that numbers follow the order of the queue.
-        let ticket = match place.as_ref().and_then(|given| given.signal.as_ref()) {
+        let ticket = match &given.signal {
             Some(event) => {
                 if let Some(profile) = event.profile() {
                     profile.restart();
@@ -329,11 +322,10 @@ impl Inner {
             }
             None => None,
         };
-        let submission = place.take().ok_or_else(submitted_twice)?;
         state.entries.push_back(Entry {
-            work: submission.work,
-            waits: submission.waits,
-            signal: submission.signal.zip(ticket),
+            work: std::mem::replace(&mut given.work, Work::Nothing),
+            waits: std::mem::take(&mut given.waits),
+            signal: given.signal.take().zip(ticket),
             started: None,
             done: None,
             rare,

@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod entry;
 mod event;
+mod held;
 mod info;
 mod lane;
 mod memory;

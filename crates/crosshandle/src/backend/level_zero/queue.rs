@@ -84,10 +84,10 @@ struct OrderedQueue {
 }
 
 impl BackendQueue for OrderedQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    #[inline]
+    fn submit(&self, mut submission: Submission) -> Result<()> {
         check_fork()?;
-        // Dropped after the lane's lock, if it is refused.
-        let mut submission = Some(submission);
+        // What is left is dropped after the lane's lock.
         self.lane.submit(&mut submission)
     }
 
@@ -160,11 +160,10 @@ impl FreeQueue {
 }
 
 impl BackendQueue for FreeQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, mut submission: Submission) -> Result<()> {
         check_fork()?;
         let (after_earlier, before_later) = (submission.after_earlier, submission.before_later);
-        // Dropped after the locks, if it is refused.
-        let mut submission = Some(submission);
+        // What is left of it is dropped after the locks.
         let mut state = self.state();
         let index = self.choose(&mut state);
         state.latest.retain(|over| !over.is_over());
