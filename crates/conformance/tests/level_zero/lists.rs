@@ -1,6 +1,6 @@
 //! What becomes of lists that are busy, and of commands that they have only a part of.
 
-use crate::roles::{LONG, await_the_end, harness, report};
+use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::{Command, Error};
 use crosshandle_conformance::PeerOptions;
 use std::time::{Duration, Instant};
@@ -17,17 +17,13 @@ pub(crate) fn a_busy_list_is_waited_for() {
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();
-    let memory = context.allocate(4096).unwrap();
-    // Makes the list, and both sides' events.
-    let fill = Command::fill(memory.all(), &[1]).unwrap();
-    queue.submit(fill.signal(&event)).unwrap();
-    event.wait_timeout(LONG).unwrap();
-    for _ in 0..2 {
+    // The first one waits on the host: the driver's event is fetched meanwhile.
+    for _ in 0..3 {
         peer.ask("submit q fill m 1 signal=e").unwrap();
         queue.submit(Command::barrier().after(&event)).unwrap();
         queue.finish_timeout(LONG).unwrap();
     }
-    drop((event, memory, queue, context));
+    drop((event, queue, context));
     await_the_end();
     let report = report();
     assert!(
@@ -88,4 +84,58 @@ pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     }
     drop((memory, queue, context));
     await_the_end();
+}
+
+/// One that is stopped answers nothing, and gives the driver's event to nobody.
+pub(crate) fn submitting_waits_for_no_other_process() {
+    let harness = harness();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "200000");
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    peer.ask("allocate m 4096").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let event = context.open_event(&handle).unwrap();
+    peer.ask("submit q fill m 1 signal=e").unwrap();
+    let peer_is = |signal: &str| {
+        let mut kill = std::process::Command::new("kill");
+        kill.args([signal, &peer.pid().to_string()]);
+        assert!(kill.status().unwrap().success());
+    };
+    peer_is("-STOP");
+    let start = Instant::now();
+    queue.submit(Command::barrier().after(&event)).unwrap();
+    queue.submit(Command::barrier().signal(&event)).unwrap();
+    let took = start.elapsed();
+    peer_is("-CONT");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    queue.finish_timeout(LONG).unwrap();
+    drop((event, queue, context));
+    await_the_end();
+}
+
+pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
+    let harness = harness();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "50000");
+    let peer = harness.peer_with(slow).unwrap();
+    let context = harness.context().unwrap();
+    let (event, queue) = (
+        context.create_event().unwrap(),
+        context.create_queue().unwrap(),
+    );
+    let handle = event.handle().unwrap();
+    peer.ask(format!("open-event e {handle}")).unwrap();
+    peer.ask("queue q").unwrap();
+    peer.ask("allocate m 4096").unwrap();
+    for number in 1..=3 {
+        peer.ask("submit q fill m 1 signal=e").unwrap();
+        queue.submit(Command::barrier().after(&event)).unwrap();
+        queue.finish_timeout(LONG).unwrap();
+        assert_eq!(event.value(), number);
+    }
+    drop((event, queue, context));
+    await_the_end();
+    assert_eq!(calls("zeCommandListAppendBarrier"), 0, "{}", report());
 }

@@ -41,6 +41,13 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
+/// As 26.14 of Intel's: it takes the number that was put in place for one of the exporter's.
+#[test]
+fn the_driver_may_fetch_the_wrong_descriptors() {
+    let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
+    suite("memory::", &switches).iter().for_each(clean);
+}
+
 #[test]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
@@ -120,6 +127,9 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
+    lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
+    lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),

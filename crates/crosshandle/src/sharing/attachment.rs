@@ -268,6 +268,11 @@ impl Attachment {
         }
     }
 
+    /// Whether the exporter is this very process.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.link, Link::Local(_))
+    }
+
     /// Whether the exporter has hung up: nothing new can be fetched, what is open stays.
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {

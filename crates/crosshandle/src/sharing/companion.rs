@@ -1,5 +1,6 @@
 //! A driver's own event that rides along with one of ours.
 
+use super::attachment::Attachment;
 use super::event::{EventCore, Home};
 use super::exporter::Exporter;
 use super::record::Shared;
@@ -69,21 +70,41 @@ impl Shared for Companion {
 }
 
 impl EventCore {
-    /// The driver's own event, made or fetched now if need be. May ask the exporter.
+    /// The driver's own event, if it is there or can be made without asking another process.
     pub(crate) fn companion(&self) -> Option<&Arc<dyn Shared>> {
         let companion = self.companion.as_ref()?;
         match &self.home {
             Home::Created(_) => companion.created(),
-            Home::Opened(attachment) => companion.get(|events| {
-                let record = self.record;
-                let fetched =
-                    attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
-                if fetched.segment != COMPANION {
-                    return Err(Error::Protocol("its event is memory"));
-                }
-                events.open(fetched.into())
-            }),
+            Home::Opened(attachment) if attachment.is_local() => {
+                self.fetched(companion, attachment)
+            }
+            Home::Opened(_) => companion.made.get()?.as_ref(),
         }
+    }
+
+    /// Fetches it if it is still to be had from another process, and waits for the answer.
+    pub(crate) fn fetch_companion(&self) {
+        if let (Some(companion), Home::Opened(attachment)) = (&self.companion, &self.home)
+            && companion.made.get().is_none()
+        {
+            self.fetched(companion, attachment);
+        }
+    }
+
+    fn fetched<'a>(
+        &self,
+        companion: &'a Companion,
+        attachment: &Attachment,
+    ) -> Option<&'a Arc<dyn Shared>> {
+        companion.get(|events| {
+            let record = self.record;
+            let fetched =
+                attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
+            if fetched.segment != COMPANION {
+                return Err(Error::Protocol("its event is memory"));
+            }
+            events.open(fetched.into())
+        })
     }
 
     /// Whether queues signal the driver's own event too: if other processes may wait for it.

@@ -94,7 +94,7 @@ impl Inner {
 
     /// The driver's event for a wait, which nobody signals meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
-        let handle = event::handle_of(&wait.event, &self.core)?;
+        let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
         wait.event.assist(wait.number);
@@ -114,7 +114,7 @@ impl Inner {
             return self.work_in(state, index, None);
         };
         let companion = match event.wants_companion() {
-            true => event::handle_of(event, &self.core).filter(|_| event.begin_companion_signal()),
+            true => event::to_signal(event, &self.core).filter(|_| event.begin_companion_signal()),
             false => None,
         };
         if companion.is_none() {

@@ -77,6 +77,9 @@ handle! {
     PhysicalHandle = _ze_physical_mem_handle_t;
 }
 
+/// Intel's driver 26.18, as `Driver::version` has it.
+pub(super) const INTEL_26_18: u32 = 0x0103_0000 + 38_308;
+
 /// One of the drivers that the loader found.
 pub(super) struct Driver {
     pub(super) loader: Loader,
@@ -227,7 +230,7 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
     }
 }
 
-/// Whether the device was lost. It does nothing any more then, and uses nothing.
+/// Whether the device has stopped, so that nothing is executed or looked at any more.
 pub(super) fn is_device_lost(error: &Error) -> bool {
     let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
     matches!(error, Error::Driver { code, .. } if *code == lost)

@@ -168,8 +168,13 @@ impl Entry {
     }
 
     /// Lets go of what it used, and signals. What it captured and kept may be the user's code. The
-    /// event comes back if the list still has it.
-    pub(super) fn end(self, notes: &Notes, result: Result<()>) -> Option<Arc<EventCore>> {
+    /// event comes back if the list still has it. With `goes_on`, more commands may signal it.
+    pub(super) fn end(
+        self,
+        notes: &Notes,
+        result: Result<()>,
+        goes_on: bool,
+    ) -> Option<Arc<EventCore>> {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
@@ -179,7 +184,13 @@ impl Entry {
         let lingering = event.map(|(event, _)| Arc::clone(event));
         discard((self.work, rare.extra, self.waits));
         match (self.signal, result) {
-            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(text_of)),
+            (Some((event, ticket)), result) => {
+                event.complete(ticket, result.map_err(text_of));
+                if goes_on {
+                    // For the next time: submitting must not wait for another process to answer.
+                    event.fetch_companion();
+                }
+            }
             (None, Err(error)) => notes.add(error),
             (None, Ok(())) => {}
         }

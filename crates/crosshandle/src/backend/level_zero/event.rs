@@ -2,13 +2,14 @@
 //! wait for them on the device, in this process and in others.
 
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
+use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
 use super::memory::{Exported, with_other_number};
 use super::note::{self, Subject};
 use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
+use crate::os::{descriptor, process};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -37,7 +38,8 @@ impl DriverEvents for LevelZeroEvents {
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let mut bytes = handle.bytes;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let _spare = if handle.fetches {
+        let _spare = if let Some(pid) = handle.fetched_from {
+            check_fetch(pid, &bytes, &import.file)?;
             None
         } else {
             let (number, spare) = with_other_number(&import.file, &bytes)?;
@@ -45,10 +47,24 @@ impl DriverEvents for LevelZeroEvents {
             spare
         };
         let opened = OpenedEvent::open(&self.core, bytes);
-        Ok(Arc::new(LevelZeroEvent::Opened(
-            opened.ok_or_else(missing)??,
-        )))
+        Ok(Arc::new(LevelZeroEvent::Opened {
+            event: opened.ok_or_else(missing)??,
+            may_signal: handle.fetched_from.is_none_or(|pid| pid == process::pid()),
+        }))
     }
+}
+
+/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
+/// finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
+    let [a, b, c, d, ..] = *handle;
+    let number = i32::from_ne_bytes([a, b, c, d]);
+    if descriptor::can_fetch(pid, number, file) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "the driver fetches descriptors by itself, and may not do so from process {pid}"
+    )))
 }
 
 /// One of them, by who ends it.
@@ -58,7 +74,12 @@ enum LevelZeroEvent {
         /// Made when another process first wants it.
         exported: OnceLock<Exported>,
     },
-    Opened(OpenedEvent),
+    Opened {
+        event: OpenedEvent,
+        /// Lists may signal it. Not where drivers fetch descriptors: those who wait would have to
+        /// from this process, and end where they may not.
+        may_signal: bool,
+    },
 }
 
 /// What rides along with an event, if that is there or can be had.
@@ -67,8 +88,18 @@ fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
     companion.downcast_ref()
 }
 
-/// The driver's event for a list of this driver's.
-pub(super) fn handle_of(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+/// The driver's event for a list that signals; a list of this driver's.
+pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    match companion(event)? {
+        LevelZeroEvent::Opened {
+            may_signal: false, ..
+        } => None,
+        companion => companion.handle(core),
+    }
+}
+
+/// The same for one that waits.
+pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
     companion(event)?.handle(core)
 }
 
@@ -77,7 +108,7 @@ impl LevelZeroEvent {
     fn handle(&self, core: &Arc<Core>) -> Option<EventHandle> {
         let (handle, owner) = match self {
             Self::Created { event, .. } => (event.handle(), event.core()),
-            Self::Opened(event) => (event.handle(), event.core()),
+            Self::Opened { event, .. } => (event.handle(), event.core()),
         };
         Arc::ptr_eq(owner, core).then_some(handle)
     }

@@ -80,5 +80,11 @@ impl Inner {
         // All that it waits for is there, and was taken out.
         self.append(&mut state);
         self.append_more(&mut state);
+        let goes_on = !state.is_closed;
+        drop(state);
+        if goes_on {
+            // For the next time: submitting must not wait for another process to answer.
+            waits.iter().for_each(|wait| wait.event.fetch_companion());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of the driver's, allocated here or opened from another process.
 
 use super::device::Gpu;
-use super::driver::{Core, IPC_HANDLE};
+use super::driver::{Core, INTEL_26_18, IPC_HANDLE};
 use super::note::{self, Subject};
 use crate::backend::{Import, MemoryKind, Segment};
 use crate::error::{Error, Result};
@@ -98,6 +98,12 @@ impl LevelZeroSegment {
         let mut bytes = handle.bytes;
         let (file, _spare) = with_other_number(&import.file, &bytes)?;
         bytes[..4].copy_from_slice(&file.to_ne_bytes());
+        if let Some(pid) = handle.fetched_from
+            && core.driver.version < INTEL_26_18
+        {
+            // It would fetch that number from there, without a look whether it was put in place.
+            note::forget_process(&mut bytes, pid);
+        }
         let start = core.open(gpu.handle(), bytes)?;
         let opened = Self {
             is_host_memory: core.is_host_memory(start),

@@ -195,13 +195,14 @@ impl Inner {
         let entries: Vec<_> = state.entries.drain(..count).collect();
         state.appended -= count.min(state.appended);
         state.is_unsure |= entries.iter().any(|entry| entry.is_left);
+        let goes_on = !state.is_closed;
         drop(state);
         for mut entry in entries {
             let started = entry.started.take().map(|started| started.mark);
             let marks = started.into_iter().chain(entry.done.take());
             left.marks.extend(marks.filter_map(Pooled::into_fresh));
             left.lingering
-                .extend(entry.end(&self.notes, result.clone()));
+                .extend(entry.end(&self.notes, result.clone(), goes_on));
             left.count += 1;
         }
     }
