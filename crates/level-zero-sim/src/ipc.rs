@@ -22,6 +22,9 @@ use crate::ledger::{self, Resource};
 use crate::os::Segment;
 use crate::switches::{Transport, switches};
 
+/// Drivers before this one (26.18) that fetch descriptors recognise no number that was put in place.
+const RECOGNISES: u32 = 0x0103_0000 + 38_308;
+
 /// What a handle leads to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -120,7 +123,8 @@ impl Wire {
         let words = [
             pair(self.original as u32, self.spare),
             self.size,
-            pair(self.memory_pid, self.event_pid),
+            // Whoever puts a number in place may take the other one out.
+            u64::from(self.event_pid),
             self.inode,
             pair(self.version, self.flags),
             u64::from(self.kind),
@@ -143,7 +147,8 @@ impl Wire {
             return Err(kind.refusal());
         }
         let pid = self.memory_pid | self.event_pid;
-        let recognised = kind != Kind::CounterEvent && self.number != self.original;
+        let recognises = kind != Kind::CounterEvent && switches().driver_version >= RECOGNISES;
+        let recognised = recognises && self.number != self.original;
         let fetches = pid != 0 && !recognised;
         let is_host = self.flags == ze_memory_type_t::ZE_MEMORY_TYPE_HOST.0;
         let takes = kind == Kind::Memory && is_host && self.number != self.original;

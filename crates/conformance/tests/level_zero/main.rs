@@ -42,6 +42,13 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
+/// As 26.14 of Intel's: it takes the number that was put in place for one of the exporter's.
+#[test]
+fn the_driver_may_fetch_the_wrong_descriptors() {
+    let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
+    suite("memory::", &switches).iter().for_each(clean);
+}
+
 #[test]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
@@ -134,6 +141,8 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
+    lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [
@@ -182,9 +191,10 @@ fn a_command_without_an_end_keeps_its_memory() {
     if run::is_role() {
         return lists::a_command_without_an_end_keeps_its_memory();
     }
-    let both = "zeCommandListAppendMemoryCopyRegion:78000004,\
-                zeCommandListAppendSignalEvent:70000003";
-    let refused = ("REFUSE", both);
+    let refused = (
+        "REFUSE",
+        "zeCommandListAppendMemoryCopyRegion:78000004,zeCommandListAppendSignalEvent:70000003",
+    );
     for outcome in role(name, &[refused, ("COMMAND_DELAY_US", "100000")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);

@@ -1,15 +1,15 @@
 //! Counter-based events of the driver's, which ride along with events of ours: lists signal and
 //! wait for them on the device, in this process and in others.
 
-use super::append::has_companion;
 use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
-use super::note::{self, Subject};
-use crate::backend::{DriverEvents, Import, Point};
+use super::note::{self, FetchedFrom, Subject};
+use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
+use crate::os::{descriptor, process};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -38,12 +38,30 @@ impl DriverEvents for LevelZeroEvents {
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let opened = match handle.fetches {
-            true => open(handle.bytes)?,
-            false => with_own_number(&import.file, handle.bytes, open)?,
+        let event = match &handle.fetched_from {
+            Some(from) => {
+                check_fetch(from, &import.file)?;
+                open(handle.bytes)?
+            }
+            None => with_own_number(&import.file, handle.bytes, open)?,
         };
-        Ok(Arc::new(LevelZeroEvent::Opened(opened)))
+        let may_signal = handle
+            .fetched_from
+            .is_none_or(|from| from.pid == process::pid());
+        Ok(Arc::new(LevelZeroEvent::Opened { event, may_signal }))
     }
+}
+
+/// Refuses what the driver would fetch by itself, unless what was sent can be fetched from there. It
+/// takes what it finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(from: &FetchedFrom, file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(from.pid, from.sent, file) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "the driver fetches descriptors by itself, and may not do so from process {}",
+        from.pid
+    )))
 }
 
 /// One of them, by who ends it.
@@ -53,7 +71,12 @@ enum LevelZeroEvent {
         /// Made when another process first wants it.
         exported: OnceLock<Exported>,
     },
-    Opened(OpenedEvent),
+    Opened {
+        event: OpenedEvent,
+        /// Lists may signal it. Not where drivers fetch descriptors: those who wait would have to
+        /// from this process, and end where they may not.
+        may_signal: bool,
+    },
 }
 
 /// What rides along with an event, if that is there or can be had.
@@ -64,15 +87,17 @@ fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
 
 /// The driver's event for a list that signals; a list of this driver's.
 pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    companion(event)?.handle(core)
+    match companion(event)? {
+        LevelZeroEvent::Opened {
+            may_signal: false, ..
+        } => None,
+        companion => companion.handle(core),
+    }
 }
 
-/// The same for one that waits for it in place of a signal that is yet to come.
-pub(super) fn to_wait_for(wait: &Point, core: &Arc<Core>) -> Option<EventHandle> {
-    if !has_companion(wait) {
-        return None;
-    }
-    companion(&wait.event)?.handle(core)
+/// The same for one that waits.
+pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    companion(event)?.handle(core)
 }
 
 impl LevelZeroEvent {
@@ -80,7 +105,7 @@ impl LevelZeroEvent {
     fn handle(&self, core: &Arc<Core>) -> Option<EventHandle> {
         let (handle, owner) = match self {
             Self::Created { event, .. } => (event.handle(), event.core()),
-            Self::Opened(event) => (event.handle(), event.core()),
+            Self::Opened { event, .. } => (event.handle(), event.core()),
         };
         Arc::ptr_eq(owner, core).then_some(handle)
     }
@@ -93,7 +118,7 @@ impl LevelZeroEvent {
             return Ok((event, exported));
         }
         let handle = event.export()?;
-        let made = match note::names_this_process(&handle) {
+        let made = match note::names(&handle, process::pid()) {
             true => Exported::fetched(handle)?,
             false => Exported::new(handle)?,
         };
@@ -112,9 +137,12 @@ impl Shared for LevelZeroEvent {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok((event, exported)) => {
-                note::encode(event.core().driver, Subject::Event, exported.handle)
-            }
+            Ok((event, exported)) => note::encode(
+                event.core().driver,
+                Subject::Event,
+                exported.handle,
+                Some(&exported.file),
+            ),
             Err(_) => Note::NONE,
         }
     }

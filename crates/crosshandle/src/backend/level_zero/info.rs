@@ -1,6 +1,6 @@
 //! What is known of a device.
 
-use super::driver::{DeviceHandle, Driver, check, description};
+use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description};
 use crate::backend::{Capabilities, DeviceInfo};
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
@@ -18,9 +18,6 @@ use std::time::Duration;
 
 /// The PCI vendor number.
 const INTEL: u32 = 0x8086;
-/// Intel's drivers before this one (26.18) take no notice of a descriptor that physical memory is
-/// to be imported from, and answer with new memory.
-const IMPORTS_PHYSICAL: u32 = 0x0103_0000 + 38_308;
 
 /// What only this backend needs to know.
 pub(super) struct Details {
@@ -206,10 +203,12 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
     let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
-        Ok(()) if driver.version >= IMPORTS_PHYSICAL => (
+        Ok(()) if driver.version >= INTEL_26_18 => (
             external.memoryAllocationExportTypes,
             external.memoryAllocationImportTypes,
         ),
+        // Before, they take no notice of a descriptor that physical memory is to be imported from, and
+        // answer with new memory.
         Ok(()) => (external.memoryAllocationExportTypes, 0),
         Err(_) => (0, 0),
     };

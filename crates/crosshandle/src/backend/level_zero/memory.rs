@@ -1,7 +1,7 @@
 //! Memory of the driver's, allocated here or opened from another process.
 
 use super::device::Gpu;
-use super::driver::{Core, IPC_HANDLE};
+use super::driver::{Core, INTEL_26_18, IPC_HANDLE};
 use super::lent::Lent;
 use super::note::{self, Subject};
 use crate::backend::{Import, MemoryKind, Segment};
@@ -130,9 +130,14 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let start = with_own_number(&import.file, handle.bytes, |bytes| {
-            core.open(gpu.handle(), bytes)
-        })?;
+        let mut bytes = handle.bytes;
+        if let Some(from) = handle.fetched_from
+            && core.driver.version < INTEL_26_18
+        {
+            // It would fetch our number from there, without a look whether it was put in place.
+            note::forget_process(&mut bytes, from.pid);
+        }
+        let start = with_own_number(&import.file, bytes, |bytes| core.open(gpu.handle(), bytes))?;
         let opened = Self {
             is_host_memory: core.is_host_memory(start),
             core: Arc::clone(core),
@@ -254,7 +259,12 @@ impl Shared for LevelZeroSegment {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
+            Ok(exported) => note::encode(
+                self.core.driver,
+                Subject::Memory,
+                exported.handle,
+                Some(&exported.file),
+            ),
             Err(_) => Note::NONE,
         }
     }

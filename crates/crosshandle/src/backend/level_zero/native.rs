@@ -4,7 +4,7 @@ use super::device::{Gpu, LevelZeroContext};
 use super::driver::{Core, CreatedEvent, Handle, List};
 use super::memory::LevelZeroSegment;
 use super::pooled::Shown;
-use super::shareable;
+use super::queue;
 use crate::backend::{
     BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Ownership, Segment,
 };
@@ -51,7 +51,7 @@ impl NativeContext for LevelZeroContext {
         let is_given = ownership == Ownership::Given;
         // SAFETY: promised by the caller.
         let list = unsafe { List::adopt(self.core(), object(list), is_given)? };
-        Ok(shareable::adopt(self.gpu(), self.core(), list))
+        queue::adopt(self.gpu(), self.core(), self.leaving(), list)
     }
 
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {
