@@ -5,7 +5,7 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::{Started, is_there};
+use super::entry::Started;
 use super::event;
 use super::lane::{Inner, State};
 use super::work::{self, Target};
@@ -20,11 +20,6 @@ use std::mem;
 const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 64;
-
-/// Whether the driver's event may tell a list of a signal that is yet to come.
-pub(super) fn has_companion(wait: &Point) -> bool {
-    wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
-}
 
 impl Inner {
     /// Appends the next command. `false` if the host has to wait for something first. A command that
@@ -52,22 +47,24 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let entry = &state.entries[index];
-        let is_due = |wait: &&Point| !is_there(wait);
-        if entry.waits.iter().find(is_due).is_none() {
+        let mut due: SmallVec<[usize; 4]> = SmallVec::new();
+        for (place, wait) in state.entries[index].waits.iter().enumerate() {
+            match wait.event.result(wait.number) {
+                Some(Ok(())) => {}
+                None if wait.event.has_companion_signal(wait.number) => due.push(place),
+                _ => return Ok(false),
+            }
+        }
+        if due.is_empty() {
             return Ok(true);
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
         let started = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let entry = &state.entries[index];
         let mut held: SmallVec<[_; 4]> = SmallVec::new();
-        for (place, wait) in entry.waits.iter().enumerate() {
-            if is_there(wait) {
-                continue;
-            }
-            match self.hold(wait) {
+        for place in due {
+            match self.hold(&state.entries[index].waits[place]) {
                 Some((handle, companion)) => held.push((place, handle, companion)),
                 None => {
                     drop(held);
@@ -97,7 +94,7 @@ impl Inner {
 
     /// The driver's event for a wait, which nobody signals meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
-        let handle = event::to_wait_for(wait, &self.core)?;
+        let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
         wait.event.assist(wait.number);

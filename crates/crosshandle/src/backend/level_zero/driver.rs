@@ -189,6 +189,12 @@ impl Driver {
         self.counter_events.get_or_init(find).as_ref()
     }
 
+    /// The context of all its devices, if there is one.
+    pub(super) fn shared_core(&self) -> Option<Arc<Core>> {
+        let place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        place.upgrade()
+    }
+
     /// The context of all its devices.
     pub(super) fn core(&'static self) -> Result<Arc<Core>> {
         let mut place = self.core.lock().unwrap_or_else(PoisonError::into_inner);

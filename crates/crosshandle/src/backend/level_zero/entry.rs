@@ -1,11 +1,10 @@
 //! Commands as a lane keeps them.
 
-use super::append::has_companion;
 use super::driver::EventHandle;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
-use crate::backend::{HostFunction, Point, Points, Work};
+use crate::backend::{HostFunction, Point, Points, Work, left};
 use crate::counter::{Promise, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
@@ -105,8 +104,22 @@ pub(super) struct Rare {
     pub(super) failed: Option<Error>,
 }
 
+impl Rare {
+    /// For a command that comes after others and that others may come after.
+    pub(super) fn after(after: Vec<Arc<Over>>) -> (Arc<Over>, Option<Box<Self>>) {
+        let over = Arc::new(Over::default());
+        let rare = Self {
+            after,
+            over: Some(Arc::clone(&over)),
+            ..Self::default()
+        };
+        (over, Some(Box::new(rare)))
+    }
+}
+
 impl Entry {
-    /// Whether the host has something to do before the list can go on with it.
+    /// Whether the host has something to do before the list can go on with it, other than to wait
+    /// for signals.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
             || matches!(self.work, Work::Call(_))
@@ -114,10 +127,6 @@ impl Entry {
                 .rare
                 .as_ref()
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
-            || !self
-                .waits
-                .iter()
-                .all(|wait| is_there(wait) || has_companion(wait))
     }
 
     /// The signals that the list waits for before this.
@@ -160,7 +169,7 @@ impl Entry {
     /// its marks away.
     pub(super) fn keep_for_ever(&mut self) {
         for place in work::keeps(&self.work) {
-            mem::forget(place.keep.clone());
+            place.keep.iter().cloned().for_each(left::leave);
         }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
@@ -211,14 +220,14 @@ pub(super) fn is_there(wait: &Point) -> bool {
 }
 
 /// An error as the waiters for a failed command get to see it.
-fn text_of(error: Error) -> Arc<str> {
+pub(super) fn text_of(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,
         error => error.to_string().into(),
     }
 }
 
-fn discard<T>(what: T) {
+pub(super) fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
         mem::forget(panic);
     }

@@ -1,15 +1,11 @@
-//! A lane's thread: it looks how far the list is, ends commands, and does what the host has to.
-//!
-//! A list that waits for a signal of a process that died never goes on. It is given up, with what
-//! its commands use, and they are appended to a new one.
+//! A lane's thread: it looks how far the list is, and ends commands.
 
-use super::driver::{EventHandle, List, is_device_lost};
-use super::entry::{Awaited, Entry, call};
+use super::driver::{EventHandle, is_device_lost};
+use super::entry::{Awaited, Entry};
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
-use crate::backend::Work;
 use crate::error::{Error, Result};
-use crate::sharing::{EventCore, Profile};
+use crate::sharing::EventCore;
 use std::mem;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,6 +20,10 @@ const OVERDUE: u32 = 2;
 const NAP: Duration = Duration::from_millis(5);
 /// What comes within this time is looked at together.
 const PAUSE: Duration = Duration::from_micros(5);
+/// The same while more and more comes: whoever submits shall not find the thread in his way.
+const LONG_PAUSE: Duration = Duration::from_micros(20);
+/// With so many commands at a time, that is so.
+const MANY: u64 = 4;
 /// How long to wait for the driver's own event before the list gets a mark.
 const SHORT_WAIT: Duration = Duration::from_micros(50);
 /// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
@@ -51,10 +51,10 @@ enum Step {
 
 /// What ended commands leave.
 #[derive(Default)]
-struct Left {
-    count: u64,
-    marks: Vec<Pooled>,
-    lingering: Vec<Arc<EventCore>>,
+pub(super) struct Left {
+    pub(super) count: u64,
+    pub(super) marks: Vec<Pooled>,
+    pub(super) lingering: Vec<Arc<EventCore>>,
 }
 
 impl Inner {
@@ -65,14 +65,14 @@ impl Inner {
         let mut pauses = 0;
         loop {
             let mut state = self.state_in_turn();
-            let has_ended = self.take_in(&mut state, &mut left);
-            if has_ended {
+            let ended = self.take_in(&mut state, &mut left);
+            if ended > 0 {
                 pauses = PAUSES;
             }
-            if pauses > 0 && (has_ended || state.is_idle()) && !state.is_closed {
+            if pauses > 0 && (ended > 0 || state.is_idle()) && !state.is_closed {
                 pauses -= 1;
                 drop(state);
-                pause();
+                pause(if ended < MANY { PAUSE } else { LONG_PAUSE });
                 continue;
             }
             let step = self.next(&mut state, has_napped);
@@ -102,8 +102,8 @@ impl Inner {
         }
     }
 
-    /// Whether commands have ended.
-    fn take_in(&self, state: &mut State, left: &mut Left) -> bool {
+    /// How many commands have ended.
+    fn take_in(&self, state: &mut State, left: &mut Left) -> u64 {
         let count = mem::take(&mut left.count);
         state.ended += count;
         state.marks.append(&mut left.marks);
@@ -111,7 +111,7 @@ impl Inner {
         if state.finishers > 0 {
             self.finished.notify_all();
         }
-        count > 0
+        count
     }
 
     fn next(&self, state: &mut State, has_napped: bool) -> Step {
@@ -185,7 +185,7 @@ impl Inner {
     }
 
     /// Ends the first commands.
-    fn end(
+    pub(super) fn end(
         &self,
         mut state: MutexGuard<'_, State>,
         count: usize,
@@ -351,81 +351,6 @@ impl Inner {
             }
         }
     }
-
-    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
-    /// stays with the old list: the driver may look at it for as long as that exists.
-    fn give_up_list(&self) {
-        let mut state = self.state_in_turn();
-        let state = &mut *state;
-        tracing::warn!(
-            device = self.gpu.info().name,
-            commands = state.appended,
-            "a command list waits for a process that is gone; it is given up"
-        );
-        mem::forget(state.list.take());
-        mem::forget(mem::take(&mut state.lingering));
-        for entry in state.entries.iter_mut().take(state.appended) {
-            entry.keep_for_ever();
-            entry.companion = None;
-            (entry.is_taken, entry.is_left) = (false, false);
-            (entry.is_bare, entry.lingers) = (false, false);
-            // Others may wait for what the old list would have signalled.
-            if let Some((event, _)) = entry.signal.as_ref()
-                && event.wants_companion()
-            {
-                event.revoke_companion();
-            }
-        }
-        state.appended = 0;
-        state.unmarked = 0;
-        (state.is_awaited, state.is_unsure) = (false, false);
-        let (device, group) = (self.gpu.handle(), self.gpu.group());
-        match List::create(&self.core, device, group) {
-            Ok(list) => state.list = Some(list),
-            Err(error) => tracing::error!(%error, "there is no new command list"),
-        }
-        self.append_more(state);
-    }
-
-    /// Does what the host has to for the first command, before which nothing is in the list, and
-    /// ends it if it is over with that.
-    fn release(&self, mut state: MutexGuard<'_, State>, left: &mut Left) {
-        let front = &mut state.entries[0];
-        front.is_taken = true;
-        let waits = mem::take(&mut front.waits);
-        let after = front.rare.as_mut().map(|rare| mem::take(&mut rare.after));
-        drop(state);
-        after.iter().flatten().for_each(|over| over.wait());
-        let failed = waits
-            .iter()
-            .find_map(|wait| wait.event.wait(wait.number, None).err());
-        let mut state = self.state_in_turn();
-        if let Some(error) = failed {
-            return self.end(state, 1, Err(error), left);
-        }
-        let front = &mut state.entries[0];
-        if let Work::Call(_) = front.work {
-            if let Some(profile) = front.profile() {
-                Profile::stamp(&profile.started);
-            }
-            let work = mem::replace(&mut front.work, Work::Nothing);
-            drop(state);
-            let result = match work {
-                Work::Call(function) => call(function),
-                _ => Ok(()),
-            };
-            return self.end(self.state_in_turn(), 1, result, left);
-        }
-        // All that it waits for is there, and was taken out.
-        self.append(&mut state);
-        self.append_more(&mut state);
-        let goes_on = !state.is_closed;
-        drop(state);
-        if goes_on {
-            // For the next time: submitting must not wait for another process to answer.
-            waits.iter().for_each(|wait| wait.event.fetch_companion());
-        }
-    }
 }
 
 /// Keeps for ever what the first commands use: nobody will know when they are done.
@@ -436,9 +361,9 @@ fn leave(state: &mut State, count: usize) {
     }
 }
 
-/// Lets a moment pass.
-fn pause() {
-    let end = Instant::now() + PAUSE;
+/// Lets some time pass.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
     while Instant::now() < end {
         std::thread::yield_now();
     }
