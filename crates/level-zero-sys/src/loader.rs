@@ -202,6 +202,8 @@ loader! {
         zeVirtualMemGetAccessAttribute: ze_pfnVirtualMemGetAccessAttribute_t,
     }
     optional {
+        /// Since 1.2.
+        zeDevicePciGetPropertiesExt: ze_pfnDevicePciGetPropertiesExt_t,
         /// Since 1.3.
         zeMemFreeExt: ze_pfnMemFreeExt_t,
         /// Since 1.6. Before, an immediate list is waited for by an event that it signals.

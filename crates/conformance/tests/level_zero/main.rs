@@ -87,6 +87,16 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
 }
 
 #[test]
+fn freed_memory_may_come_back_at_once() {
+    for filter in ["memory_lifetime::", "memory::"] {
+        suite(filter, &[("REUSE", "1")]).iter().for_each(|outcome| {
+            assert!(outcome.succeeded, "{}", outcome.printed);
+            assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+        });
+    }
+}
+
+#[test]
 fn commands_may_take_long() {
     suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
         .iter()
@@ -117,6 +127,9 @@ roles! {
     /// A handle of another version of the driver is refused before the driver sees it.
     roles::another_drivers_handles_are_refused [];
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
+    roles::devices_say_what_they_are [];
+    /// Intel's driver answers an error and has mapped it.
+    roles::mappings_may_fail_late [("MISSING", "residency")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.

@@ -1,6 +1,6 @@
 //! What single processes do over the simulated driver, and what its report must say then.
 
-use crosshandle::{Command, Error, Event, Memory, MemoryHandle};
+use crosshandle::{Access, Command, Error, Event, Memory, MemoryHandle};
 use crosshandle_conformance::{Devices, Harness, PeerOptions, Usage};
 use std::fs;
 use std::path::Path;
@@ -190,6 +190,31 @@ pub(crate) fn allocations_may_fail() {
         matches!(finished, Err(Error::OutOfMemory { .. })),
         "{finished:?}"
     );
+}
+
+pub(crate) fn devices_say_what_they_are() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let info = context.device().info();
+    assert_eq!(info.driver_version, "1.3.39030 (Level Zero 1.17)");
+    assert_eq!(info.pci_address.as_deref(), Some("0000:01:00.0"));
+    assert_eq!((info.memory_clock_rate, info.memory_bus_width), (1_000, 64));
+}
+
+pub(crate) fn mappings_may_fail_late() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let unit = context.device().info().granularity;
+    let memory = context.create_physical_memory(unit).unwrap();
+    let range = context.reserve(2 * unit).unwrap();
+    for offset in [0, unit, 0] {
+        let failed = range.map(offset, &memory, 0, unit, Access::ReadWrite);
+        assert!(
+            matches!(failed, Err(Error::OutOfMemory { .. })),
+            "{failed:?}"
+        );
+    }
+    drop((range, memory));
 }
 
 pub(crate) fn the_device_may_be_lost() {

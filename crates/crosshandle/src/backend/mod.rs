@@ -104,6 +104,12 @@ pub(crate) trait BackendContext: Send + Sync {
         64 << 20
     }
 
+    /// Whether the driver may give memory that was freed to the next one in this process who
+    /// allocates, also while importers have it open.
+    fn reuses_shared_memory(&self) -> bool {
+        false
+    }
+
     /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in
     /// it is the system's affair: zeros on the host, anything on other devices.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;

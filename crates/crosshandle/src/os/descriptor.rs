@@ -14,6 +14,8 @@ pub(crate) enum FileKind {
         /// The driver's number.
         major: u32,
     },
+    /// A pipe or a socket.
+    Stream,
     /// Anything else.
     Other,
 }
@@ -26,6 +28,7 @@ pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
         FileType::CharacterDevice => FileKind::CharacterDevice {
             major: fs::major(status.st_rdev),
         },
+        FileType::Fifo | FileType::Socket => FileKind::Stream,
         _ => FileKind::Other,
     })
 }

@@ -115,6 +115,11 @@ impl Gpu {
         self.details.max_pattern
     }
 
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) fn exported_as(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exported_as
+    }
+
     /// As what physical memory can be exported and imported, if it can.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
@@ -194,6 +199,11 @@ impl BackendContext for LevelZeroContext {
 
     fn reaches(&self, device: DeviceUuid) -> bool {
         self.gpu.reaches(device)
+    }
+
+    fn reuses_shared_memory(&self) -> bool {
+        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds.
+        true
     }
 
     fn shared_segment(&self, kind: MemoryKind) -> usize {

@@ -4,7 +4,7 @@
 use super::append::has_companion;
 use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
-use super::memory::{Exported, with_other_number};
+use super::memory::{Exported, with_own_number};
 use super::note::{self, Subject};
 use crate::backend::{DriverEvents, Import, Point};
 use crate::error::{Error, Result};
@@ -36,19 +36,13 @@ impl DriverEvents for LevelZeroEvents {
         let handle = note::decode(driver, Subject::Event, &import.note)?;
         // The exporter has looked, but the two may differ in what they are allowed to do.
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let mut bytes = handle.bytes;
+        let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let _spare = if handle.fetches {
-            None
-        } else {
-            let (number, spare) = with_other_number(&import.file, &bytes)?;
-            bytes[..4].copy_from_slice(&number.to_ne_bytes());
-            spare
+        let opened = match handle.fetches {
+            true => open(handle.bytes)?,
+            false => with_own_number(&import.file, handle.bytes, open)?,
         };
-        let opened = OpenedEvent::open(&self.core, bytes);
-        Ok(Arc::new(LevelZeroEvent::Opened(
-            opened.ok_or_else(missing)??,
-        )))
+        Ok(Arc::new(LevelZeroEvent::Opened(opened)))
     }
 }
 
@@ -98,7 +92,11 @@ impl LevelZeroEvent {
         if let Some(exported) = exported.get() {
             return Ok((event, exported));
         }
-        let made = Exported::new(event.export()?)?;
+        let handle = event.export()?;
+        let made = match note::names_this_process(&handle) {
+            true => Exported::fetched(handle)?,
+            false => Exported::new(handle)?,
+        };
         Ok((event, exported.get_or_init(|| made)))
     }
 }

@@ -2,15 +2,17 @@
 
 use super::device::Gpu;
 use super::driver::{Core, IPC_HANDLE};
+use super::lent::Lent;
 use super::note::{self, Subject};
 use crate::backend::{Import, MemoryKind, Segment};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
-use crate::os::descriptor;
+use crate::os::descriptor::{self, FileKind};
 use crate::os::mapping::{Access, HUGE_PAGE, page_size};
+use crate::os::memfd;
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
@@ -63,9 +65,37 @@ impl Exported {
         let number = i32::from_ne_bytes([a, b, c, d]);
         let file = descriptor::duplicate(number);
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
+        // A driver that has made none leaves a zero there, which is this process's input.
+        let kind = descriptor::kind(&file);
+        if matches!(
+            kind,
+            Ok(FileKind::CharacterDevice { .. } | FileKind::Stream)
+        ) {
+            return Err(Error::Unsupported(
+                "the Level Zero driver's handle has no descriptor of memory in it".into(),
+            ));
+        }
         Ok(Self {
             handle,
             file: Arc::new(file),
+        })
+    }
+
+    /// Of a handle whose descriptor the importer's driver fetches by itself, from wherever it is in
+    /// the handle. The importer gets an empty file.
+    pub(super) fn fetched(handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        static EMPTY: OnceLock<Arc<OwnedFd>> = OnceLock::new();
+        let file = match EMPTY.get() {
+            Some(file) => file,
+            None => {
+                let file = memfd::create("crosshandle-fetched", 0);
+                let file = file.map_err(Error::os("creating an empty file"))?;
+                EMPTY.get_or_init(|| Arc::new(file))
+            }
+        };
+        Ok(Self {
+            handle,
+            file: Arc::clone(file),
         })
     }
 }
@@ -81,7 +111,7 @@ impl LevelZeroSegment {
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align)?,
+            start: core.allocate(gpu.handle(), kind, len, align, gpu.exported_as())?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
@@ -100,10 +130,9 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let mut bytes = handle.bytes;
-        let (file, _spare) = with_other_number(&import.file, &bytes)?;
-        bytes[..4].copy_from_slice(&file.to_ne_bytes());
-        let start = core.open(gpu.handle(), bytes)?;
+        let start = with_own_number(&import.file, handle.bytes, |bytes| {
+            core.open(gpu.handle(), bytes)
+        })?;
         let opened = Self {
             is_host_memory: core.is_host_memory(start),
             core: Arc::clone(core),
@@ -112,8 +141,11 @@ impl LevelZeroSegment {
             source: Source::Opened,
             access,
         };
-        let (base, actual) = core.range_of(start)?;
-        if base != start.addr().get() || actual < import.len {
+        // Memory of one of the driver's pools starts somewhere inside what was opened.
+        let (base, whole) = core.range_of(start)?;
+        let before = start.addr().get().saturating_sub(base);
+        let actual = whole.saturating_sub(before);
+        if actual < import.len {
             return Err(Error::Extent {
                 claimed: import.len as u64,
                 actual: actual as u64,
@@ -181,21 +213,19 @@ impl LevelZeroSegment {
     }
 }
 
-/// A number for a descriptor of `file` that is not the one in a handle, since the driver takes it
-/// for put in place only then; and what keeps it open.
-pub(super) fn with_other_number(
-    file: &Arc<OwnedFd>,
-    handle: &[u8; IPC_HANDLE],
-) -> Result<(i32, Option<OwnedFd>)> {
-    if file.as_raw_fd().to_ne_bytes() != handle[..4] {
-        return Ok((file.as_raw_fd(), None));
-    }
-    let spare = file.as_fd().try_clone_to_owned();
-    let spare = spare.map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error);
-        Error::os("duplicating a descriptor")(errno.unwrap_or(rustix::io::Errno::MFILE))
-    })?;
-    Ok((spare.as_raw_fd(), Some(spare)))
+/// Opens a driver's handle with the number of a descriptor of ours in it. It is another one than the
+/// exporter's, since the driver takes it for put in place only then.
+pub(super) fn with_own_number<T>(
+    file: &OwnedFd,
+    mut handle: [u8; IPC_HANDLE],
+    open: impl FnOnce([u8; IPC_HANDLE]) -> Result<T>,
+) -> Result<T> {
+    let [a, b, c, d, ..] = handle;
+    let theirs = i32::from_ne_bytes([a, b, c, d]);
+    Lent::for_a_call(file, Some(theirs), |number| {
+        handle[..4].copy_from_slice(&number.to_ne_bytes());
+        open(handle)
+    })
 }
 
 impl Drop for LevelZeroSegment {

@@ -74,7 +74,7 @@ pub(super) fn decode(driver: &Driver, subject: Subject, note: &Note) -> Result<D
 
 /// Whether a handle made here has this process's number in it, as those of drivers do that fetch
 /// descriptors from the exporting process.
-fn names_this_process(handle: &[u8; IPC_HANDLE]) -> bool {
+pub(super) fn names_this_process(handle: &[u8; IPC_HANDLE]) -> bool {
     let pid = std::process::id().to_ne_bytes();
     // The first four bytes are the descriptor's number.
     handle[4..].chunks_exact(4).any(|word| word == pid)

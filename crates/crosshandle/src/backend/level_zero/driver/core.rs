@@ -5,7 +5,7 @@ use crate::backend::MemoryKind;
 use crate::backend::level_zero::pooled::Pools;
 use crate::error::{Error, Result};
 use crate::os::process;
-use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
+use level_zero_sys::{ze_external_memory_type_flags_t, ze_ipc_mem_handle_t, ze_memory_type_t};
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
@@ -58,32 +58,44 @@ impl Core {
         }
     }
 
-    /// New memory, at a multiple of `align`.
+    /// New memory, at a multiple of `align`, to be exported like this if the driver wants to know.
     pub(in crate::backend::level_zero) fn allocate(
         &self,
         device: DeviceHandle,
         kind: MemoryKind,
         len: usize,
         align: usize,
+        exported_as: Option<ze_external_memory_type_flags_t>,
     ) -> Result<NonNull<u8>> {
         let loader = &self.driver.loader;
         let mut start: *mut c_void = ptr::null_mut();
         let (context, device) = (self.handle.0, device.0);
+        // Else Intel's driver compresses device memory on some GPUs, of which importers learn since
+        // 26.14 only, and takes small memory from pools that share a descriptor.
+        let mut export = description!(
+            ze_external_memory_export_desc_t,
+            ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC
+        );
+        export.flags = exported_as.unwrap_or(0);
+        let chained = exported_as.map(|_| (&raw const export).cast());
+        let chained = chained.unwrap_or(ptr::null());
         let code = match kind {
             MemoryKind::Device => {
-                let desc = description!(
+                let mut desc = description!(
                     ze_device_mem_alloc_desc_t,
                     ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
                 );
+                desc.pNext = chained;
                 // SAFETY: our context, one of its devices, and a live result.
                 unsafe { (loader.zeMemAllocDevice)(context, &desc, len, align, device, &mut start) }
             }
             // Drivers share no memory that moves between host and device.
             MemoryKind::Host | MemoryKind::Shared => {
-                let desc = description!(
+                let mut desc = description!(
                     ze_host_mem_alloc_desc_t,
                     ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC
                 );
+                desc.pNext = chained;
                 // SAFETY: as above.
                 unsafe { (loader.zeMemAllocHost)(context, &desc, len, align, &mut start) }
             }
@@ -187,22 +199,26 @@ impl Core {
 
     /// Whether the host may access memory, as the driver says.
     pub(in crate::backend::level_zero) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
+        self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+    }
+
+    /// Whether there is any memory of the driver's at an address.
+    pub(super) fn knows(&self, address: *const c_void) -> bool {
+        self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
+    }
+
+    fn kind_of(&self, address: *const c_void) -> ze_memory_type_t {
         let mut properties = description!(
             ze_memory_allocation_properties_t,
             ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
         );
         let get = self.driver.loader.zeMemGetAllocProperties;
         // SAFETY: live results; the device may be left out.
-        let code = unsafe {
-            get(
-                self.handle.0,
-                address.as_ptr().cast(),
-                &mut properties,
-                ptr::null_mut(),
-            )
-        };
-        check("zeMemGetAllocProperties", code).is_ok()
-            && properties.type_ == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+        let code = unsafe { get(self.handle.0, address, &mut properties, ptr::null_mut()) };
+        match check("zeMemGetAllocProperties", code) {
+            Ok(()) => properties.type_,
+            Err(_) => ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN,
+        }
     }
 
     /// For a `drop`: logs what could not be released, and does nothing in a forked child, which
