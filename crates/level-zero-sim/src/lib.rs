@@ -12,7 +12,8 @@
 //!
 //! # What it shares with Intel's driver
 //!
-//! - The first four bytes of a handle for another process are the number of a descriptor. It stays
+//! - The first four bytes of a handle for another process are the number of a descriptor; of an
+//!   event's that the driver fetches, those after eight zeros. It stays
 //!   the driver's, one for each allocation or event: it goes with that, or for memory with the
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
 //!   of the same file there; or the driver fetches it (`TRANSPORT`). A number that was put in place

@@ -40,7 +40,7 @@ impl DriverEvents for LevelZeroEvents {
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
         let opened = match handle.fetches {
             true => open(handle.bytes)?,
-            false => with_own_number(&import.file, handle.bytes, open)?,
+            false => with_own_number(Subject::Event, &import.file, handle.bytes, open)?,
         };
         Ok(Arc::new(LevelZeroEvent::Opened(opened)))
     }
@@ -92,11 +92,7 @@ impl LevelZeroEvent {
         if let Some(exported) = exported.get() {
             return Ok((event, exported));
         }
-        let handle = event.export()?;
-        let made = match note::names_this_process(&handle) {
-            true => Exported::fetched(handle)?,
-            false => Exported::new(handle)?,
-        };
+        let made = Exported::new(Subject::Event, event.export()?)?;
         Ok((event, exported.get_or_init(|| made)))
     }
 }

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::descriptor::{self, FileKind};
 use crate::os::mapping::{Access, HUGE_PAGE, page_size};
-use crate::os::memfd;
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
 use std::os::fd::OwnedFd;
@@ -60,10 +59,8 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    pub(super) fn new(handle: [u8; IPC_HANDLE]) -> Result<Self> {
-        let [a, b, c, d, ..] = handle;
-        let number = i32::from_ne_bytes([a, b, c, d]);
-        let file = descriptor::duplicate(number);
+    pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        let file = descriptor::duplicate(note::number_in(subject, &handle));
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
         // A driver that has made none leaves a zero there, which is this process's input.
         let kind = descriptor::kind(&file);
@@ -78,24 +75,6 @@ impl Exported {
         Ok(Self {
             handle,
             file: Arc::new(file),
-        })
-    }
-
-    /// Of a handle whose descriptor the importer's driver fetches by itself, from wherever it is in
-    /// the handle. The importer gets an empty file.
-    pub(super) fn fetched(handle: [u8; IPC_HANDLE]) -> Result<Self> {
-        static EMPTY: OnceLock<Arc<OwnedFd>> = OnceLock::new();
-        let file = match EMPTY.get() {
-            Some(file) => file,
-            None => {
-                let file = memfd::create("crosshandle-fetched", 0);
-                let file = file.map_err(Error::os("creating an empty file"))?;
-                EMPTY.get_or_init(|| Arc::new(file))
-            }
-        };
-        Ok(Self {
-            handle,
-            file: Arc::clone(file),
         })
     }
 }
@@ -130,7 +109,7 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let start = with_own_number(&import.file, handle.bytes, |bytes| {
+        let start = with_own_number(Subject::Memory, &import.file, handle.bytes, |bytes| {
             core.open(gpu.handle(), bytes)
         })?;
         let opened = Self {
@@ -207,7 +186,7 @@ impl LevelZeroSegment {
             ));
         }
         // Two threads may do it at once: both get the same descriptor.
-        let made = Exported::new(self.core.export(self.start)?)?;
+        let made = Exported::new(Subject::Memory, self.core.export(self.start)?)?;
         Ok(exported.get_or_init(|| made))
     }
 }
@@ -215,14 +194,15 @@ impl LevelZeroSegment {
 /// Opens a driver's handle with the number of a descriptor of ours in it. It is another one than the
 /// exporter's, since the driver takes it for put in place only then.
 pub(super) fn with_own_number<T>(
+    subject: Subject,
     file: &OwnedFd,
     mut handle: [u8; IPC_HANDLE],
     open: impl FnOnce([u8; IPC_HANDLE]) -> Result<T>,
 ) -> Result<T> {
-    let [a, b, c, d, ..] = handle;
-    let theirs = i32::from_ne_bytes([a, b, c, d]);
+    let theirs = note::number_in(subject, &handle);
+    let place = note::place_of_number(subject, &handle);
     Lent::for_a_call(file, Some(theirs), |number| {
-        handle[..4].copy_from_slice(&number.to_ne_bytes());
+        handle[place].copy_from_slice(&number.to_ne_bytes());
         open(handle)
     })
 }

@@ -3,6 +3,8 @@
 use super::driver::{Driver, IPC_HANDLE};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
+use std::ops::Range;
+use std::os::fd::RawFd;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -74,8 +76,41 @@ pub(super) fn decode(driver: &Driver, subject: Subject, note: &Note) -> Result<D
 
 /// Whether a handle made here has this process's number in it, as those of drivers do that fetch
 /// descriptors from the exporting process.
-pub(super) fn names_this_process(handle: &[u8; IPC_HANDLE]) -> bool {
+fn names_this_process(handle: &[u8; IPC_HANDLE]) -> bool {
     let pid = std::process::id().to_ne_bytes();
     // The first four bytes are the descriptor's number.
     handle[4..].chunks_exact(4).any(|word| word == pid)
+}
+
+/// Where in a driver's handle the number of the descriptor is: first, but in events' handles of Intel's
+/// drivers from 26.14 to 26.31, which begin with eight zeros instead.
+pub(super) fn place_of_number(subject: Subject, handle: &[u8; IPC_HANDLE]) -> Range<usize> {
+    match subject {
+        Subject::Event if handle[..8] == [0; 8] => 8..12,
+        _ => 0..4,
+    }
+}
+
+/// The number of the descriptor in a driver's handle.
+pub(super) fn number_in(subject: Subject, handle: &[u8; IPC_HANDLE]) -> RawFd {
+    let place = place_of_number(subject, handle);
+    let bytes = handle[place].try_into();
+    RawFd::from_ne_bytes(bytes.expect("four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IPC_HANDLE, Subject, number_in};
+
+    #[test]
+    fn numbers_are_found_where_drivers_have_them() {
+        let mut handle = [0; IPC_HANDLE];
+        handle[8] = 7;
+        assert_eq!(number_in(Subject::Event, &handle), 7);
+        // The offset in a pool.
+        assert_eq!(number_in(Subject::Memory, &handle), 0);
+        handle[0] = 5;
+        assert_eq!(number_in(Subject::Event, &handle), 5);
+        assert_eq!(number_in(Subject::Memory, &handle), 5);
+    }
 }
