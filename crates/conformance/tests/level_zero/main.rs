@@ -134,6 +134,8 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
+    lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [
