@@ -22,6 +22,9 @@ use crate::ledger::{self, Resource};
 use crate::os::Segment;
 use crate::switches::{Transport, switches};
 
+/// Drivers before this one (26.18) that fetch descriptors recognise no number that was put in place.
+const RECOGNISES: u32 = 0x0103_0000 + 38_308;
+
 /// What a handle leads to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -124,7 +127,8 @@ impl Wire {
         let words = [
             pair(self.original as u32, self.spare),
             if self.is_displaced() { 0 } else { self.size },
-            pair(self.memory_pid, self.event_pid),
+            // Whoever puts a number in place may take the other one out.
+            u64::from(self.event_pid),
             self.inode,
             pair(self.version, self.flags),
             u64::from(self.kind),
@@ -161,7 +165,8 @@ impl Wire {
         }
         let pid = self.memory_pid | self.event_pid;
         let (number, original) = self.numbers();
-        let recognised = kind != Kind::CounterEvent && number != original;
+        let recognises = kind != Kind::CounterEvent && switches().driver_version >= RECOGNISES;
+        let recognised = recognises && number != original;
         let fetches = pid != 0 && !recognised;
         let is_host = self.flags == ze_memory_type_t::ZE_MEMORY_TYPE_HOST.0;
         let takes = kind == Kind::Memory && is_host && number != original;

@@ -39,7 +39,7 @@
 //! |---|---|---|
 //! | `DEVICES` | how many there are, up to 16 | 1 |
 //! | `API_VERSION` | of the driver: what came later than `1.4`, say, is not there | `1.17` |
-//! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead | `0x01039876` |
+//! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead; nor does one that fetches descriptors recognise a number that was put in place before that | `0x01039876` |
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
 //! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done); with commas between | |

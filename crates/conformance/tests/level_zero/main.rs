@@ -42,6 +42,13 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
+/// As 26.14 of Intel's: it takes the number that was put in place for one of the exporter's.
+#[test]
+fn the_driver_may_fetch_the_wrong_descriptors() {
+    let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
+    suite("memory::", &switches).iter().for_each(clean);
+}
+
 #[test]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];

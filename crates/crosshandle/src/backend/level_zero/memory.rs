@@ -1,7 +1,7 @@
 //! Memory of the driver's, allocated here or opened from another process.
 
 use super::device::Gpu;
-use super::driver::{Core, IPC_HANDLE};
+use super::driver::{Core, INTEL_26_18, IPC_HANDLE};
 use super::lent::Lent;
 use super::note::{self, Subject};
 use crate::backend::{Import, MemoryKind, Segment};
@@ -90,7 +90,7 @@ impl LevelZeroSegment {
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align, gpu.exported_as())?,
+            start: core.allocate(gpu.handle(), kind, len, align, gpu.exportable_memory())?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
@@ -109,7 +109,13 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let start = with_own_number(Subject::Memory, &import.file, handle.bytes, |bytes| {
+        let start = with_own_number(Subject::Memory, &import.file, handle.bytes, |mut bytes| {
+            if let Some(pid) = handle.fetched_from
+                && core.driver.version < INTEL_26_18
+            {
+                // It would fetch that number from there, without a look whether it was put in place.
+                note::forget_process(&mut bytes, pid);
+            }
             core.open(gpu.handle(), bytes)
         })?;
         let opened = Self {

@@ -91,6 +91,14 @@ fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
         .any(|word| word == pid.to_ne_bytes())
 }
 
+/// Takes a process's number out of a handle.
+pub(super) fn forget_process(handle: &mut [u8; IPC_HANDLE], pid: u32) {
+    let mut words = handle[4..].chunks_exact_mut(4);
+    if let Some(word) = words.find(|word| **word == pid.to_ne_bytes()) {
+        word.fill(0);
+    }
+}
+
 /// Where in a driver's handle the number of the descriptor is: first, but in events' handles of Intel's
 /// drivers from 26.14 to 26.31, which begin with eight zeros instead.
 pub(super) fn place_of_number(subject: Subject, handle: &[u8; IPC_HANDLE]) -> Range<usize> {
