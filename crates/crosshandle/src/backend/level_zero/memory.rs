@@ -11,6 +11,7 @@ use crate::os::descriptor::{self, FileKind};
 use crate::os::mapping::{Access, HUGE_PAGE, page_size};
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
+use level_zero_sys::ze_external_memory_type_flags_t;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -80,17 +81,38 @@ impl Exported {
 }
 
 impl LevelZeroSegment {
+    /// New memory, to be shared.
     pub(super) fn create(
         gpu: &Gpu,
         core: &Arc<Core>,
         kind: MemoryKind,
         len: usize,
     ) -> Result<Self> {
+        Self::allocate(gpu, core, kind, len, gpu.exportable_memory())
+    }
+
+    /// New memory that stays in this process.
+    pub(super) fn create_private(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        Self::allocate(gpu, core, kind, len, None)
+    }
+
+    fn allocate(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+        export: Option<ze_external_memory_type_flags_t>,
+    ) -> Result<Self> {
         // What is a multiple of a power of two may be wanted at such an address.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align, gpu.exportable_memory())?,
+            start: core.allocate(gpu.handle(), kind, len, align, export)?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
