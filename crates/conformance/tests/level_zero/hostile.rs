@@ -291,7 +291,10 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ),
         ("another version of the driver", flip(VERSION)),
         ("a later version of the driver", flip(VERSION + 3)),
-        ("a transport that there is not", put(NOTE + 12, &[2])),
+        (
+            "a process that is not in the handle",
+            put(NOTE + 12, &[0xf1, 0xf2, 0xf3, 0x7f]),
+        ),
         ("half an answer", Box::new(|answer, _| answer.truncate(80))),
         ("a longer answer", Box::new(|answer, _| answer.push(0))),
         ("another version of the protocol", flip(4)),

@@ -1,6 +1,6 @@
 //! What becomes of lists that are busy, and of commands that they have only a part of.
 
-use crate::roles::{LONG, await_the_end, harness, report};
+use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::{Command, Error};
 use crosshandle_conformance::PeerOptions;
 use std::time::{Duration, Instant};
@@ -114,4 +114,28 @@ pub(crate) fn submitting_waits_for_no_other_process() {
     queue.finish_timeout(LONG).unwrap();
     drop((event, queue, context));
     await_the_end();
+}
+
+pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
+    let harness = harness();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "50000");
+    let peer = harness.peer_with(slow).unwrap();
+    let context = harness.context().unwrap();
+    let (event, queue) = (
+        context.create_event().unwrap(),
+        context.create_queue().unwrap(),
+    );
+    let handle = event.handle().unwrap();
+    peer.ask(format!("open-event e {handle}")).unwrap();
+    peer.ask("queue q").unwrap();
+    peer.ask("allocate m 4096").unwrap();
+    for number in 1..=3 {
+        peer.ask("submit q fill m 1 signal=e").unwrap();
+        queue.submit(Command::barrier().after(&event)).unwrap();
+        queue.finish_timeout(LONG).unwrap();
+        assert_eq!(event.value(), number);
+    }
+    drop((event, queue, context));
+    await_the_end();
+    assert_eq!(calls("zeCommandListAppendBarrier"), 0, "{}", report());
 }

@@ -42,6 +42,13 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
+/// As 26.14 of Intel's: it takes the number that was put in place for one of the exporter's.
+#[test]
+fn the_driver_may_fetch_the_wrong_descriptors() {
+    let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
+    suite("memory::", &switches).iter().for_each(clean);
+}
+
 #[test]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
@@ -82,6 +89,14 @@ fn what_the_driver_cannot_share_is_skipped() {
 #[test]
 fn physical_memory_may_be_mapped_once_at_a_time() {
     suite("physical::", &[("MISSING", "several_mappings")])
+        .iter()
+        .for_each(clean);
+}
+
+/// Such memory would share the rest of a pool, too.
+#[test]
+fn small_memory_is_made_to_be_shared() {
+    suite("memory::", &[("MISSING", "pooled_exports")])
         .iter()
         .for_each(clean);
 }
@@ -134,6 +149,8 @@ roles! {
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
+    /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
+    lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [

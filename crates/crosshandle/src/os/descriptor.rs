@@ -2,6 +2,7 @@
 
 use rustix::fs::{self, FileType};
 use rustix::io::{self, Errno, FdFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 /// What is behind a descriptor.
@@ -41,6 +42,19 @@ pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
 /// Whether this process has no descriptor left, for drivers that don't say why they fail.
 pub(crate) fn are_exhausted() -> bool {
     io::dup(std::io::stderr()).is_err_and(|errno| errno == Errno::MFILE)
+}
+
+/// Whether this process may fetch a descriptor of another one, and finds the same file there as
+/// behind its own.
+pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
+    let fetch = || -> Result<bool, Errno> {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let process = pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
+        let theirs = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
+        let (theirs, ours) = (fs::fstat(theirs)?, fs::fstat(file)?);
+        Ok((theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino))
+    };
+    fetch().unwrap_or(false)
 }
 
 /// Another descriptor, of our own, for what a driver's leads to.

@@ -77,6 +77,9 @@ handle! {
     PhysicalHandle = _ze_physical_mem_handle_t;
 }
 
+/// Intel's driver 26.18, as `Driver::version` has it.
+pub(super) const INTEL_26_18: u32 = 0x0103_0000 + 38_308;
+
 /// One of the drivers that the loader found.
 pub(super) struct Driver {
     pub(super) loader: Loader,

@@ -3,13 +3,14 @@
 
 use super::append::has_companion;
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
+use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
 use super::note::{self, Subject};
 use crate::backend::{DriverEvents, Import, Point};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
+use crate::os::{descriptor, process};
 use crate::sharing::{EventCore, Shared};
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -38,12 +39,28 @@ impl DriverEvents for LevelZeroEvents {
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let opened = match handle.fetches {
-            true => open(handle.bytes)?,
-            false => with_own_number(&import.file, handle.bytes, open)?,
+        let event = if let Some(pid) = handle.fetched_from {
+            check_fetch(pid, &handle.bytes, &import.file)?;
+            open(handle.bytes)?
+        } else {
+            with_own_number(Subject::Event, &import.file, handle.bytes, open)?
         };
-        Ok(Arc::new(LevelZeroEvent::Opened(opened)))
+        Ok(Arc::new(LevelZeroEvent::Opened {
+            event,
+            may_signal: handle.fetched_from.is_none_or(|pid| pid == process::pid()),
+        }))
     }
+}
+
+/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
+/// finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(pid, note::number_in(Subject::Event, handle), file) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "the driver fetches descriptors by itself, and may not do so from process {pid}"
+    )))
 }
 
 /// One of them, by who ends it.
@@ -53,7 +70,12 @@ enum LevelZeroEvent {
         /// Made when another process first wants it.
         exported: OnceLock<Exported>,
     },
-    Opened(OpenedEvent),
+    Opened {
+        event: OpenedEvent,
+        /// Lists may signal it. Not where drivers fetch descriptors: those who wait would have to
+        /// from this process, and end where they may not.
+        may_signal: bool,
+    },
 }
 
 /// What rides along with an event, if that is there or can be had.
@@ -64,7 +86,12 @@ fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
 
 /// The driver's event for a list that signals; a list of this driver's.
 pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    companion(event)?.handle(core)
+    match companion(event)? {
+        LevelZeroEvent::Opened {
+            may_signal: false, ..
+        } => None,
+        companion => companion.handle(core),
+    }
 }
 
 /// The same for one that waits for it in place of a signal that is yet to come.
@@ -80,7 +107,7 @@ impl LevelZeroEvent {
     fn handle(&self, core: &Arc<Core>) -> Option<EventHandle> {
         let (handle, owner) = match self {
             Self::Created { event, .. } => (event.handle(), event.core()),
-            Self::Opened(event) => (event.handle(), event.core()),
+            Self::Opened { event, .. } => (event.handle(), event.core()),
         };
         Arc::ptr_eq(owner, core).then_some(handle)
     }
@@ -92,11 +119,7 @@ impl LevelZeroEvent {
         if let Some(exported) = exported.get() {
             return Ok((event, exported));
         }
-        let handle = event.export()?;
-        let made = match note::names_this_process(&handle) {
-            true => Exported::fetched(handle)?,
-            false => Exported::new(handle)?,
-        };
+        let made = Exported::new(Subject::Event, event.export()?)?;
         Ok((event, exported.get_or_init(|| made)))
     }
 }
