@@ -299,6 +299,7 @@ impl Command {
             event: Arc::clone(event.core()),
             number,
             is_abandoned: false,
+            promise: None,
         });
         self
     }

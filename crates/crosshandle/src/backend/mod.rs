@@ -39,6 +39,7 @@ pub use info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
 
+use crate::counter::Promise;
 use crate::error::Result;
 use crate::exchange::Fetched;
 use crate::exchange::protocol::Note;
@@ -304,6 +305,8 @@ pub(crate) struct Point {
     pub(crate) number: u64,
     /// The signal will never be submitted: the event's exporter ended. Set by the backend.
     pub(crate) is_abandoned: bool,
+    /// The driver's own event tells the device of it. Set by the backend.
+    pub(crate) promise: Option<Promise>,
 }
 
 /// What a command does.

@@ -5,7 +5,6 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::Started;
 use super::event;
 use super::lane::{Inner, State};
 use super::work::{self, Target};
@@ -47,7 +46,7 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let mut due: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut due: SmallVec<[usize; 2]> = SmallVec::new();
         for (place, wait) in state.entries[index].waits.iter().enumerate() {
             match wait.event.result(wait.number) {
                 Some(Ok(())) => {}
@@ -62,31 +61,31 @@ impl Inner {
         self.mark_awaited(state)?;
         let started = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let mut held: SmallVec<[_; 4]> = SmallVec::new();
+        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
+        let mut held: SmallVec<[HeldCompanion<'_>; 2]> = SmallVec::new();
+        let mut promises: SmallVec<[_; 2]> = SmallVec::new();
         for place in due {
-            match self.hold(&state.entries[index].waits[place]) {
-                Some((handle, companion)) => held.push((place, handle, companion)),
-                None => {
-                    drop(held);
-                    state.marks.push(started);
-                    return Ok(false);
-                }
-            }
+            let Some((handle, companion)) = self.hold(&state.entries[index].waits[place]) else {
+                drop(held);
+                state.marks.push(started);
+                return Ok(false);
+            };
+            handles.push(handle);
+            promises.push((place, companion.promise));
+            held.push(companion);
         }
-        let handles = held.iter().map(|(_, handle, _)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
-        let appended = unsafe { list.wait(handles, started.handle()) };
-        let held = held.into_iter();
-        let promises = held.map(|(place, _, companion)| (place, companion.promise));
-        let promises = promises.collect();
+        let appended = unsafe { list.wait(&handles, started.handle()) };
+        drop(held);
         if let Err(error) = appended {
             state.marks.push(started);
             return Err(error);
         }
-        state.entries[index].started = Some(Box::new(Started {
-            mark: started,
-            promises,
-        }));
+        let entry = &mut state.entries[index];
+        for (place, promise) in promises {
+            entry.waits[place].promise = Some(promise);
+        }
+        entry.started = Some(started);
         state.unmarked = 0;
         state.is_awaited = false;
         Ok(true)
@@ -97,7 +96,9 @@ impl Inner {
         let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
-        wait.event.assist(wait.number);
+        if !wait.event.is_ours(wait.number) {
+            wait.event.assist(wait.number);
+        }
         let held = wait.event.hold_companion(wait.number)?;
         // It may have failed, which lists don't know.
         let is_pending = wait.event.result(wait.number).is_none();

@@ -1,9 +1,11 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
 use super::driver::{EventHandle, is_device_lost};
-use super::entry::{Awaited, Entry};
+use super::entry::{Entry, copy_of};
+
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
+use crate::backend::{Point, Points};
 use crate::error::{Error, Result};
 use crate::sharing::EventCore;
 use std::mem;
@@ -198,8 +200,7 @@ impl Inner {
         let goes_on = !state.is_closed;
         drop(state);
         for mut entry in entries {
-            let started = entry.started.take().map(|started| started.mark);
-            let marks = started.into_iter().chain(entry.done.take());
+            let marks = entry.started.take().into_iter().chain(entry.done.take());
             left.marks.extend(marks.filter_map(Pooled::into_fresh));
             left.lingering
                 .extend(entry.end(&self.notes, result.clone(), goes_on));
@@ -279,8 +280,8 @@ impl Inner {
     /// Waits for the driver's own events, as the list does.
     fn await_start(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let entry = &state.entries[index];
-        let started = entry.started.as_ref().map(|started| started.mark.handle());
-        let waits = entry.awaited();
+        let started = entry.started.as_ref().map(Pooled::handle);
+        let waits: Points = entry.waits.iter().map(copy_of).collect();
         drop(state);
         let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
             Ok(true) => Ok(()),
@@ -291,10 +292,9 @@ impl Inner {
             let state = self.state_in_turn();
             return self.end_marked(state, (index, index + 1), result, left);
         }
-        for wait in waits {
-            if !wait.event.is_revoked(wait.promise) {
-                wait.event.witness(wait.number);
-            }
+        let told = waits.iter().filter(|wait| wait.promise.is_some());
+        for wait in told.filter(|wait| !is_revoked(wait)) {
+            wait.event.witness(wait.number);
         }
         let mut state = self.state_in_turn();
         let entry = &mut state.entries[index];
@@ -304,17 +304,19 @@ impl Inner {
             false => index,
         };
         self.end_marked(state, (index, count), Ok(()), left);
-        let mark = started.and_then(|started| started.mark.into_fresh());
+        let mark = started.and_then(Pooled::into_fresh);
         left.marks.extend(mark);
     }
 
     /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
-    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Awaited]) -> Result<bool> {
+    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Point]) -> Result<bool> {
         let mut overdue = 0;
         while !Pooled::wait_for(&self.core, mark, SLICE)? {
-            // All of them, since each is looked after here.
-            let pending = waits.iter().filter(|wait| !wait.is_settled()).count();
-            if pending == 0 && waits.iter().any(Awaited::is_broken) {
+            for wait in waits {
+                // Fails the signal of a process that died.
+                wait.event.assist(wait.number);
+            }
+            if waits.iter().all(is_settled) && waits.iter().any(is_broken) {
                 overdue += 1;
             }
             if overdue == OVERDUE {
@@ -367,4 +369,19 @@ fn pause(time: Duration) {
     while Instant::now() < end {
         std::thread::yield_now();
     }
+}
+
+fn is_settled(wait: &Point) -> bool {
+    wait.event.result(wait.number).is_some()
+}
+
+/// Whether the device may never learn of it: it has failed, or comes by another list than was
+/// promised. What has come otherwise, a device that is busy learns of late.
+fn is_broken(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
+}
+
+fn is_revoked(wait: &Point) -> bool {
+    wait.promise
+        .is_some_and(|promise| wait.event.is_revoked(promise))
 }
