@@ -57,6 +57,8 @@ pub(super) struct Entry {
     pub(super) is_bare: bool,
     /// The list signals the driver's own event after all its marks, so it has that a moment longer.
     pub(super) lingers: bool,
+    /// The list was seen to have waited for it.
+    pub(super) is_begun: bool,
     /// The list may have a part of it that nobody will see done.
     pub(super) is_left: bool,
 }
@@ -82,6 +84,11 @@ impl Entry {
                 .rare
                 .as_ref()
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
+    }
+
+    /// Whether the list waits for driver's events before it.
+    pub(super) fn waits_on_device(&self) -> bool {
+        self.waits.iter().any(|wait| wait.promise.is_some())
     }
 
     /// Whether the list signals something when it is past it.

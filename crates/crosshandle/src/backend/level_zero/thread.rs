@@ -164,8 +164,7 @@ impl Inner {
         if !is_device_lost(&error) {
             leave(state, state.appended);
         }
-        state.unmarked = 0;
-        state.is_awaited = false;
+        state.set_marked();
         Step::End(state.appended, Err(error))
     }
 
@@ -230,8 +229,10 @@ impl Inner {
             Ok(()) => {
                 lingering = mem::take(&mut state.lingering);
                 state.is_unsure = false;
-                let entries = state.entries.iter_mut().take(marked);
-                entries.for_each(|entry| entry.is_left = false);
+                for entry in state.entries.iter_mut().take(marked) {
+                    entry.is_left = false;
+                    witness(&entry.waits);
+                }
             }
             Err(error) if is_device_lost(error) => {}
             Err(_) => leave(&mut state, count),
@@ -242,8 +243,16 @@ impl Inner {
 
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let done = state.entries[index].done.as_ref().map(Pooled::handle);
+        let entries = state.entries.iter().take(index + 1);
+        // Of those with a mark of their own, the list is past the waits.
+        let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
+        let waits: Points = waits.flat_map(|entry| &entry.waits).map(copy_of).collect();
         drop(state);
-        let result = done.map_or(Ok(()), |done| self.wait_for(done));
+        let result = match done.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
+            Ok(true) => Ok(()),
+            Ok(false) => return self.give_up_list(),
+            Err(error) => Err(error),
+        };
         let state = self.state_in_turn();
         let count = Self::over_with(&state, index);
         self.end_marked(state, (index + 1, count), result, left);
@@ -292,13 +301,11 @@ impl Inner {
             let state = self.state_in_turn();
             return self.end_marked(state, (index, index + 1), result, left);
         }
-        let told = waits.iter().filter(|wait| wait.promise.is_some());
-        for wait in told.filter(|wait| !is_revoked(wait)) {
-            wait.event.witness(wait.number);
-        }
+        witness(&waits);
         let mut state = self.state_in_turn();
         let entry = &mut state.entries[index];
         let started = entry.started.take();
+        entry.is_begun = true;
         let count = match entry.is_bare && !entry.is_marked() {
             true => Self::over_with(&state, index),
             false => index,
@@ -368,6 +375,14 @@ fn pause(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::thread::yield_now();
+    }
+}
+
+/// Completes signals that the list has seen; their owners may not know yet.
+fn witness(waits: &[Point]) {
+    let told = waits.iter().filter(|wait| wait.promise.is_some());
+    for wait in told.filter(|wait| !is_revoked(wait)) {
+        wait.event.witness(wait.number);
     }
 }
 

@@ -47,17 +47,23 @@ impl List {
     }
 
     /// Lets what follows wait for events, each for what is its latest signal now, and signals
-    /// another one then.
+    /// another one then, if there is one.
     ///
     /// # Safety
     /// The events stay until the list is past this.
     pub(in crate::backend::level_zero) unsafe fn wait(
         &self,
         events: &[EventHandle],
-        signal: EventHandle,
+        signal: Option<EventHandle>,
     ) -> Result<()> {
         // A handle is a pointer and nothing else; the driver only reads them.
         let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
+        let Some(signal) = signal else {
+            let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+            // SAFETY: promised by the caller.
+            let code = unsafe { append(self.handle.0, count, events) };
+            return check("zeCommandListAppendWaitOnEvents", code);
+        };
         let append = self.core.driver.loader.zeCommandListAppendBarrier;
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, signal.0, count, events) };
