@@ -42,6 +42,8 @@ pub(crate) const FOR_LOADER: [&str; 13] = [
 ];
 /// For the stock SYCL runtime, which has a loader of its own, in C++.
 pub(crate) const FOR_SYCL: [&str; 3] = ["sycl_commands", "sycl_native", "sycl_sharing"];
+/// Of both, those that use Level Zero itself besides.
+pub(crate) const FOR_LEVEL_ZERO: [&str; 2] = ["native_level_zero", "sycl_native"];
 /// The README's.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 

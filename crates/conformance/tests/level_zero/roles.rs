@@ -103,7 +103,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         after.descriptors <= before.descriptors + 8 && after.mappings <= before.mappings + 40,
         "{before:?}, {after:?}"
     );
-    drop((queue, memory, exporter, importer));
+    drop((memory, queue, exporter, importer));
     await_the_end();
     // One more was made to see whether handles are more than snapshots.
     for (kind, count) in [

@@ -11,7 +11,6 @@
 use super::signal::{Completion, Ticket};
 use super::slot::{RING, Slot};
 use crate::platform::Ordering;
-use std::num::NonZeroU8;
 
 /// Bits of the number: 50, as in `issued`. 0: it is not known.
 const NUMBER: u64 = (1 << 50) - 1;
@@ -25,7 +24,7 @@ const REVOKED: u64 = 1 << 59;
 
 /// Which promises of the driver's event a wait relies on: those before they are next revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Promise(NonZeroU8);
+pub(crate) struct Promise(u64);
 
 impl Slot {
     /// Announces a signal of the driver's event; `false` if it can't be given now.
@@ -107,5 +106,5 @@ impl Slot {
 }
 
 fn promise(companion: u64) -> Promise {
-    Promise(NonZeroU8::MIN.saturating_add((companion / REVOKED) as u8))
+    Promise(companion / REVOKED)
 }

@@ -71,7 +71,7 @@ impl Slot {
 
     /// Whether a device waits already for a signal that nobody has submitted.
     #[inline]
-    pub(crate) fn is_armed(&self, number: u64) -> bool {
+    fn is_armed(&self, number: u64) -> bool {
         // In this order, as above.
         if self.armed.load(Ordering::SeqCst) < number {
             return false;

@@ -57,11 +57,10 @@ impl EventCore {
         }
     }
 
-    /// Whether a signal is still to be submitted, and a device waits for it already: then there is
-    /// nothing to be done for another one that does.
+    /// Whether a signal is still to be submitted, and may be as far as is known.
     #[inline]
-    pub(crate) fn is_armed(&self, number: u64) -> bool {
-        self.slot().is_armed(number) && !self.liveness().is_known_abandoned()
+    pub(crate) fn is_to_come(&self, number: u64) -> bool {
+        number > self.issued() && !self.liveness().is_known_abandoned()
     }
 
     /// Lets waiters know that devices signal this event, before they do.

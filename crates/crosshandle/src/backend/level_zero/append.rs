@@ -5,7 +5,7 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::is_there;
+use super::entry::Started;
 use super::event;
 use super::lane::{Inner, State};
 use super::work::{self, Target};
@@ -20,14 +20,6 @@ use std::mem;
 const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 64;
-
-/// Whether the driver's event may tell a list of a signal that is yet to come.
-pub(super) fn has_companion(wait: &Point) -> bool {
-    wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
-}
-
-/// The same, held for a wait.
-type Held<'a> = (EventHandle, HeldCompanion<'a>, usize);
 
 impl Inner {
     /// Appends the next command. `false` if the host has to wait for something first. A command that
@@ -55,49 +47,54 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let is_due = |wait: &Point| !is_there(wait);
-        if !state.entries[index].waits.iter().any(is_due) {
+        let mut due: SmallVec<[usize; 4]> = SmallVec::new();
+        for (place, wait) in state.entries[index].waits.iter().enumerate() {
+            match wait.event.result(wait.number) {
+                Some(Ok(())) => {}
+                None if wait.event.has_companion_signal(wait.number) => due.push(place),
+                _ => return Ok(false),
+            }
+        }
+        if due.is_empty() {
             return Ok(true);
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
         let started = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let waits = &state.entries[index].waits;
-        let mut due: SmallVec<[Held<'_>; 4]> = SmallVec::new();
-        for (place, wait) in waits.iter().enumerate().filter(|(_, wait)| is_due(wait)) {
-            let Some((handle, held)) = self.hold(wait) else {
-                drop(due);
-                state.marks.push(started);
-                return Ok(false);
-            };
-            due.push((handle, held, place));
+        let mut held: SmallVec<[_; 4]> = SmallVec::new();
+        for place in due {
+            match self.hold(&state.entries[index].waits[place]) {
+                Some((handle, companion)) => held.push((place, handle, companion)),
+                None => {
+                    drop(held);
+                    state.marks.push(started);
+                    return Ok(false);
+                }
+            }
         }
-        let handles = due.iter().map(|(handle, ..)| *handle);
+        let handles = held.iter().map(|(_, handle, _)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
         let appended = unsafe { list.wait(handles, started.handle()) };
-        let promises: SmallVec<[_; 4]> = due
-            .into_iter()
-            .map(|(_, held, place)| (held.promise, place))
-            .collect();
+        let held = held.into_iter();
+        let promises = held.map(|(place, _, companion)| (place, companion.promise));
+        let promises = promises.collect();
         if let Err(error) = appended {
             state.marks.push(started);
             return Err(error);
         }
-        let entry = &mut state.entries[index];
-        for (promise, place) in promises {
-            entry.waits[place].promise = Some(promise);
-        }
-        entry.started = Some(started);
+        state.entries[index].started = Some(Box::new(Started {
+            mark: started,
+            promises,
+        }));
         state.unmarked = 0;
         state.is_awaited = false;
         Ok(true)
     }
 
-    /// The driver's event for a signal that is yet to come, if it stands for that, and nobody
-    /// signals it until the result is dropped.
+    /// The driver's event for a wait, which nobody signals meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
-        let handle = event::to_wait_for(wait, &self.core)?;
+        let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
         wait.event.assist(wait.number);
@@ -125,7 +122,9 @@ impl Inner {
         }
         let number = ticket.number;
         let appended = self.work_in(state, index, companion);
-        if let Some((event, _)) = &state.entries[index].signal {
+        let entry = &mut state.entries[index];
+        entry.companion = companion.filter(|_| appended.is_ok());
+        if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
         appended
@@ -185,8 +184,9 @@ impl Inner {
                 true => mem::forget(mark),
             }
             if has_begun && self.mark(state, index).is_err() {
-                state.entries[index].keep_for_ever();
-                state.is_unsure = true;
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
             }
             return appended;
         }

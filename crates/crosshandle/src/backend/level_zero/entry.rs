@@ -1,13 +1,14 @@
 //! Commands as a lane keeps them.
 
-use super::append::has_companion;
+use super::driver::EventHandle;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
 use crate::backend::{HostFunction, Point, Points, Work, left};
-use crate::counter::Ticket;
+use crate::counter::{Promise, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
+use smallvec::SmallVec;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,10 +45,12 @@ pub(super) struct Entry {
     pub(super) work: Work,
     pub(super) waits: Points,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    /// Signalled once the list has waited for driver's events, if it has to for this command.
-    pub(super) started: Option<Pooled>,
+    /// How the list begins with it, if it has to wait for driver's events.
+    pub(super) started: Option<Box<Started>>,
     /// Signalled once the list is done with this command and all before.
     pub(super) done: Option<Pooled>,
+    /// The driver's own event that the list signals with it.
+    pub(super) companion: Option<EventHandle>,
     pub(super) rare: Option<Box<Rare>>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
@@ -55,6 +58,39 @@ pub(super) struct Entry {
     pub(super) is_bare: bool,
     /// The list signals the driver's own event after all its marks, so it has that a moment longer.
     pub(super) lingers: bool,
+    /// The list may have a part of it that nobody will see done.
+    pub(super) is_left: bool,
+}
+
+/// That a list waits for driver's events.
+pub(super) struct Started {
+    /// Signalled after all of them.
+    pub(super) mark: Pooled,
+    /// For which of the command's waits, and what these rely on.
+    pub(super) promises: SmallVec<[(usize, Promise); 2]>,
+}
+
+/// A signal that a list waits for on the device.
+pub(super) struct Awaited {
+    pub(super) event: Arc<EventCore>,
+    pub(super) number: u64,
+    pub(super) promise: Promise,
+}
+
+impl Awaited {
+    /// Whether it has come, or never will.
+    pub(super) fn is_settled(&self) -> bool {
+        // Fails the signal of a process that died.
+        self.event.assist(self.number);
+        self.event.result(self.number).is_some()
+    }
+
+    /// Whether the device may never learn of it: it has failed, or comes by another list than was
+    /// promised. What has come otherwise, a device that is busy learns of late.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self.event.result(self.number), Some(Err(_)))
+            || self.event.is_revoked(self.promise)
+    }
 }
 
 #[derive(Default)]
@@ -68,8 +104,22 @@ pub(super) struct Rare {
     pub(super) failed: Option<Error>,
 }
 
+impl Rare {
+    /// For a command that comes after others and that others may come after.
+    pub(super) fn after(after: Vec<Arc<Over>>) -> (Arc<Over>, Option<Box<Self>>) {
+        let over = Arc::new(Over::default());
+        let rare = Self {
+            after,
+            over: Some(Arc::clone(&over)),
+            ..Self::default()
+        };
+        (over, Some(Box::new(rare)))
+    }
+}
+
 impl Entry {
-    /// Whether the host has something to do before the list can go on with it.
+    /// Whether the host has something to do before the list can go on with it, other than to wait
+    /// for signals.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
             || matches!(self.work, Work::Call(_))
@@ -77,10 +127,19 @@ impl Entry {
                 .rare
                 .as_ref()
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
-            || !self
-                .waits
-                .iter()
-                .all(|wait| is_there(wait) || has_companion(wait))
+    }
+
+    /// The signals that the list waits for before this.
+    pub(super) fn awaited(&self) -> Vec<Awaited> {
+        let started = self.started.iter();
+        let promises = started.flat_map(|started| &started.promises);
+        promises
+            .map(|(place, promise)| Awaited {
+                event: Arc::clone(&self.waits[*place].event),
+                number: self.waits[*place].number,
+                promise: *promise,
+            })
+            .collect()
     }
 
     /// Whether the list signals something when it is past it.
@@ -112,7 +171,8 @@ impl Entry {
         for place in work::keeps(&self.work) {
             place.keep.iter().cloned().for_each(left::leave);
         }
-        mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
+        let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
+        mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
         mem::forget((self.started.take(), self.done.take()));
         if let Some(rare) = &mut self.rare {
@@ -157,13 +217,6 @@ impl Entry {
 /// Whether a signal has come, and not as a failure.
 pub(super) fn is_there(wait: &Point) -> bool {
     matches!(wait.event.result(wait.number), Some(Ok(())))
-}
-
-pub(super) fn copy_of(wait: &Point) -> Point {
-    Point {
-        event: Arc::clone(&wait.event),
-        ..*wait
-    }
 }
 
 /// An error as the waiters for a failed command get to see it.

@@ -161,12 +161,13 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// The allocation of the program's that `len` bytes at `address` lie in, and how far inside.
+    /// The allocation of the program's that an address lies in, and how far inside. It stays the
+    /// program's, unless `is_given` says so; then it is the start.
     pub(super) fn adopt(
         gpu: &Gpu,
         core: &Arc<Core>,
         address: usize,
-        len: usize,
+        is_given: bool,
     ) -> Result<(Self, usize)> {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
         let found = pointer.and_then(|pointer| core.device_memory(pointer));
@@ -180,19 +181,19 @@ impl LevelZeroSegment {
             )));
         }
         let offset = address - start.addr().get();
-        if whole - offset < len {
-            return Err(Error::invalid(format!(
-                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
-                 the first {}",
-                whole - offset
-            )));
+        if is_given && offset != 0 {
+            return Err(Error::invalid(
+                "only a whole allocation can be given away, by its start",
+            ));
         }
+        let exported = OnceLock::new();
         let adopted = Self {
             core: Arc::clone(core),
             start,
             len: whole,
-            source: Source::Adopted {
-                exported: OnceLock::new(),
+            source: match is_given {
+                true => Source::Allocated { exported },
+                false => Source::Adopted { exported },
             },
             is_host_memory: false,
             access: Access::ReadWrite,

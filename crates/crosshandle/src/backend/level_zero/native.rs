@@ -4,11 +4,12 @@ use super::device::{Gpu, LevelZeroContext};
 use super::driver::{Core, CreatedEvent, Handle, List};
 use super::memory::LevelZeroSegment;
 use super::pooled::Shown;
-use super::shareable;
+use super::queue;
 use crate::backend::{
     BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Ownership, Segment,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::sharing::Shared;
 use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ impl NativeContext for LevelZeroContext {
         let is_given = ownership == Ownership::Given;
         // SAFETY: promised by the caller.
         let list = unsafe { List::adopt(self.core(), object(list), is_given)? };
-        Ok(shareable::adopt(self.gpu(), self.core(), list))
+        queue::adopt(self.gpu(), self.core(), self.leaving(), list)
     }
 
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {
@@ -73,8 +74,27 @@ impl NativeContext for LevelZeroContext {
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        let (segment, offset) = LevelZeroSegment::adopt(self.gpu(), self.core(), address, len)?;
+        let (segment, offset) = LevelZeroSegment::adopt(self.gpu(), self.core(), address, false)?;
+        let rest = segment.len() - offset;
+        if rest < len {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
+                 the first {rest}"
+            )));
+        }
         Ok((Arc::new(segment), offset))
+    }
+
+    unsafe fn adopt_allocation(
+        &self,
+        address: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+        let is_given = ownership == Ownership::Given;
+        let adopted = LevelZeroSegment::adopt(self.gpu(), self.core(), address, is_given);
+        let (segment, offset) = adopted?;
+        let rest = segment.len() - offset;
+        Ok((Arc::new(segment), offset, rest))
     }
 }
 

@@ -214,18 +214,18 @@ impl Pooled {
 }
 
 impl Pooled {
-    /// Makes it one that is not signalled, unless that fails. No command uses it any more.
-    pub(super) fn reset(self) -> Option<Self> {
-        // What fails here fails once more, when it is dropped.
-        self.try_reset().then_some(self)
-    }
-
-    fn try_reset(&self) -> bool {
+    /// Makes it one that is not signalled, if the driver does that. No command uses it any more.
+    fn reset(&self) -> bool {
         let reset = self.core.driver.loader.zeEventHostReset;
         // SAFETY: ours, and in no command's use.
         let code = unsafe { reset(self.handle.0) };
         warn("zeEventHostReset", code);
         code == ze_result_t::ZE_RESULT_SUCCESS
+    }
+
+    /// The same one to be used again, if it can be.
+    pub(super) fn into_fresh(self) -> Option<Self> {
+        self.reset().then_some(self)
     }
 }
 
@@ -234,9 +234,9 @@ impl Drop for Pooled {
         if process::is_forked() {
             return;
         }
-        let is_free = self.try_reset();
+        let is_reset = self.reset();
         let mut state = self.core.events.state();
-        match is_free {
+        match is_reset {
             true => state.free_of(self.is_gate).push(self.handle),
             false => state.spent.push(self.handle),
         }

@@ -81,6 +81,10 @@ impl Lane {
             return None;
         }
         for (index, wait) in waits.iter().enumerate() {
+            if self.is_latest_wait(wait) {
+                pending |= 1 << index;
+                continue;
+            }
             match self.end_of(wait) {
                 Ok(None) => pending |= 1 << index,
                 Ok(Some(Ok(()))) => {}
