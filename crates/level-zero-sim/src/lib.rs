@@ -27,6 +27,9 @@
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - Handles of one process to the same physical memory go together: the first one that is destroyed
 //!   ends all.
+//! - An event of a pool that cannot be shared becomes a counter with the first signal of an immediate
+//!   list in order: the host can't signal it then, and lists wait for it only while it has been
+//!   signalled by a list since it was reset.
 //! - It has an older name for everything about them, as long as the loader knows none.
 //! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
 //!   `OUT_OF_DEVICE_MEMORY`.

@@ -140,7 +140,7 @@ impl Direct {
         let gate = match needs_host {
             true => Some(Arc::new(Gate {
                 reached: is_call.then(take).transpose()?,
-                open: take()?,
+                open: Pooled::take_gate(&inner.core)?,
             })),
             false => None,
         };
