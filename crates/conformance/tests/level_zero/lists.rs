@@ -27,7 +27,7 @@ pub(crate) fn a_busy_list_is_waited_for() {
     await_the_end();
     let report = report();
     assert!(
-        report.contains("calls zeCommandListAppendBarrier"),
+        report.contains("calls zeCommandListAppendWaitOnEvents"),
         "{report}"
     );
     assert!(

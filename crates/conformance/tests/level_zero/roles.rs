@@ -279,7 +279,7 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
         report.contains("live opened-counter-events 0 of 1 created"),
         "{report}"
     );
-    assert!(report.contains("calls zeCommandListAppendBarrier"));
+    assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
 }
 
 pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {

@@ -1,6 +1,7 @@
 //! Commands, as backends get them.
 
 use super::LoadedKernel;
+use crate::counter::Promise;
 use crate::error::Result;
 use crate::kernel::{KernelArguments, LaunchShape};
 use crate::os::address::Address;
@@ -64,6 +65,8 @@ pub(crate) struct Point {
     pub(crate) number: u64,
     /// The signal will never be submitted: the event's exporter ended. Set by the backend.
     pub(crate) is_abandoned: bool,
+    /// The driver's own event tells the device of it. Set by the backend.
+    pub(crate) promise: Option<Promise>,
 }
 
 impl Point {
@@ -73,6 +76,7 @@ impl Point {
             event: Arc::clone(event),
             number,
             is_abandoned: false,
+            promise: None,
         }
     }
 }

@@ -9,8 +9,9 @@
 //! on.
 
 use super::signal::{Completion, Ticket};
-use super::slot::{RING, Slot};
+use super::slot::{Issued, Owner, RING, Slot, WATCHED};
 use crate::platform::Ordering;
+use std::num::NonZeroU8;
 
 /// Bits of the number: 50, as in `issued`. 0: it is not known.
 const NUMBER: u64 = (1 << 50) - 1;
@@ -24,7 +25,7 @@ const REVOKED: u64 = 1 << 59;
 
 /// Which promises of the driver's event a wait relies on: those before they are next revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Promise(u64);
+pub(crate) struct Promise(NonZeroU8);
 
 impl Slot {
     /// Announces a signal of the driver's event; `false` if it can't be given now.
@@ -96,6 +97,11 @@ impl Slot {
         }
     }
 
+    /// Whether a signal is unfinished, as far as is known, and the latest, and this owner's.
+    pub(crate) fn is_latest_of(&self, number: u64, owner: Owner) -> bool {
+        self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
+    }
+
     /// Completes a signal that a device was seen to have given; its owner may not know yet.
     pub(crate) fn witness(&self, number: u64) -> Completion {
         self.complete(Ticket {
@@ -106,5 +112,5 @@ impl Slot {
 }
 
 fn promise(companion: u64) -> Promise {
-    Promise(companion / REVOKED)
+    Promise(NonZeroU8::MIN.saturating_add((companion / REVOKED) as u8))
 }

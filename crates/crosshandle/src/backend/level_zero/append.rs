@@ -5,9 +5,10 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::Started;
+use super::entry::Entry;
 use super::event;
 use super::lane::{Inner, State};
+use super::pooled::Pooled;
 use super::work::{self, Target};
 use crate::backend::Point;
 use crate::error::{Error, Result};
@@ -38,8 +39,16 @@ impl Inner {
         };
         if let Err(error) = appended {
             let entry = &mut state.entries[index];
-            entry.is_bare = entry.done.is_none();
             entry.rare().failed = Some(error);
+            // The list has what it waits for.
+            let is_open = entry.waits_on_device() && !entry.is_marked() && !entry.is_left;
+            if is_open && self.mark(state, index).is_err() {
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
+            }
+            let entry = &mut state.entries[index];
+            entry.is_bare = entry.done.is_none();
         }
         state.appended += 1;
         true
@@ -47,7 +56,7 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let mut due: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut due: SmallVec<[usize; 2]> = SmallVec::new();
         for (place, wait) in state.entries[index].waits.iter().enumerate() {
             match wait.event.result(wait.number) {
                 Some(Ok(())) => {}
@@ -60,35 +69,43 @@ impl Inner {
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
-        let started = state.take_mark(&self.core)?;
+        // With something long after it, the list is to say when it has begun with that.
+        let started = match self.is_long(&state.entries[index]) {
+            true => Some(state.take_mark(&self.core)?),
+            false => None,
+        };
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let mut held: SmallVec<[_; 4]> = SmallVec::new();
+        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
+        let mut held: SmallVec<[HeldCompanion<'_>; 2]> = SmallVec::new();
+        let mut promises: SmallVec<[_; 2]> = SmallVec::new();
         for place in due {
-            match self.hold(&state.entries[index].waits[place]) {
-                Some((handle, companion)) => held.push((place, handle, companion)),
-                None => {
-                    drop(held);
-                    state.marks.push(started);
-                    return Ok(false);
-                }
-            }
+            let Some((handle, companion)) = self.hold(&state.entries[index].waits[place]) else {
+                drop(held);
+                state.marks.extend(started);
+                return Ok(false);
+            };
+            handles.push(handle);
+            promises.push((place, companion.promise));
+            held.push(companion);
         }
-        let handles = held.iter().map(|(_, handle, _)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
-        let appended = unsafe { list.wait(handles, started.handle()) };
-        let held = held.into_iter();
-        let promises = held.map(|(place, _, companion)| (place, companion.promise));
-        let promises = promises.collect();
+        let appended = unsafe { list.wait(&handles, started.as_ref().map(Pooled::handle)) };
+        drop(held);
         if let Err(error) = appended {
-            state.marks.push(started);
+            state.marks.extend(started);
             return Err(error);
         }
-        state.entries[index].started = Some(Box::new(Started {
-            mark: started,
-            promises,
-        }));
-        state.unmarked = 0;
-        state.is_awaited = false;
+        let entry = &mut state.entries[index];
+        for (place, promise) in promises {
+            entry.waits[place].promise = Some(promise);
+        }
+        entry.started = started;
+        if entry.started.is_some() {
+            state.set_marked();
+        } else {
+            state.unmarked += 1;
+            state.has_waits = true;
+        }
         Ok(true)
     }
 
@@ -97,7 +114,9 @@ impl Inner {
         let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
-        wait.event.assist(wait.number);
+        if !wait.event.is_ours(wait.number) {
+            wait.event.assist(wait.number);
+        }
         let held = wait.event.hold_companion(wait.number)?;
         // It may have failed, which lists don't know.
         let is_pending = wait.event.result(wait.number).is_none();
@@ -143,8 +162,10 @@ impl Inner {
         }
         let entry = &state.entries[index];
         let is_awaited = entry.is_awaited();
-        let is_long = bytes > SHORT || entry.profile().is_some();
+        let is_long = self.is_long(entry);
         if is_long {
+            // Whether it waits or is busy, could not be told.
+            state.is_awaited |= state.has_waits;
             self.mark_awaited(state)?;
         }
         let wants_mark = is_long || is_awaited && companion.is_none() || state.unmarked + 1 >= PART;
@@ -192,8 +213,7 @@ impl Inner {
         }
         if mark.is_some() {
             entry.done = mark;
-            state.unmarked = 0;
-            state.is_awaited = false;
+            state.set_marked();
         } else {
             state.unmarked += 1;
             state.is_awaited |= is_awaited;
@@ -210,7 +230,7 @@ impl Inner {
         companion: Option<EventHandle>,
     ) -> Result<()> {
         let entry = &mut state.entries[index];
-        entry.is_bare = true;
+        entry.is_bare = entry.started.is_some() || !entry.waits_on_device();
         let is_awaited = entry.is_awaited();
         if let Some(companion) = companion {
             let list = state.list.as_ref().ok_or_else(no_list)?;
@@ -223,6 +243,11 @@ impl Inner {
         }
         state.is_awaited |= is_awaited && state.unmarked > 0;
         Ok(())
+    }
+
+    /// Whether a command takes so long that its end is not that of what comes before.
+    fn is_long(&self, entry: &Entry) -> bool {
+        work::bytes(&entry.work) > SHORT || entry.profile().is_some()
     }
 
     /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
@@ -243,8 +268,7 @@ impl Inner {
             return Err(error);
         }
         state.entries[index].done = Some(mark);
-        state.unmarked = 0;
-        state.is_awaited = false;
+        state.set_marked();
         Ok(())
     }
 }

@@ -41,6 +41,7 @@ pub(super) use description;
 /// A handle of the driver's. Only a value: it may cross threads, and whoever passes it to the
 /// driver answers for that.
 #[derive(Debug)]
+#[repr(transparent)]
 pub(super) struct Handle<T>(pub(super) *mut T);
 
 impl<T> Clone for Handle<T> {

@@ -5,10 +5,9 @@ use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
 use crate::backend::{HostFunction, Point, Points, Work, left};
-use crate::counter::{Promise, Ticket};
+use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
-use smallvec::SmallVec;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +44,8 @@ pub(super) struct Entry {
     pub(super) work: Work,
     pub(super) waits: Points,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    /// How the list begins with it, if it has to wait for driver's events.
-    pub(super) started: Option<Box<Started>>,
+    /// Signalled once the list has waited for driver's events, if it has to for this command.
+    pub(super) started: Option<Pooled>,
     /// Signalled once the list is done with this command and all before.
     pub(super) done: Option<Pooled>,
     /// The driver's own event that the list signals with it.
@@ -58,39 +57,10 @@ pub(super) struct Entry {
     pub(super) is_bare: bool,
     /// The list signals the driver's own event after all its marks, so it has that a moment longer.
     pub(super) lingers: bool,
+    /// The list was seen to have waited for it.
+    pub(super) is_begun: bool,
     /// The list may have a part of it that nobody will see done.
     pub(super) is_left: bool,
-}
-
-/// That a list waits for driver's events.
-pub(super) struct Started {
-    /// Signalled after all of them.
-    pub(super) mark: Pooled,
-    /// For which of the command's waits, and what these rely on.
-    pub(super) promises: SmallVec<[(usize, Promise); 2]>,
-}
-
-/// A signal that a list waits for on the device.
-pub(super) struct Awaited {
-    pub(super) event: Arc<EventCore>,
-    pub(super) number: u64,
-    pub(super) promise: Promise,
-}
-
-impl Awaited {
-    /// Whether it has come, or never will.
-    pub(super) fn is_settled(&self) -> bool {
-        // Fails the signal of a process that died.
-        self.event.assist(self.number);
-        self.event.result(self.number).is_some()
-    }
-
-    /// Whether the device may never learn of it: it has failed, or comes by another list than was
-    /// promised. What has come otherwise, a device that is busy learns of late.
-    pub(super) fn is_broken(&self) -> bool {
-        matches!(self.event.result(self.number), Some(Err(_)))
-            || self.event.is_revoked(self.promise)
-    }
 }
 
 #[derive(Default)]
@@ -129,17 +99,9 @@ impl Entry {
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
     }
 
-    /// The signals that the list waits for before this.
-    pub(super) fn awaited(&self) -> Vec<Awaited> {
-        let started = self.started.iter();
-        let promises = started.flat_map(|started| &started.promises);
-        promises
-            .map(|(place, promise)| Awaited {
-                event: Arc::clone(&self.waits[*place].event),
-                number: self.waits[*place].number,
-                promise: *promise,
-            })
-            .collect()
+    /// Whether the list waits for driver's events before it.
+    pub(super) fn waits_on_device(&self) -> bool {
+        self.waits.iter().any(|wait| wait.promise.is_some())
     }
 
     /// Whether the list signals something when it is past it.
@@ -217,6 +179,36 @@ impl Entry {
 /// Whether a signal has come, and not as a failure.
 pub(super) fn is_there(wait: &Point) -> bool {
     matches!(wait.event.result(wait.number), Some(Ok(())))
+}
+
+/// Completes signals that the list has seen; their owners may not know yet.
+pub(super) fn witness(waits: &[Point]) {
+    let told = waits.iter().filter(|wait| wait.promise.is_some());
+    for wait in told.filter(|wait| !is_revoked(wait)) {
+        wait.event.witness(wait.number);
+    }
+}
+
+pub(super) fn is_settled(wait: &Point) -> bool {
+    wait.event.result(wait.number).is_some()
+}
+
+/// Whether the device may never learn of it: it has failed, or comes by another list than was
+/// promised. What has come otherwise, a device that is busy learns of late.
+pub(super) fn is_broken(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
+}
+
+fn is_revoked(wait: &Point) -> bool {
+    wait.promise
+        .is_some_and(|promise| wait.event.is_revoked(promise))
+}
+
+pub(super) fn copy_of(wait: &Point) -> Point {
+    Point {
+        event: Arc::clone(&wait.event),
+        ..*wait
+    }
 }
 
 /// An error as the waiters for a failed command get to see it.

@@ -28,7 +28,10 @@ impl Inner {
         for entry in state.entries.iter_mut().take(state.appended) {
             entry.keep_for_ever();
             entry.companion = None;
-            (entry.is_taken, entry.is_left) = (false, false);
+            for wait in &mut entry.waits {
+                wait.promise = None;
+            }
+            (entry.is_taken, entry.is_begun, entry.is_left) = (false, false, false);
             (entry.is_bare, entry.lingers) = (false, false);
             // Others may wait for what the old list would have signalled.
             if let Some((event, _)) = entry.signal.as_ref()
@@ -38,8 +41,8 @@ impl Inner {
             }
         }
         state.appended = 0;
-        state.unmarked = 0;
-        (state.is_awaited, state.is_unsure) = (false, false);
+        state.set_marked();
+        state.is_unsure = false;
         let (device, group) = (self.gpu.handle(), self.gpu.group());
         match List::create(&self.core, device, group) {
             Ok(list) => state.list = Some(list),

@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) unmarked: u32,
     /// Somebody may wait for one of them.
     pub(super) is_awaited: bool,
+    /// One of them waits for driver's events.
+    pub(super) has_waits: bool,
     /// Marks that are free.
     pub(super) marks: Vec<Pooled>,
     /// Events of commands that are over, which the list still has.
@@ -91,6 +93,11 @@ impl State {
 
     pub(super) fn is_idle(&self) -> bool {
         self.ended == self.submitted
+    }
+
+    /// The list has a mark after all that it has.
+    pub(super) fn set_marked(&mut self) {
+        (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
     }
 }
 
@@ -314,6 +321,7 @@ impl Inner {
             is_taken: false,
             is_bare: false,
             lingers: false,
+            is_begun: false,
             is_left: false,
             companion: None,
         });

@@ -66,7 +66,7 @@ impl NativeContext for LevelZeroContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>> {
         // SAFETY: promised by the caller.
-        unsafe { List::borrow(self.core(), object(list)).hold(object(event))? };
+        unsafe { List::borrow(self.core(), object(list)).wait(&[object(event)], None)? };
         // SAFETY: given away, says the caller.
         let keep = (ownership == Ownership::Given)
             .then(|| unsafe { CreatedEvent::given(self.core(), object(event)) });

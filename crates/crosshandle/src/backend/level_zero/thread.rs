@@ -1,9 +1,10 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
 use super::driver::{EventHandle, is_device_lost};
-use super::entry::{Awaited, Entry};
+use super::entry::{Entry, copy_of, is_broken, is_settled, witness};
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
+use crate::backend::{Point, Points};
 use crate::error::{Error, Result};
 use crate::sharing::EventCore;
 use std::mem;
@@ -162,8 +163,7 @@ impl Inner {
         if !is_device_lost(&error) {
             leave(state, state.appended);
         }
-        state.unmarked = 0;
-        state.is_awaited = false;
+        state.set_marked();
         Step::End(state.appended, Err(error))
     }
 
@@ -198,8 +198,7 @@ impl Inner {
         let goes_on = !state.is_closed;
         drop(state);
         for mut entry in entries {
-            let started = entry.started.take().map(|started| started.mark);
-            let marks = started.into_iter().chain(entry.done.take());
+            let marks = entry.started.take().into_iter().chain(entry.done.take());
             left.marks.extend(marks.filter_map(Pooled::into_fresh));
             left.lingering
                 .extend(entry.end(&self.notes, result.clone(), goes_on));
@@ -229,8 +228,10 @@ impl Inner {
             Ok(()) => {
                 lingering = mem::take(&mut state.lingering);
                 state.is_unsure = false;
-                let entries = state.entries.iter_mut().take(marked);
-                entries.for_each(|entry| entry.is_left = false);
+                for entry in state.entries.iter_mut().take(marked) {
+                    entry.is_left = false;
+                    witness(&entry.waits);
+                }
             }
             Err(error) if is_device_lost(error) => {}
             Err(_) => leave(&mut state, count),
@@ -241,8 +242,16 @@ impl Inner {
 
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let done = state.entries[index].done.as_ref().map(Pooled::handle);
+        let entries = state.entries.iter().take(index + 1);
+        // Of those with a mark of their own, the list is past the waits.
+        let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
+        let waits: Points = waits.flat_map(|entry| &entry.waits).map(copy_of).collect();
         drop(state);
-        let result = done.map_or(Ok(()), |done| self.wait_for(done));
+        let result = match done.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
+            Ok(true) => Ok(()),
+            Ok(false) => return self.give_up_list(),
+            Err(error) => Err(error),
+        };
         let state = self.state_in_turn();
         let count = Self::over_with(&state, index);
         self.end_marked(state, (index + 1, count), result, left);
@@ -294,8 +303,8 @@ impl Inner {
     /// Waits for the driver's own events, as the list does.
     fn await_start(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let entry = &state.entries[index];
-        let started = entry.started.as_ref().map(|started| started.mark.handle());
-        let waits = entry.awaited();
+        let started = entry.started.as_ref().map(Pooled::handle);
+        let waits: Points = entry.waits.iter().map(copy_of).collect();
         drop(state);
         let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
             Ok(true) => Ok(()),
@@ -306,30 +315,29 @@ impl Inner {
             let state = self.state_in_turn();
             return self.end_marked(state, (index, index + 1), result, left);
         }
-        for wait in waits {
-            if !wait.event.is_revoked(wait.promise) {
-                wait.event.witness(wait.number);
-            }
-        }
+        witness(&waits);
         let mut state = self.state_in_turn();
         let entry = &mut state.entries[index];
         let started = entry.started.take();
+        entry.is_begun = true;
         let count = match entry.is_bare && !entry.is_marked() {
             true => Self::over_with(&state, index),
             false => index,
         };
         self.end_marked(state, (index, count), Ok(()), left);
-        let mark = started.and_then(|started| started.mark.into_fresh());
+        let mark = started.and_then(Pooled::into_fresh);
         left.marks.extend(mark);
     }
 
     /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
-    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Awaited]) -> Result<bool> {
+    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Point]) -> Result<bool> {
         let mut overdue = 0;
         while !Pooled::wait_for(&self.core, mark, SLICE)? {
-            // All of them, since each is looked after here.
-            let pending = waits.iter().filter(|wait| !wait.is_settled()).count();
-            if pending == 0 && waits.iter().any(Awaited::is_broken) {
+            for wait in waits {
+                // Fails the signal of a process that died.
+                wait.event.assist(wait.number);
+            }
+            if waits.iter().all(is_settled) && waits.iter().any(is_broken) {
                 overdue += 1;
             }
             if overdue == OVERDUE {
