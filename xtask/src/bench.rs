@@ -36,7 +36,9 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         command
             .env("LD_LIBRARY_PATH", loader(workspace)?)
             .env("ZE_ENABLE_ALT_DRIVERS", driver)
-            .env("CROSSHANDLE_SIM_AT_ONCE", "1");
+            .env("CROSSHANDLE_SIM_AT_ONCE", "1")
+            // How long anything else than a short command takes.
+            .env("CROSSHANDLE_SIM_COMMAND_DELAY_US", "2000");
     }
     let error = command.args(args).exec();
     Err(format!("cannot run cargo: {error}"))

@@ -152,8 +152,9 @@ const WARM_UP: usize = 2;
 /// Bytes of a copy or a fill: no more than what takes no time.
 const LENGTH: usize = 64;
 const PATTERN: [u8; 4] = [1, 2, 3, 4];
-/// Bytes that take the device longer than a batch takes to submit, with what comes before.
-const LONG: usize = 24 << 20;
+/// Bytes that take the device longer than a batch takes to submit, with what comes before: the
+/// simulated one sleeps then.
+const LONG: usize = 1 << 20;
 /// Until all threads that have something to do with that are where they will be meanwhile.
 const SETTLE: Duration = Duration::from_micros(100);
 

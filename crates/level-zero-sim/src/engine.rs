@@ -13,7 +13,7 @@ use crate::switches::switches;
 use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
 
-/// Commands up to this many bytes may be executed by who submits them.
+/// Commands up to this many bytes are short.
 const SHORT: usize = 64 << 10;
 
 /// A command on its way.
@@ -170,7 +170,8 @@ impl Shared {
         let arrived = |wait: &Wait| wait.block(Deadline::NEVER, gone) == Waited::Done;
         let times = (command.waits.iter().all(arrived) && self.device.works_on()).then(|| {
             let start = now();
-            if !switches().command_delay.is_zero() {
+            let is_instant = switches().at_once && command.work.len() <= SHORT;
+            if !switches().command_delay.is_zero() && !is_instant {
                 thread::sleep(switches().command_delay);
             }
             command.work.execute();

@@ -27,6 +27,9 @@
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - Handles of one process to the same physical memory go together: the first one that is destroyed
 //!   ends all.
+//! - An event of a pool that cannot be shared becomes a counter with the first signal of an immediate
+//!   list in order: the host can't signal it then, and lists wait for it only while it has been
+//!   signalled by a list since it was reset.
 //! - It has an older name for everything about them, as long as the loader knows none.
 //! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
 //!   `OUT_OF_DEVICE_MEMORY`.
@@ -49,7 +52,7 @@
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
-//! | `AT_ONCE` | 1: a short command that waits for nothing is executed by the call that appends it, so that no thread has to wake up: for measurements | 0 |
+//! | `AT_ONCE` | 1: commands of up to 64 KiB are not delayed, and executed by the call that appends them if nothing is before them, so that no thread has to wake up: for measurements | 0 |
 //! | `REUSE` | 1: freed memory is given to the next who asks for as much, also while other processes have it open, as Intel's driver does | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
 //! | `TOLERATE` | checks that are not to be made, with commas between | |

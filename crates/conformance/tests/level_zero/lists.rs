@@ -27,7 +27,7 @@ pub(crate) fn a_busy_list_is_waited_for() {
     await_the_end();
     let report = report();
     assert!(
-        report.contains("calls zeCommandListAppendBarrier"),
+        report.contains("calls zeCommandListAppendWaitOnEvents"),
         "{report}"
     );
     assert!(
@@ -57,7 +57,7 @@ pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(3 << 20).unwrap();
-    // The first row is in the list.
+    // The first row is in the list, the copies of it are not.
     let fill = Command::fill_2d(memory.all(), 8192, 4096, 16, &[1]).unwrap();
     queue.submit(fill).unwrap();
     let refused = queue.finish_timeout(LONG);

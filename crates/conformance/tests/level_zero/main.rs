@@ -199,9 +199,10 @@ fn a_command_without_an_end_keeps_its_memory() {
     if run::is_role() {
         return lists::a_command_without_an_end_keeps_its_memory();
     }
-    let both = "zeCommandListAppendMemoryCopyRegion:78000004,\
-                zeCommandListAppendSignalEvent:70000003";
-    let refused = ("REFUSE", both);
+    let refused = (
+        "REFUSE",
+        "zeCommandListAppendMemoryCopyRegion:78000004,zeCommandListAppendSignalEvent:70000003",
+    );
     for outcome in role(name, &[refused, ("COMMAND_DELAY_US", "100000")]) {
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);

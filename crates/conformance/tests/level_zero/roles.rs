@@ -103,7 +103,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         after.descriptors <= before.descriptors + 8 && after.mappings <= before.mappings + 40,
         "{before:?}, {after:?}"
     );
-    drop((queue, memory, exporter, importer));
+    drop((memory, queue, exporter, importer));
     await_the_end();
     // One more was made to see whether handles are more than snapshots.
     for (kind, count) in [
@@ -279,7 +279,7 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
         report.contains("live opened-counter-events 0 of 1 created"),
         "{report}"
     );
-    assert!(report.contains("calls zeCommandListAppendBarrier"));
+    assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
 }
 
 pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {

@@ -9,7 +9,7 @@
 //! on.
 
 use super::signal::{Completion, Ticket};
-use super::slot::{RING, Slot};
+use super::slot::{Issued, Owner, RING, Slot, WATCHED};
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
@@ -95,6 +95,11 @@ impl Slot {
                 Err(seen) => current = seen,
             }
         }
+    }
+
+    /// Whether a signal is unfinished, as far as is known, and the latest, and this owner's.
+    pub(crate) fn is_latest_of(&self, number: u64, owner: Owner) -> bool {
+        self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
     }
 
     /// Completes a signal that a device was seen to have given; its owner may not know yet.

@@ -158,6 +158,11 @@ impl EventCore {
         self.slot().is_revoked(promise)
     }
 
+    /// Whether this process has submitted this signal, and nobody another one since.
+    pub(crate) fn is_ours(&self, number: u64) -> bool {
+        self.slot().is_latest_of(number, self.owner())
+    }
+
     /// A queue was seen to have given this signal. Whose it is may not know yet, but nobody shall
     /// be told that it is unfinished after others went on with it.
     pub(crate) fn witness(&self, number: u64) {

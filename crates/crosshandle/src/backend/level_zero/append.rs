@@ -5,9 +5,10 @@
 //! short commands have none, and come with a later one.
 
 use super::driver::EventHandle;
-use super::entry::is_there;
+use super::entry::Entry;
 use super::event;
 use super::lane::{Inner, State};
+use super::pooled::Pooled;
 use super::work::{self, Target};
 use crate::backend::Point;
 use crate::error::{Error, Result};
@@ -20,14 +21,6 @@ use std::mem;
 const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 64;
-
-/// Whether the driver's event may tell a list of a signal that is yet to come.
-pub(super) fn has_companion(wait: &Point) -> bool {
-    wait.event.has_companion_signal(wait.number) && wait.event.result(wait.number).is_none()
-}
-
-/// The same, held for a wait.
-type Held<'a> = (EventHandle, HeldCompanion<'a>, usize);
 
 impl Inner {
     /// Appends the next command. `false` if the host has to wait for something first. A command that
@@ -46,8 +39,16 @@ impl Inner {
         };
         if let Err(error) = appended {
             let entry = &mut state.entries[index];
-            entry.is_bare = entry.done.is_none();
             entry.rare().failed = Some(error);
+            // The list has what it waits for.
+            let is_open = entry.waits_on_device() && !entry.is_marked() && !entry.is_left;
+            if is_open && self.mark(state, index).is_err() {
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
+            }
+            let entry = &mut state.entries[index];
+            entry.is_bare = entry.done.is_none();
         }
         state.appended += 1;
         true
@@ -55,52 +56,67 @@ impl Inner {
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
-        let is_due = |wait: &Point| !is_there(wait);
-        if !state.entries[index].waits.iter().any(is_due) {
+        let mut due: SmallVec<[usize; 2]> = SmallVec::new();
+        for (place, wait) in state.entries[index].waits.iter().enumerate() {
+            match wait.event.result(wait.number) {
+                Some(Ok(())) => {}
+                None if wait.event.has_companion_signal(wait.number) => due.push(place),
+                _ => return Ok(false),
+            }
+        }
+        if due.is_empty() {
             return Ok(true);
         }
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
-        let started = state.take_mark(&self.core)?;
+        // With something long after it, the list is to say when it has begun with that.
+        let started = match self.is_long(&state.entries[index]) {
+            true => Some(state.take_mark(&self.core)?),
+            false => None,
+        };
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let waits = &state.entries[index].waits;
-        let mut due: SmallVec<[Held<'_>; 4]> = SmallVec::new();
-        for (place, wait) in waits.iter().enumerate().filter(|(_, wait)| is_due(wait)) {
-            let Some((handle, held)) = self.hold(wait) else {
-                drop(due);
-                state.marks.push(started);
+        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
+        let mut held: SmallVec<[HeldCompanion<'_>; 2]> = SmallVec::new();
+        let mut promises: SmallVec<[_; 2]> = SmallVec::new();
+        for place in due {
+            let Some((handle, companion)) = self.hold(&state.entries[index].waits[place]) else {
+                drop(held);
+                state.marks.extend(started);
                 return Ok(false);
             };
-            due.push((handle, held, place));
+            handles.push(handle);
+            promises.push((place, companion.promise));
+            held.push(companion);
         }
-        let handles = due.iter().map(|(handle, ..)| *handle);
         // SAFETY: the entry has the events and the mark, and stays until the list is past this.
-        let appended = unsafe { list.wait(handles, started.handle()) };
-        let promises: SmallVec<[_; 4]> = due
-            .into_iter()
-            .map(|(_, held, place)| (held.promise, place))
-            .collect();
+        let appended = unsafe { list.wait(&handles, started.as_ref().map(Pooled::handle)) };
+        drop(held);
         if let Err(error) = appended {
-            state.marks.push(started);
+            state.marks.extend(started);
             return Err(error);
         }
         let entry = &mut state.entries[index];
-        for (promise, place) in promises {
+        for (place, promise) in promises {
             entry.waits[place].promise = Some(promise);
         }
-        entry.started = Some(started);
-        state.unmarked = 0;
-        state.is_awaited = false;
+        entry.started = started;
+        if entry.started.is_some() {
+            state.set_marked();
+        } else {
+            state.unmarked += 1;
+            state.has_waits = true;
+        }
         Ok(true)
     }
 
-    /// The driver's event for a signal that is yet to come, if it stands for that, and nobody
-    /// signals it until the result is dropped.
+    /// The driver's event for a wait, which nobody signals meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
-        let handle = event::to_wait_for(wait, &self.core)?;
+        let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
-        wait.event.assist(wait.number);
+        if !wait.event.is_ours(wait.number) {
+            wait.event.assist(wait.number);
+        }
         let held = wait.event.hold_companion(wait.number)?;
         // It may have failed, which lists don't know.
         let is_pending = wait.event.result(wait.number).is_none();
@@ -125,7 +141,9 @@ impl Inner {
         }
         let number = ticket.number;
         let appended = self.work_in(state, index, companion);
-        if let Some((event, _)) = &state.entries[index].signal {
+        let entry = &mut state.entries[index];
+        entry.companion = companion.filter(|_| appended.is_ok());
+        if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
         appended
@@ -144,8 +162,10 @@ impl Inner {
         }
         let entry = &state.entries[index];
         let is_awaited = entry.is_awaited();
-        let is_long = bytes > SHORT || entry.profile().is_some();
+        let is_long = self.is_long(entry);
         if is_long {
+            // Whether it waits or is busy, could not be told.
+            state.is_awaited |= state.has_waits;
             self.mark_awaited(state)?;
         }
         let wants_mark = is_long || is_awaited && companion.is_none() || state.unmarked + 1 >= PART;
@@ -185,15 +205,15 @@ impl Inner {
                 true => mem::forget(mark),
             }
             if has_begun && self.mark(state, index).is_err() {
-                state.entries[index].keep_for_ever();
-                state.is_unsure = true;
+                let entry = &mut state.entries[index];
+                entry.keep_for_ever();
+                entry.is_left = true;
             }
             return appended;
         }
         if mark.is_some() {
             entry.done = mark;
-            state.unmarked = 0;
-            state.is_awaited = false;
+            state.set_marked();
         } else {
             state.unmarked += 1;
             state.is_awaited |= is_awaited;
@@ -210,7 +230,7 @@ impl Inner {
         companion: Option<EventHandle>,
     ) -> Result<()> {
         let entry = &mut state.entries[index];
-        entry.is_bare = true;
+        entry.is_bare = entry.started.is_some() || !entry.waits_on_device();
         let is_awaited = entry.is_awaited();
         if let Some(companion) = companion {
             let list = state.list.as_ref().ok_or_else(no_list)?;
@@ -223,6 +243,11 @@ impl Inner {
         }
         state.is_awaited |= is_awaited && state.unmarked > 0;
         Ok(())
+    }
+
+    /// Whether a command takes so long that its end is not that of what comes before.
+    fn is_long(&self, entry: &Entry) -> bool {
+        work::bytes(&entry.work) > SHORT || entry.profile().is_some()
     }
 
     /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
@@ -243,8 +268,7 @@ impl Inner {
             return Err(error);
         }
         state.entries[index].done = Some(mark);
-        state.unmarked = 0;
-        state.is_awaited = false;
+        state.set_marked();
         Ok(())
     }
 }

@@ -3,10 +3,11 @@
 use super::driver::{Core, DeviceHandle, Driver};
 use super::event::LevelZeroEvents;
 use super::info::{self, Details};
+use super::leaving::Leaving;
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
+use super::queue;
 use super::range::LevelZeroRange;
-use super::shareable;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
     Import, MemoryKind, NativeContext, NativeDevice, QueueOrder, Segment,
@@ -172,6 +173,13 @@ pub(super) struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     events: Arc<LevelZeroEvents>,
+    leaving: Arc<Leaving>,
+}
+
+impl Drop for LevelZeroContext {
+    fn drop(&mut self) {
+        self.leaving.join();
+    }
 }
 
 impl LevelZeroContext {
@@ -180,7 +188,12 @@ impl LevelZeroContext {
             gpu: Arc::clone(&gpu),
             core: Arc::clone(&core),
         });
-        Self { gpu, core, events }
+        Self {
+            gpu,
+            core,
+            events,
+            leaving: Arc::default(),
+        }
     }
 
     pub(super) fn gpu(&self) -> &Arc<Gpu> {
@@ -189,6 +202,10 @@ impl LevelZeroContext {
 
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
+    }
+
+    pub(super) fn leaving(&self) -> &Arc<Leaving> {
+        &self.leaving
     }
 }
 
@@ -244,7 +261,7 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(shareable::create(&self.gpu, &self.core, order))
+        Ok(queue::create(&self.gpu, &self.core, &self.leaving, order))
     }
 
     fn native(&self) -> Option<&dyn NativeContext> {

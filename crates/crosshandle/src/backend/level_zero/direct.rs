@@ -10,6 +10,7 @@ mod thread;
 use super::device::Gpu;
 use super::driver::{Core, List};
 use super::entry::Over;
+use super::leaving;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra, Target};
@@ -114,6 +115,12 @@ impl Direct {
         })
     }
 
+    /// Lets what is appended from now on come after a command of another list.
+    pub(super) fn come_after(&self, before: Arc<Over>) -> Result<()> {
+        let mut nothing = Submission::new(Work::Nothing);
+        self.submit(&mut nothing, vec![before]).map(drop)
+    }
+
     /// Appends a command, to be run after those of other lists. What is refused is no command: its
     /// event is not signalled.
     pub(super) fn submit(
@@ -133,7 +140,7 @@ impl Direct {
         let gate = match needs_host {
             true => Some(Arc::new(Gate {
                 reached: is_call.then(take).transpose()?,
-                open: take()?,
+                open: Pooled::take_gate(&inner.core)?,
             })),
             false => None,
         };
@@ -226,11 +233,15 @@ impl Drop for Direct {
         drop(state);
         self.0.added.notify_one();
         // What was submitted still runs. If nothing is left, the list is in nobody's use after this.
-        if let Some(thread) = thread
-            && is_idle
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        match thread {
+            Some(thread) if is_idle => leaving::join(thread),
+            Some(thread) => {
+                let list = Arc::downgrade(&self.0);
+                let is_busy = |list: Arc<Inner>| !list.state().commands.is_empty();
+                let leaving = &self.0.notes.leaving;
+                leaving.add(thread, move || list.upgrade().is_some_and(is_busy));
+            }
+            None => {}
         }
     }
 }
@@ -307,7 +318,7 @@ impl Inner {
                 if let Some(reached) = &gate.reached {
                     self.list.signal(reached.handle())?;
                 }
-                self.list.hold(gate.open.handle())?;
+                self.list.wait(&[gate.open.handle()], None)?;
             }
             match work {
                 Work::Native(function) => function(self.list.handle().0.expose_provenance())?,

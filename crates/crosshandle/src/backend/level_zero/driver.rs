@@ -7,12 +7,14 @@ mod core;
 mod events;
 mod list;
 mod memory;
+mod starts;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
 use events::CounterEvents;
 pub(super) use events::{CreatedEvent, OpenedEvent, missing};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
+use starts::Starts;
 
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
@@ -39,6 +41,7 @@ pub(super) use description;
 /// A handle of the driver's. Only a value: it may cross threads, and whoever passes it to the
 /// driver answers for that.
 #[derive(Debug)]
+#[repr(transparent)]
 pub(super) struct Handle<T>(pub(super) *mut T);
 
 impl<T> Clone for Handle<T> {
@@ -92,6 +95,8 @@ pub(super) struct Driver {
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
     core: Mutex<Weak<Core>>,
+    /// Of its memory in all contexts.
+    pub(super) starts: Starts,
 }
 
 impl Driver {
@@ -157,6 +162,7 @@ impl Driver {
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
             counter_events: OnceLock::new(),
             core: Mutex::default(),
+            starts: Starts::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Commands as a lane keeps them.
 
-use super::append::has_companion;
+use super::driver::EventHandle;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
@@ -48,6 +48,8 @@ pub(super) struct Entry {
     pub(super) started: Option<Pooled>,
     /// Signalled once the list is done with this command and all before.
     pub(super) done: Option<Pooled>,
+    /// The driver's own event that the list signals with it.
+    pub(super) companion: Option<EventHandle>,
     pub(super) rare: Option<Box<Rare>>,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
@@ -55,6 +57,10 @@ pub(super) struct Entry {
     pub(super) is_bare: bool,
     /// The list signals the driver's own event after all its marks, so it has that a moment longer.
     pub(super) lingers: bool,
+    /// The list was seen to have waited for it.
+    pub(super) is_begun: bool,
+    /// The list may have a part of it that nobody will see done.
+    pub(super) is_left: bool,
 }
 
 #[derive(Default)]
@@ -68,8 +74,22 @@ pub(super) struct Rare {
     pub(super) failed: Option<Error>,
 }
 
+impl Rare {
+    /// For a command that comes after others and that others may come after.
+    pub(super) fn after(after: Vec<Arc<Over>>) -> (Arc<Over>, Option<Box<Self>>) {
+        let over = Arc::new(Over::default());
+        let rare = Self {
+            after,
+            over: Some(Arc::clone(&over)),
+            ..Self::default()
+        };
+        (over, Some(Box::new(rare)))
+    }
+}
+
 impl Entry {
-    /// Whether the host has something to do before the list can go on with it.
+    /// Whether the host has something to do before the list can go on with it, other than to wait
+    /// for signals.
     pub(super) fn needs_host(&self) -> bool {
         self.is_taken
             || matches!(self.work, Work::Call(_))
@@ -77,10 +97,11 @@ impl Entry {
                 .rare
                 .as_ref()
                 .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
-            || !self
-                .waits
-                .iter()
-                .all(|wait| is_there(wait) || has_companion(wait))
+    }
+
+    /// Whether the list waits for driver's events before it.
+    pub(super) fn waits_on_device(&self) -> bool {
+        self.waits.iter().any(|wait| wait.promise.is_some())
     }
 
     /// Whether the list signals something when it is past it.
@@ -112,7 +133,8 @@ impl Entry {
         for place in work::keeps(&self.work) {
             place.keep.iter().cloned().for_each(left::leave);
         }
-        mem::forget(self.waits.iter().map(copy_of).collect::<Vec<_>>());
+        let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
+        mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
         mem::forget((self.started.take(), self.done.take()));
         if let Some(rare) = &mut self.rare {
@@ -157,6 +179,29 @@ impl Entry {
 /// Whether a signal has come, and not as a failure.
 pub(super) fn is_there(wait: &Point) -> bool {
     matches!(wait.event.result(wait.number), Some(Ok(())))
+}
+
+/// Completes signals that the list has seen; their owners may not know yet.
+pub(super) fn witness(waits: &[Point]) {
+    let told = waits.iter().filter(|wait| wait.promise.is_some());
+    for wait in told.filter(|wait| !is_revoked(wait)) {
+        wait.event.witness(wait.number);
+    }
+}
+
+pub(super) fn is_settled(wait: &Point) -> bool {
+    wait.event.result(wait.number).is_some()
+}
+
+/// Whether the device may never learn of it: it has failed, or comes by another list than was
+/// promised. What has come otherwise, a device that is busy learns of late.
+pub(super) fn is_broken(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
+}
+
+fn is_revoked(wait: &Point) -> bool {
+    wait.promise
+        .is_some_and(|promise| wait.event.is_revoked(promise))
 }
 
 pub(super) fn copy_of(wait: &Point) -> Point {

@@ -1,12 +1,11 @@
 //! Counter-based events of the driver's, which ride along with events of ours: lists signal and
 //! wait for them on the device, in this process and in others.
 
-use super::append::has_companion;
 use super::device::Gpu;
 use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
 use super::note::{self, Subject};
-use crate::backend::{DriverEvents, Import, Point};
+use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
@@ -94,12 +93,9 @@ pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHand
     }
 }
 
-/// The same for one that waits for it in place of a signal that is yet to come.
-pub(super) fn to_wait_for(wait: &Point, core: &Arc<Core>) -> Option<EventHandle> {
-    if !has_companion(wait) {
-        return None;
-    }
-    companion(&wait.event)?.handle(core)
+/// The same for one that waits.
+pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    companion(event)?.handle(core)
 }
 
 impl LevelZeroEvent {

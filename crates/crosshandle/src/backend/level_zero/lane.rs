@@ -9,6 +9,7 @@
 use super::device::Gpu;
 use super::driver::{Core, List};
 use super::entry::{Entry, Over, Rare, is_there};
+use super::leaving;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use crate::backend::{Submission, Work};
@@ -18,10 +19,13 @@ use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
 const TRIES: u32 = 1000;
+
+/// How long a queue that is dropped waits for what is as good as done.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
@@ -60,10 +64,14 @@ pub(super) struct State {
     pub(super) unmarked: u32,
     /// Somebody may wait for one of them.
     pub(super) is_awaited: bool,
+    /// One of them waits for driver's events.
+    pub(super) has_waits: bool,
     /// Marks that are free.
     pub(super) marks: Vec<Pooled>,
     /// Events of commands that are over, which the list still has.
     pub(super) lingering: Vec<Arc<EventCore>>,
+    /// The list may have a part of a command that nobody will see done.
+    pub(super) is_unsure: bool,
     /// Commands that were submitted, and that are over.
     pub(super) submitted: u64,
     pub(super) ended: u64,
@@ -72,8 +80,8 @@ pub(super) struct State {
     pub(super) finishers: usize,
     pub(super) rest: Rest,
     pub(super) is_closed: bool,
-    /// Nobody will know when the list is past something that it has.
-    pub(super) is_unsure: bool,
+    /// Commands go elsewhere now.
+    is_shut: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -85,6 +93,11 @@ impl State {
 
     pub(super) fn is_idle(&self) -> bool {
         self.ended == self.submitted
+    }
+
+    /// The list has a mark after all that it has.
+    pub(super) fn set_marked(&mut self) {
+        (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
     }
 }
 
@@ -145,26 +158,42 @@ impl Lane {
         state.ended >= count
     }
 
-    /// Takes a command of a queue that has no other lane. One that is refused stays where it was:
-    /// what it holds may be the user's, which is dropped without locks.
+    /// Takes a command of a queue that has no other lane; `false` if it is shut. What is refused
+    /// stays where it was: it may be the user's, which is dropped without locks.
     #[inline]
-    pub(super) fn submit(&self, given: &mut Submission) -> Result<()> {
+    pub(super) fn submit(&self, given: &mut Submission) -> Result<bool> {
         let is_bare = matches!(given.work, Work::Nothing) && given.waits.iter().all(is_there);
-        match &given.signal {
-            None if is_bare => return Ok(()),
-            Some(event) if is_bare => {
-                let state = self.0.state();
-                // With nothing before it, it is over.
-                if state.is_idle() {
-                    signal_now(event)?;
-                    drop(state);
-                    return Ok(());
-                }
-                return self.0.add(state, given, None);
-            }
-            _ => {}
+        if is_bare && given.signal.is_none() {
+            return Ok(true);
         }
-        self.0.add(self.0.state(), given, None)
+        let state = self.0.state();
+        if state.is_shut {
+            return Ok(false);
+        }
+        match &given.signal {
+            // With nothing before it, it is over.
+            Some(event) if is_bare && state.is_idle() => signal_now(event)?,
+            _ => self.0.add(state, given, None)?,
+        }
+        Ok(true)
+    }
+
+    /// Takes no more commands. What comes after those that it has waits for the one that comes back.
+    pub(super) fn shut(&self) -> Result<Option<Arc<Over>>> {
+        let mut state = self.0.state();
+        state.is_shut = true;
+        if state.is_idle() {
+            return Ok(None);
+        }
+        let (over, rare) = Rare::after(Vec::new());
+        self.0
+            .add(state, &mut Submission::new(Work::Nothing), rare)?;
+        Ok(Some(over))
+    }
+
+    /// Takes commands again.
+    pub(super) fn open(&self) {
+        self.0.state().is_shut = false;
     }
 
     /// The same for one that comes after some of other lanes.
@@ -173,13 +202,8 @@ impl Lane {
         given: &mut Submission,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
-        let over = Arc::new(Over::default());
-        let rare = Rare {
-            after,
-            over: Some(Arc::clone(&over)),
-            ..Rare::default()
-        };
-        self.0.add(self.0.state(), given, Some(Box::new(rare)))?;
+        let (over, rare) = Rare::after(after);
+        self.0.add(self.0.state(), given, rare)?;
         Ok(over)
     }
 }
@@ -205,15 +229,28 @@ impl Drop for Lane {
         let mut state = self.0.state();
         state.is_closed = true;
         let thread = state.thread.take();
-        let is_idle = state.entries.is_empty();
         self.0.press(&mut state);
+        let is_held = state.appended < state.entries.len();
+        if !state.entries.is_empty() && !is_held {
+            // The list may be past all of it, and nobody has looked.
+            state.finishers += 1;
+            let is_busy = |state: &mut State| !state.entries.is_empty();
+            let waited = self.0.finished.wait_timeout_while(state, LOOK, is_busy);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.finishers -= 1;
+        }
+        let is_idle = state.entries.is_empty();
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
-        if let Some(thread) = thread
-            && is_idle
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
+        match thread {
+            Some(thread) if is_idle => leaving::join(thread),
+            Some(thread) => {
+                let lane = Arc::downgrade(&self.0);
+                let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
+                let leaving = &self.0.notes.leaving;
+                leaving.add(thread, move || lane.upgrade().is_some_and(is_busy));
+            }
+            None => {}
         }
     }
 }
@@ -274,17 +311,19 @@ impl Inner {
             }
             None => None,
         };
-        let submission = given.take();
         state.entries.push_back(Entry {
-            work: submission.work,
-            waits: submission.waits,
-            signal: submission.signal.zip(ticket),
+            work: std::mem::replace(&mut given.work, Work::Nothing),
+            waits: std::mem::take(&mut given.waits),
+            signal: given.signal.take().zip(ticket),
             started: None,
             done: None,
             rare,
             is_taken: false,
             is_bare: false,
             lingers: false,
+            is_begun: false,
+            is_left: false,
+            companion: None,
         });
         state.submitted += 1;
         self.append_more(&mut state);

@@ -47,7 +47,10 @@ enum Source {
         exported: OnceLock<Exported>,
     },
     /// Opened from a driver's handle: ends by being closed.
-    Opened,
+    Opened {
+        /// Where all that was opened starts: memory of one of the driver's pools is inside.
+        base: usize,
+    },
 }
 
 /// What importers get.
@@ -140,16 +143,21 @@ impl LevelZeroSegment {
             }
             core.open(gpu.handle(), bytes)
         })?;
+        let (base, whole) = core.range_of(start)?;
+        if !core.driver.starts.add(base) {
+            // Nor is it closed, which would end that.
+            return Err(Error::Protocol(
+                "its memory is other memory of this process",
+            ));
+        }
         let opened = Self {
             is_host_memory: core.is_host_memory(start),
             core: Arc::clone(core),
             start,
             len: import.len,
-            source: Source::Opened,
+            source: Source::Opened { base },
             access,
         };
-        // Memory of one of the driver's pools starts somewhere inside what was opened.
-        let (base, whole) = core.range_of(start)?;
         let before = start.addr().get().saturating_sub(base);
         let actual = whole.saturating_sub(before);
         if actual < import.len {
@@ -242,8 +250,11 @@ impl Drop for LevelZeroSegment {
             // SAFETY: allocated here, once. Commands keep the segments that they use.
             Source::Allocated { .. } => unsafe { core.free(self.start) },
             Source::Adopted { .. } => Ok(()),
-            // SAFETY: opened here, once; as above.
-            Source::Opened => unsafe { core.close(self.start) },
+            Source::Opened { base } => {
+                core.driver.starts.remove(base);
+                // SAFETY: opened here, once; as above.
+                unsafe { core.close(self.start) }
+            }
         });
     }
 }

@@ -11,8 +11,10 @@ mod driver;
 mod entry;
 mod event;
 mod family;
+mod held;
 mod info;
 mod lane;
+mod leaving;
 mod lent;
 mod memory;
 mod native;
@@ -21,7 +23,6 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
-mod shareable;
 mod thread;
 mod work;
 

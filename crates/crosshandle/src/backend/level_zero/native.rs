@@ -4,7 +4,7 @@ use super::device::{Gpu, LevelZeroContext};
 use super::driver::{Core, CreatedEvent, Handle, List};
 use super::memory::LevelZeroSegment;
 use super::pooled::Shown;
-use super::shareable;
+use super::queue;
 use crate::backend::{
     BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Ownership, Segment,
 };
@@ -52,7 +52,7 @@ impl NativeContext for LevelZeroContext {
         let is_given = ownership == Ownership::Given;
         // SAFETY: promised by the caller.
         let list = unsafe { List::adopt(self.core(), object(list), is_given)? };
-        Ok(shareable::adopt(self.gpu(), self.core(), list))
+        queue::adopt(self.gpu(), self.core(), self.leaving(), list)
     }
 
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {
@@ -66,7 +66,7 @@ impl NativeContext for LevelZeroContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>> {
         // SAFETY: promised by the caller.
-        unsafe { List::borrow(self.core(), object(list)).hold(object(event))? };
+        unsafe { List::borrow(self.core(), object(list)).wait(&[object(event)], None)? };
         // SAFETY: given away, says the caller.
         let keep = (ownership == Ownership::Given)
             .then(|| unsafe { CreatedEvent::given(self.core(), object(event)) });

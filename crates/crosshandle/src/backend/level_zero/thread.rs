@@ -1,29 +1,32 @@
-//! A lane's thread: it looks how far the list is, ends commands, and does what the host has to.
-//!
-//! A list that waits for a signal of a process that died never goes on. It is given up, with what
-//! its commands use, and they are appended to a new one.
+//! A lane's thread: it looks how far the list is, and ends commands.
 
-use super::driver::{EventHandle, List, is_device_lost};
-use super::entry::{Entry, Over, call, copy_of};
+use super::driver::{EventHandle, is_device_lost};
+use super::entry::{Entry, copy_of, is_broken, is_settled, witness};
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
-use crate::backend::{Point, Points, Work};
+use crate::backend::{Point, Points};
 use crate::error::{Error, Result};
-use crate::sharing::{EventCore, Profile};
+use crate::sharing::EventCore;
 use std::mem;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long to wait for the device before having a look at the rest of the world.
 const SLICE: Duration = Duration::from_millis(40);
-/// After so many looks, a list that waits for what has failed will never go on. Until then it may: a
-/// device outlives its process for some milliseconds.
+/// After so many looks, a list that has not gone on although all has happened that it waits for, in
+/// part by failing, will never do so.
 const OVERDUE: u32 = 2;
 /// How late commands may end that nobody is known to wait for, and how long a submission finds the
 /// thread awake.
 const NAP: Duration = Duration::from_millis(5);
 /// What comes within this time is looked at together.
 const PAUSE: Duration = Duration::from_micros(5);
+/// The same while more and more comes: whoever submits shall not find the thread in his way.
+const LONG_PAUSE: Duration = Duration::from_micros(20);
+/// With so many commands at a time, that is so.
+const MANY: u64 = 4;
+/// How long to wait for the driver's own event before the list gets a mark.
+const SHORT_WAIT: Duration = Duration::from_micros(50);
 /// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
 /// longer than all the rest.
 const PAUSES: u32 = 8;
@@ -39,6 +42,8 @@ enum Step {
     AwaitStart(usize),
     /// Waits until it is done with this one.
     AwaitEnd(usize),
+    /// The same without a mark: asks the driver's own event, and gives it a mark if that doesn't say.
+    AskEnd(usize),
     /// Waits until it is done with all, after which nothing lingers.
     AwaitRest,
     /// Does what the host has to for the first one.
@@ -47,10 +52,10 @@ enum Step {
 
 /// What ended commands leave.
 #[derive(Default)]
-struct Left {
-    count: u64,
-    marks: Vec<Pooled>,
-    lingering: Vec<Arc<EventCore>>,
+pub(super) struct Left {
+    pub(super) count: u64,
+    pub(super) marks: Vec<Pooled>,
+    pub(super) lingering: Vec<Arc<EventCore>>,
 }
 
 impl Inner {
@@ -61,14 +66,14 @@ impl Inner {
         let mut pauses = 0;
         loop {
             let mut state = self.state_in_turn();
-            let has_ended = self.take_in(&mut state, &mut left);
-            if has_ended {
+            let ended = self.take_in(&mut state, &mut left);
+            if ended > 0 {
                 pauses = PAUSES;
             }
-            if pauses > 0 && (has_ended || state.is_idle()) && !state.is_closed {
+            if pauses > 0 && (ended > 0 || state.is_idle()) && !state.is_closed {
                 pauses -= 1;
                 drop(state);
-                pause();
+                pause(if ended < MANY { PAUSE } else { LONG_PAUSE });
                 continue;
             }
             let step = self.next(&mut state, has_napped);
@@ -77,27 +82,29 @@ impl Inner {
             }
             match step {
                 Step::Exit => {
-                    let rest = (state.list.take(), mem::take(&mut state.marks));
+                    let (list, marks) = (state.list.take(), mem::take(&mut state.marks));
                     let is_unsure = state.is_unsure;
                     drop(state);
                     match is_unsure {
-                        true => mem::forget(rest),
-                        false => drop(rest),
+                        true => mem::forget(list),
+                        false => drop(list),
                     }
+                    drop(marks);
                     return;
                 }
                 Step::Rest(rest) => has_napped = self.rest(state, rest),
                 Step::End(count, result) => self.end(state, count, result, &mut left),
                 Step::AwaitStart(index) => self.await_start(state, index, &mut left),
                 Step::AwaitEnd(index) => self.await_end(state, index, &mut left),
+                Step::AskEnd(index) => self.ask_end(state, index, &mut left),
                 Step::AwaitRest => self.await_rest(state, &mut left),
                 Step::Release => self.release(state, &mut left),
             }
         }
     }
 
-    /// Whether commands have ended.
-    fn take_in(&self, state: &mut State, left: &mut Left) -> bool {
+    /// How many commands have ended.
+    fn take_in(&self, state: &mut State, left: &mut Left) -> u64 {
         let count = mem::take(&mut left.count);
         state.ended += count;
         state.marks.append(&mut left.marks);
@@ -105,7 +112,7 @@ impl Inner {
         if state.finishers > 0 {
             self.finished.notify_all();
         }
-        count > 0
+        count
     }
 
     fn next(&self, state: &mut State, has_napped: bool) -> Step {
@@ -135,25 +142,28 @@ impl Inner {
         match in_list().position(Entry::is_marked) {
             Some(index) if state.entries[index].started.is_some() => Step::AwaitStart(index),
             Some(index) => Step::AwaitEnd(index),
-            None => {
-                let last = state.appended - 1;
-                match self.mark(state, last) {
-                    Ok(()) => Step::AwaitEnd(last),
-                    Err(error) => self.fail_all(state, error),
-                }
-            }
+            None => match in_list().rposition(|entry| entry.companion.is_some()) {
+                Some(index) => Step::AskEnd(index),
+                None => self.mark_all(state),
+            },
+        }
+    }
+
+    /// Lets the list tell when it is done with all that it has.
+    fn mark_all(&self, state: &mut State) -> Step {
+        let last = state.appended - 1;
+        match self.mark(state, last) {
+            Ok(()) => Step::AwaitEnd(last),
+            Err(error) => self.fail_all(state, error),
         }
     }
 
     /// The list takes nothing any more, not even a mark: nobody will know when it is done.
     fn fail_all(&self, state: &mut State, error: Error) -> Step {
         if !is_device_lost(&error) {
-            let entries = state.entries.iter_mut().take(state.appended);
-            entries.for_each(Entry::keep_for_ever);
-            state.is_unsure = true;
+            leave(state, state.appended);
         }
-        state.unmarked = 0;
-        state.is_awaited = false;
+        state.set_marked();
         Step::End(state.appended, Err(error))
     }
 
@@ -175,7 +185,7 @@ impl Inner {
     }
 
     /// Ends the first commands.
-    fn end(
+    pub(super) fn end(
         &self,
         mut state: MutexGuard<'_, State>,
         count: usize,
@@ -184,15 +194,12 @@ impl Inner {
     ) {
         let entries: Vec<_> = state.entries.drain(..count).collect();
         state.appended -= count.min(state.appended);
+        state.is_unsure |= entries.iter().any(|entry| entry.is_left);
         let goes_on = !state.is_closed;
         drop(state);
         for mut entry in entries {
-            for mark in [entry.started.take(), entry.done.take()]
-                .into_iter()
-                .flatten()
-            {
-                left.marks.extend(mark.reset());
-            }
+            let marks = entry.started.take().into_iter().chain(entry.done.take());
+            left.marks.extend(marks.filter_map(Pooled::into_fresh));
             left.lingering
                 .extend(entry.end(&self.notes, result.clone(), goes_on));
             left.count += 1;
@@ -207,35 +214,85 @@ impl Inner {
         index + 1 + bare.count()
     }
 
-    /// Ends commands that the list is past, or may never be past.
+    /// Ends commands, up to one that the list is past, or of which nobody will know.
     fn end_marked(
         &self,
         mut state: MutexGuard<'_, State>,
-        count: usize,
+        (marked, count): (usize, usize),
         result: Result<()>,
         left: &mut Left,
     ) {
-        if result.as_ref().is_err_and(|error| !is_device_lost(error)) {
-            let entries = state.entries.iter_mut().take(count);
-            entries.for_each(Entry::keep_for_ever);
-            state.is_unsure = true;
+        let mut lingering = Vec::new();
+        match &result {
+            // The list is past what lingered until now, and past what was left.
+            Ok(()) => {
+                lingering = mem::take(&mut state.lingering);
+                state.is_unsure = false;
+                for entry in state.entries.iter_mut().take(marked) {
+                    entry.is_left = false;
+                    witness(&entry.waits);
+                }
+            }
+            Err(error) if is_device_lost(error) => {}
+            Err(_) => leave(&mut state, count),
         }
-        // The list is past what lingered until now.
-        let lingering = match result {
-            Ok(()) => mem::take(&mut state.lingering),
-            Err(_) => Vec::new(),
-        };
         self.end(state, count, result, left);
         drop(lingering);
     }
 
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let done = state.entries[index].done.as_ref().map(Pooled::handle);
+        let entries = state.entries.iter().take(index + 1);
+        // Of those with a mark of their own, the list is past the waits.
+        let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
+        let waits: Points = waits.flat_map(|entry| &entry.waits).map(copy_of).collect();
         drop(state);
-        let result = done.map_or(Ok(()), |done| self.wait_for(done));
+        let result = match done.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
+            Ok(true) => Ok(()),
+            Ok(false) => return self.give_up_list(),
+            Err(error) => Err(error),
+        };
         let state = self.state_in_turn();
         let count = Self::over_with(&state, index);
-        self.end_marked(state, count, result, left);
+        self.end_marked(state, (index + 1, count), result, left);
+    }
+
+    /// Waits for the driver's own event of a command, a little.
+    fn ask_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
+        let entry = &state.entries[index];
+        let signal = entry.signal.as_ref();
+        let asked = signal
+            .zip(entry.companion)
+            .map(|((event, ticket), companion)| (Arc::clone(event), ticket.number, companion));
+        drop(state);
+        let is_done = asked
+            .is_some_and(|(event, number, companion)| self.is_signalled(&event, number, companion));
+        let mut state = self.state_in_turn();
+        if is_done {
+            let count = Self::over_with(&state, index);
+            return self.end_marked(state, (index + 1, count), Ok(()), left);
+        }
+        if let Step::End(count, result) = self.mark_all(&mut state) {
+            self.end(state, count, result, left);
+        }
+    }
+
+    /// Whether the driver's own event soon tells of this number.
+    fn is_signalled(&self, event: &EventCore, number: u64, companion: EventHandle) -> bool {
+        let end = Instant::now() + SHORT_WAIT;
+        loop {
+            // Others would have it speak of their signal; and while they do, drivers don't expect
+            // to be asked about it.
+            let Some(held) = event.hold_companion(number) else {
+                return false;
+            };
+            let asked = Pooled::wait_for(&self.core, companion, Duration::ZERO);
+            drop(held);
+            match asked {
+                Ok(false) if Instant::now() < end => std::thread::yield_now(),
+                asked => return matches!(asked, Ok(true)),
+            }
+        }
     }
 
     fn wait_for(&self, mark: EventHandle) -> Result<()> {
@@ -249,33 +306,30 @@ impl Inner {
         let started = entry.started.as_ref().map(Pooled::handle);
         let waits: Points = entry.waits.iter().map(copy_of).collect();
         drop(state);
-        let awaited = waits.iter().filter(|wait| wait.promise.is_some());
         let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
             Ok(true) => Ok(()),
             Ok(false) => return self.give_up_list(),
             Err(error) => Err(error),
         };
-        if result.is_ok() {
-            for wait in awaited.filter(|wait| !is_revoked(wait)) {
-                wait.event.witness(wait.number);
-            }
-        }
-        let mut state = self.state_in_turn();
         if result.is_err() {
-            return self.end_marked(state, index + 1, result, left);
+            let state = self.state_in_turn();
+            return self.end_marked(state, (index, index + 1), result, left);
         }
+        witness(&waits);
+        let mut state = self.state_in_turn();
         let entry = &mut state.entries[index];
         let started = entry.started.take();
+        entry.is_begun = true;
         let count = match entry.is_bare && !entry.is_marked() {
             true => Self::over_with(&state, index),
             false => index,
         };
-        self.end_marked(state, count, Ok(()), left);
-        left.marks.extend(started.and_then(Pooled::reset));
+        self.end_marked(state, (index, count), Ok(()), left);
+        let mark = started.and_then(Pooled::into_fresh);
+        left.marks.extend(mark);
     }
 
-    /// Waits for a mark behind a wait for driver's events. `false` if that will never end. A device
-    /// that is busy with something else may be late as it likes: its commands must not run twice.
+    /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
     fn wait_or_give_up(&self, mark: EventHandle, waits: &[Point]) -> Result<bool> {
         let mut overdue = 0;
         while !Pooled::wait_for(&self.core, mark, SLICE)? {
@@ -311,7 +365,7 @@ impl Inner {
             }
         });
         match waited {
-            Ok(mark) => left.marks.extend(mark.reset()),
+            Ok(mark) => left.marks.extend(mark.into_fresh()),
             Err(error) if is_device_lost(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
@@ -320,102 +374,20 @@ impl Inner {
             }
         }
     }
+}
 
-    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
-    /// stays with the old list: the driver may look at it for as long as that exists.
-    fn give_up_list(&self) {
-        let mut state = self.state_in_turn();
-        let state = &mut *state;
-        tracing::warn!(
-            device = self.gpu.info().name,
-            commands = state.appended,
-            "a command list waits for a process that is gone; it is given up"
-        );
-        mem::forget(state.list.take());
-        mem::forget(mem::take(&mut state.lingering));
-        for entry in state.entries.iter_mut().take(state.appended) {
-            entry.keep_for_ever();
-            (entry.is_taken, entry.is_bare, entry.lingers) = (false, false, false);
-            // Others may wait for what the old list would have signalled.
-            if let Some((event, _)) = entry.signal.as_ref()
-                && event.wants_companion()
-            {
-                event.revoke_companion();
-            }
-        }
-        state.is_unsure = false;
-        state.appended = 0;
-        state.unmarked = 0;
-        state.is_awaited = false;
-        let (device, group) = (self.gpu.handle(), self.gpu.group());
-        match List::create(&self.core, device, group) {
-            Ok(list) => state.list = Some(list),
-            Err(error) => tracing::error!(%error, "there is no new command list"),
-        }
-        self.append_more(state);
-    }
-
-    /// Does what the host has to for the first command, before which nothing is in the list, and
-    /// ends it if it is over with that.
-    fn release(&self, mut state: MutexGuard<'_, State>, left: &mut Left) {
-        let front = &mut state.entries[0];
-        front.is_taken = true;
-        let waits = mem::take(&mut front.waits);
-        let rare = front.rare.as_mut();
-        let after = rare.map_or_else(Vec::new, |rare| mem::take(&mut rare.after));
-        drop(state);
-        after.iter().for_each(|over: &Arc<Over>| over.wait());
-        let failed = waits
-            .iter()
-            .find_map(|wait| wait.event.wait(wait.number, None).err());
-        let mut state = self.state_in_turn();
-        if let Some(error) = failed {
-            return self.end(state, 1, Err(error), left);
-        }
-        let front = &mut state.entries[0];
-        if let Work::Call(_) = front.work {
-            if let Some(profile) = front.profile() {
-                Profile::stamp(&profile.started);
-            }
-            let work = mem::replace(&mut front.work, Work::Nothing);
-            drop(state);
-            let result = match work {
-                Work::Call(function) => call(function),
-                _ => Ok(()),
-            };
-            return self.end(self.state_in_turn(), 1, result, left);
-        }
-        // All that it waits for is there, and was taken out.
-        self.append(&mut state);
-        self.append_more(&mut state);
-        let goes_on = !state.is_closed;
-        drop(state);
-        if goes_on {
-            // For the next time: submitting must not wait for another process to answer.
-            waits.iter().for_each(|wait| wait.event.fetch_companion());
-        }
+/// Keeps for ever what the first commands use: nobody will know when they are done.
+fn leave(state: &mut State, count: usize) {
+    for entry in state.entries.iter_mut().take(count) {
+        entry.keep_for_ever();
+        entry.is_left = true;
     }
 }
 
-/// Lets a moment pass.
-fn pause() {
-    let end = Instant::now() + PAUSE;
+/// Lets some time pass.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
     while Instant::now() < end {
         std::thread::yield_now();
     }
-}
-
-fn is_settled(wait: &Point) -> bool {
-    wait.event.result(wait.number).is_some()
-}
-
-/// Whether the device may never learn of it: it has failed, or comes by another list than was
-/// promised.
-fn is_broken(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
-}
-
-fn is_revoked(wait: &Point) -> bool {
-    wait.promise
-        .is_some_and(|promise| wait.event.is_revoked(promise))
 }

@@ -101,7 +101,9 @@ impl Core {
             }
         };
         check_memory("allocating memory (zeMemAlloc)", len, code)?;
-        NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))?;
+        self.driver.starts.add(start.addr().get());
+        Ok(start)
     }
 
     /// Frees what `allocate` made.
@@ -109,6 +111,7 @@ impl Core {
     /// # Safety
     /// No command uses it, and nobody accesses it any more.
     pub(in crate::backend::level_zero) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
+        self.driver.starts.remove(start.addr().get());
         // SAFETY: promised by the caller.
         let code = unsafe {
             (self.driver.loader.zeMemFree)(self.handle.0, start.as_ptr().cast::<c_void>())

@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
 };
-use smallvec::SmallVec;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -108,35 +107,27 @@ impl List {
     }
 
     /// Lets what follows wait for events, each for what is its latest signal now, and signals
-    /// another one then.
+    /// another one then, if there is one.
     ///
     /// # Safety
     /// The events stay until the list is past this.
     pub(in crate::backend::level_zero) unsafe fn wait(
         &self,
-        events: impl Iterator<Item = EventHandle>,
-        signal: EventHandle,
+        events: &[EventHandle],
+        signal: Option<EventHandle>,
     ) -> Result<()> {
-        let mut handles: SmallVec<[ze_event_handle_t; 4]> = events.map(|event| event.0).collect();
-        let (count, events) = (handles.len() as u32, handles.as_mut_ptr());
+        // A handle is a pointer and nothing else; the driver only reads them.
+        let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
+        let Some(signal) = signal else {
+            let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+            // SAFETY: promised by the caller.
+            let code = unsafe { append(self.handle.0, count, events) };
+            return check("zeCommandListAppendWaitOnEvents", code);
+        };
         let append = self.core.driver.loader.zeCommandListAppendBarrier;
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, signal.0, count, events) };
         check("zeCommandListAppendBarrier", code)
-    }
-
-    /// Holds up what follows until an event is signalled.
-    ///
-    /// # Safety
-    /// The event stays until the list is past this.
-    pub(in crate::backend::level_zero) unsafe fn hold(&self, event: EventHandle) -> Result<()> {
-        let (append, mut event) = (
-            self.core.driver.loader.zeCommandListAppendWaitOnEvents,
-            event.0,
-        );
-        // SAFETY: promised by the caller.
-        let code = unsafe { append(self.handle.0, 1, &mut event) };
-        check("zeCommandListAppendWaitOnEvents", code)
     }
 
     /// Signals an event once everything before is done.
