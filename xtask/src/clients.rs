@@ -16,9 +16,16 @@ use crate::workspace::Workspace;
 /// Where the sources are.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
-const HEADERS: [&str; 5] = ["kernels.h", "peer.h", "refusals.h", "rows.h", "ur.h"];
+const HEADERS: [&str; 6] = [
+    "kernels.h",
+    "peer.h",
+    "refusals.h",
+    "rows.h",
+    "ur.h",
+    "ze.h",
+];
 /// For the stock loader, in C.
-pub(crate) const FOR_LOADER: [&str; 12] = [
+pub(crate) const FOR_LOADER: [&str; 13] = [
     "error_table",
     "events",
     "free",
@@ -29,11 +36,14 @@ pub(crate) const FOR_LOADER: [&str; 12] = [
     "memory",
     "memory_handles",
     "native",
+    "native_level_zero",
     "pending",
     "physical_memory",
 ];
 /// For the stock SYCL runtime, which has a loader of its own, in C++.
-pub(crate) const FOR_SYCL: [&str; 2] = ["sycl_commands", "sycl_sharing"];
+pub(crate) const FOR_SYCL: [&str; 3] = ["sycl_commands", "sycl_native", "sycl_sharing"];
+/// Of both, those that use Level Zero itself besides.
+pub(crate) const FOR_LEVEL_ZERO: [&str; 2] = ["native_level_zero", "sycl_native"];
 /// The README's.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::clients::FOR_LEVEL_ZERO;
 use crate::python::{Environment, requirement};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
@@ -20,6 +21,12 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("crosshandle-peer", "crosshandle-peer"),
     ("crosshandle", "crosshandle"),
     ("crosshandle-bench", "bench"),
+];
+
+/// Packages with unit tests that only a GPU can run, and the names that these get.
+const UNITS: [(&str, &str); 2] = [
+    ("crosshandle", "crosshandle-units"),
+    ("crosshandle-ur-adapter", "adapter-units"),
 ];
 
 /// The Unified Runtime adapter, and its package.
@@ -65,10 +72,9 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
         copy(&built.join(program), &directory.join(name))?;
     }
     copy(&built.join(adapter), &directory.join(adapter))?;
-    copy(
-        &unit_tests(workspace)?,
-        &directory.join("crosshandle-units"),
-    )?;
+    for (package, name) in UNITS {
+        copy(&unit_tests(workspace, package)?, &directory.join(name))?;
+    }
     pack_clients(workspace, &directory)?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
@@ -102,7 +108,8 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     let clients = clients::build(workspace, &environment)?;
     let programs = directory.join("clients");
     fs::create_dir_all(&programs).map_err(|error| cannot("create", &programs, &error))?;
-    for name in &clients.names {
+    let is_for_cuda = |name: &&String| !FOR_LEVEL_ZERO.contains(&name.as_str());
+    for name in clients.names.iter().filter(is_for_cuda) {
         copy(&clients.directory.join(name), &programs.join(name))?;
     }
     let mut archive = Command::new(environment.python());
@@ -130,15 +137,15 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy(&kernels, &programs.join("kernels.ptx"))
 }
 
-/// The library's unit tests, some of which only a GPU can run.
-fn unit_tests(workspace: &Workspace) -> Result<PathBuf> {
+/// The unit tests of a package.
+fn unit_tests(workspace: &Workspace, package: &str) -> Result<PathBuf> {
     let args = [
         "test",
         "--locked",
         "--lib",
         "--no-run",
         "--package",
-        "crosshandle",
+        package,
         "--profile",
         PROFILE,
         "--message-format",
@@ -196,7 +203,8 @@ mod tests {
             .map(|word| word.trim_end_matches(';'))
             .collect();
         let mut clients = clients::FOR_LOADER.iter().chain(&clients::FOR_SYCL);
-        let missing = clients.find(|client| !words.contains(client));
+        let missing =
+            clients.find(|client| !words.contains(client) && !FOR_LEVEL_ZERO.contains(client));
         assert_eq!(missing, None);
     }
 }

@@ -87,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // Without spaces, so that it can be repeated as it is printed.
-        all.push_str(" -E not(test(/^backend::cuda::tests::/))");
+        all.push_str(" -E not(test(/^backend::cuda::tests::|::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
     // Each test and the run as a whole have their time limits in .config/nextest.toml.

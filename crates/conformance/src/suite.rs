@@ -51,6 +51,7 @@ macro_rules! for_each_case {
             }
             memory_lifetime {
                 importers_keep_what_was_freed
+                importers_keep_what_ended_contexts_shared
                 blocks_return_when_closed
                 exported_memory_is_recycled
                 handles_outlive_nothing

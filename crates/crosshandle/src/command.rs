@@ -1,6 +1,6 @@
 //! Commands: what queues run.
 
-use crate::backend::{Point, Points, Submission, Work};
+use crate::backend::{Point, Submission, Work};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::kernel::{Kernel, KernelArguments, LaunchShape};
@@ -25,14 +25,7 @@ impl Command {
     #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
-            submission: Submission {
-                work,
-                after_earlier: false,
-                before_later: false,
-                waits: Points::new(),
-                may_fail: false,
-                signal: None,
-            },
+            submission: Submission::new(work),
         }
     }
 
@@ -260,7 +253,9 @@ impl Command {
     /// waiting and signalling in the order of a queue.
     #[inline]
     pub fn barrier() -> Self {
-        Self::nothing().after_earlier().before_later()
+        Self {
+            submission: Submission::barrier(),
+        }
     }
 
     /// Lets it start after everything submitted before, also where order is free.
@@ -295,12 +290,7 @@ impl Command {
 
     #[inline]
     fn wait(mut self, event: &Event, number: u64) -> Self {
-        self.submission.waits.push(Point {
-            event: Arc::clone(event.core()),
-            number,
-            is_abandoned: false,
-            promise: None,
-        });
+        self.submission.waits.push(Point::new(event.core(), number));
         self
     }
 

@@ -79,6 +79,13 @@ impl Device {
         Some(NativeHandle::new(self.info().backend, native.handle()))
     }
 
+    /// The driver's own object for itself, for programs that use the driver too; `None` where it has
+    /// none.
+    pub fn native_driver(&self) -> Option<NativeHandle> {
+        let driver = self.inner.native()?.driver()?;
+        Some(NativeHandle::new(self.info().backend, driver))
+    }
+
     /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
     /// on every device.
     pub fn timestamp(&self) -> u64 {

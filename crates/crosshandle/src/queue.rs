@@ -1,11 +1,12 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, NativeHandle, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
 use crate::command::{Command, LATEST};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::handle::BackendKind;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Runs commands on a device. Any thread may submit; dropping it lets what was submitted run on.
@@ -48,17 +49,19 @@ impl Queue {
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
     #[inline]
-    pub fn submit(&self, command: Command) -> Result<()> {
-        self.run(command.submission)
+    pub fn submit(&self, mut command: Command) -> Result<()> {
+        self.run(&mut command.submission)
     }
 
-    fn run(&self, mut submission: Submission) -> Result<()> {
-        submission.waits.retain(|wait| {
-            if wait.number == LATEST {
-                wait.number = wait.event.unfinished().unwrap_or(LATEST);
-            }
-            wait.number != LATEST
-        });
+    fn run(&self, submission: &mut Submission) -> Result<()> {
+        if submission.waits.iter().any(|wait| wait.number == LATEST) {
+            submission.waits.retain(|wait| {
+                if wait.number == LATEST {
+                    wait.number = wait.event.unfinished().unwrap_or(LATEST);
+                }
+                wait.number != LATEST
+            });
+        }
         if matches!(submission.work, Work::Native(_)) && self.inner.native().is_none() {
             return Err(Error::Unsupported(
                 "there is no driver's queue behind this one".into(),
@@ -86,16 +89,22 @@ impl Queue {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
+    #[inline]
     pub fn signal(&self, event: &Event) -> Result<()> {
-        self.submit(Command::barrier().signal(event))
+        let mut barrier = Submission::barrier();
+        barrier.signal = Some(Arc::clone(event.core()));
+        self.run(&mut barrier)
     }
 
     /// Lets everything submitted later wait for an event's latest signal.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
+    #[inline]
     pub fn wait(&self, event: &Event) -> Result<()> {
-        self.submit(Command::barrier().after(event))
+        let mut barrier = Submission::barrier();
+        barrier.waits.push(Point::new(event.core(), LATEST));
+        self.run(&mut barrier)
     }
 
     /// Makes sure that what was submitted will run without further calls.

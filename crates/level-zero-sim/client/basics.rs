@@ -191,6 +191,22 @@ fn times(session: &Session) {
 }
 
 /// Regular lists, queues and fences.
+/// Whether a list is immediate, and its context; loaders for Level Zero 1.4 can't say.
+fn asked(session: &Session, list: ze_command_list_handle_t) -> Option<(bool, ze_context_handle_t)> {
+    let is_immediate = session.loader.zeCommandListIsImmediate?;
+    let context_of = session.loader.zeCommandListGetContextHandle?;
+    let (mut immediate, mut context) = (9, ptr::null_mut());
+    // SAFETY: a live list, and live results.
+    let codes = unsafe {
+        [
+            is_immediate(list, &mut immediate),
+            context_of(list, &mut context),
+        ]
+    };
+    assert_eq!(codes, [SUCCESS; 2]);
+    Some((immediate == 1, context))
+}
+
 pub(crate) fn queues(session: &Session) {
     let desc = description!(
         ze_command_queue_desc_t,
@@ -202,6 +218,10 @@ pub(crate) fn queues(session: &Session) {
     let desc = description!(ze_command_list_desc_t, ZE_STRUCTURE_TYPE_COMMAND_LIST_DESC);
     let mut list = ptr::null_mut();
     ok!(session.zeCommandListCreate(context, device, &desc, &mut list));
+    assert!(asked(session, list).is_none_or(|found| found == (false, context)));
+    let immediate = session.in_order();
+    assert!(asked(session, immediate).is_none_or(|found| found == (true, context)));
+    ok!(session.zeCommandListDestroy(immediate));
     let desc = description!(ze_fence_desc_t, ZE_STRUCTURE_TYPE_FENCE_DESC);
     let mut fence = ptr::null_mut();
     ok!(session.zeFenceCreate(queue, &desc, &mut fence));

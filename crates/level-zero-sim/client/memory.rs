@@ -1,6 +1,6 @@
 //! Two processes: memory.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::ptr;
 
 use level_zero_sys::*;
@@ -153,7 +153,9 @@ pub(crate) fn external(session: &Session) {
         ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD
     );
     import.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
-    import.fd = exported.fd;
+    // SAFETY: the driver's, open as long as the memory.
+    let exported = unsafe { BorrowedFd::borrow_raw(exported.fd) };
+    import.fd = exported.try_clone_to_owned().unwrap().into_raw_fd();
     desc.pNext = (&raw const import).cast();
     let mut second = ptr::null_mut();
     ok!(session.zeMemAllocDevice(context, &desc, SIZE, 0, device, &mut second));

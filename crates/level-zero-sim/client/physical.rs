@@ -1,7 +1,7 @@
 //! Two processes: physical memory.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::ptr;
 
 use level_zero_sys::*;
@@ -107,7 +107,8 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     import.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD;
     import.fd = received.as_raw_fd();
     let memory = create(session, (&raw const import).cast());
-    drop(received);
+    // The driver's from now on.
+    let _ = received.into_raw_fd();
     let range = map(session, memory);
     assert_eq!(session.read(range, 64), [1; 64]);
     session.fill(range, 2, SIZE);

@@ -4,12 +4,13 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use level_zero_sys::*;
+use rustix::fs::fstat;
 
 use crate::call::{
     INVALID_ARGUMENT, OUT_OF_DEVICE_MEMORY, Result, UNSUPPORTED_ENUMERATION, read, write,
 };
 use crate::checks::{Check, misuse};
-use crate::ipc::{Exported, duplicate};
+use crate::ipc::{Exported, duplicate, take};
 use crate::os::Segment;
 use crate::switches::switches;
 
@@ -18,7 +19,7 @@ use crate::switches::switches;
 pub(crate) enum Extension {
     None,
     Export,
-    /// The number of a descriptor of this process, which stays the caller's.
+    /// The number of a descriptor of this process. It becomes the driver's if the call succeeds.
     Import(i32),
 }
 
@@ -80,6 +81,39 @@ impl Extension {
                 );
                 Err(OUT_OF_DEVICE_MEMORY)
             }
+        }
+    }
+}
+
+/// The number of a descriptor that the driver was given, and closes in the end.
+pub(crate) struct Given {
+    number: i32,
+    inode: u64,
+}
+
+impl Given {
+    /// Of memory that was made from it.
+    pub(crate) fn new(extension: Extension, segment: &Segment) -> Option<Self> {
+        let Extension::Import(number) = extension else {
+            return None;
+        };
+        Some(Self {
+            number,
+            inode: segment.inode(),
+        })
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let number = self.number;
+        let inode = duplicate(number).and_then(|file| fstat(&file).ok());
+        match inode.is_some_and(|status| status.st_ino == self.inode) {
+            true => drop(take(number)),
+            false => misuse(
+                Check::DescriptorClosed,
+                &format!("descriptor {number}, which the driver was given"),
+            ),
         }
     }
 }

@@ -148,7 +148,9 @@ tables! {
         pfnAppendSignalEvent = append::zeCommandListAppendSignalEvent
         pfnAppendWaitOnEvents = append::zeCommandListAppendWaitOnEvents
         pfnAppendEventReset = append::zeCommandListAppendEventReset
-        pfnHostSynchronize = list::zeCommandListHostSynchronize;
+        pfnHostSynchronize = list::zeCommandListHostSynchronize
+        pfnGetContextHandle = list::zeCommandListGetContextHandle
+        pfnIsImmediate = list::zeCommandListIsImmediate;
     zeGetFenceProcAddrTable ze_fence_dditable_t [0: 5]
         pfnCreate = fence::zeFenceCreate
         pfnDestroy = fence::zeFenceDestroy

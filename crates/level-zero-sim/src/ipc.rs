@@ -5,9 +5,12 @@
 //! descriptor itself from the exporting process, whose number is in the handle then. For memory a
 //! driver that fetches recognises a number that was put there, by its copy of the first one. For
 //! counter-based events it does not.
+//!
+//! A number that was put there for memory of the host becomes the driver's, which closes it at once.
+//! For memory of a device it stays the caller's. Intel's driver has it so since 26.09.
 
 use std::ffi::{c_char, c_int};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use level_zero_sys::*;
 use rustix::fs::fstat;
@@ -147,8 +150,11 @@ impl Wire {
         let recognises = kind != Kind::CounterEvent && switches().driver_version >= RECOGNISES;
         let recognised = recognises && self.number != self.original;
         let fetches = pid != 0 && !recognised;
+        let is_host = self.flags == ze_memory_type_t::ZE_MEMORY_TYPE_HOST.0;
+        let takes = kind == Kind::Memory && is_host && self.number != self.original;
         let file = match fetches && pid != std::process::id() {
             true => self.fetch(pid),
+            false if takes => take(self.number),
             false => duplicate(self.number),
         };
         match file.and_then(Segment::from_file) {
@@ -185,6 +191,14 @@ pub(crate) fn duplicate(number: c_int) -> Option<OwnedFd> {
     // SAFETY: for the length of a system call, which fails where the number is none.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()
+}
+
+/// A descriptor whose number the caller has given away.
+pub(crate) fn take(number: c_int) -> Option<OwnedFd> {
+    let file = duplicate(number)?;
+    // SAFETY: it is open, and nobody else's any more.
+    drop(unsafe { OwnedFd::from_raw_fd(number) });
+    Some(file)
 }
 
 /// A descriptor of the driver's whose number is in handles. It stays the driver's own: only the

@@ -15,13 +15,17 @@
 //! - The first four bytes of a handle for another process are the number of a descriptor. It stays
 //!   the driver's, one for each allocation or event: it goes with that, or for memory with the
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
-//!   of the same file there, which stays its own, too; or the driver fetches it (`TRANSPORT`).
+//!   of the same file there; or the driver fetches it (`TRANSPORT`). A number that was put in place
+//!   for memory of the host is closed by the driver at once, for memory of a device never. One that
+//!   physical memory is imported by is closed when that is destroyed.
 //!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
 //!   memory and at byte 20 for events, though for events that has changed between versions. A
 //!   number that was put in place for memory still counts there, unless it is the exporter's by
 //!   chance; for events none must be.
 //! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
 //!   shared; it is signalled from lists in order only, and never by the host.
+//! - Handles of one process to the same physical memory go together: the first one that is destroyed
+//!   ends all.
 //! - It has an older name for everything about them, as long as the loader knows none.
 //! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
 //!   `OUT_OF_DEVICE_MEMORY`.
@@ -37,7 +41,7 @@
 //! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead; nor does one that fetches descriptors recognise a number that was put in place before that | `0x01039876` |
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
-//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time); with commas between | |
+//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done); with commas between | |
 //! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
 //! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
@@ -45,6 +49,7 @@
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
 //! | `AT_ONCE` | 1: commands of up to 64 KiB are not delayed, and executed by the call that appends them if nothing is before them, so that no thread has to wake up: for measurements | 0 |
+//! | `REUSE` | 1: freed memory is given to the next who asks for as much, also while other processes have it open, as Intel's driver does | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
 //! | `TOLERATE` | checks that are not to be made, with commas between | |
 //! | `LOG` | a file that all processes append a line to for every wrong use | |

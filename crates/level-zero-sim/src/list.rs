@@ -62,6 +62,8 @@ enum Mode {
 
 pub(crate) struct List {
     context: Arc<Context>,
+    /// The context's handle, as an address.
+    named_context: usize,
     device: Arc<Device>,
     in_order: bool,
     mode: Mode,
@@ -179,12 +181,14 @@ entry! {
         desc: *const ze_command_list_desc_t,
         list: *mut ze_command_list_handle_t,
     ) {
+        let named_context = context.expose_provenance();
         let (context, device) = pair(context, device)?;
         let desc = read(desc)?;
         present(list)?;
         check_group(desc.commandQueueGroupOrdinal)?;
         write(list, handles::create(Arc::new(List {
             context,
+            named_context,
             device,
             in_order: desc.flags & ZE_COMMAND_LIST_FLAG_IN_ORDER != 0,
             mode: Mode::Regular(Mutex::default()),
@@ -198,6 +202,7 @@ entry! {
         desc: *const ze_command_queue_desc_t,
         list: *mut ze_command_list_handle_t,
     ) {
+        let named_context = context.expose_provenance();
         let (context, device) = pair(context, device)?;
         let desc = read(desc)?;
         present(list)?;
@@ -208,6 +213,7 @@ entry! {
         };
         write(list, handles::create(Arc::new(List {
             context,
+            named_context,
             device,
             in_order: desc.flags & ZE_COMMAND_QUEUE_FLAG_IN_ORDER != 0,
             mode,
@@ -242,6 +248,19 @@ entry! {
         }
         *recorded.lock().unwrap_or_else(PoisonError::into_inner) = Recorded::default();
         Ok(())
+    }
+
+    fn zeCommandListIsImmediate(list: ze_command_list_handle_t, to: *mut ze_bool_t) {
+        let list = handles::get::<List, _>(list)?;
+        write(to, ze_bool_t::from(matches!(list.mode, Mode::Immediate { .. })))
+    }
+
+    fn zeCommandListGetContextHandle(
+        list: ze_command_list_handle_t,
+        to: *mut ze_context_handle_t,
+    ) {
+        let list = handles::get::<List, _>(list)?;
+        write(to, std::ptr::with_exposed_provenance_mut(list.named_context))
     }
 
     fn zeCommandListHostSynchronize(list: ze_command_list_handle_t, timeout: u64) {

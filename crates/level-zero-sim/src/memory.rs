@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use level_zero_sys::*;
@@ -15,9 +15,9 @@ use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
 use crate::device_info::MAX_ALLOCATION;
-use crate::external::{Extension, extension};
+use crate::external::{Extension, Given, extension};
 use crate::handles;
-use crate::os::PAGE;
+use crate::os::{Mapping, PAGE, Segment};
 use crate::space::{self, Origin, Region, UseCount};
 use crate::switches::switches;
 
@@ -55,8 +55,16 @@ fn allocate(
         ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE => GRANULE,
         _ => PAGE,
     };
-    let segment = extension.segment(size.next_multiple_of(unit))?;
-    let mapping = segment.map_aligned(alignment.max(unit))?;
+    let size = size.next_multiple_of(unit);
+    let (segment, mapping) = match reused(kind, size, alignment, extension) {
+        Some(reused) => reused,
+        None => {
+            let segment = extension.segment(size)?;
+            let mapping = segment.map_aligned(alignment.max(unit))?;
+            (segment, mapping)
+        }
+    };
+    drop(Given::new(extension, &segment));
     let base = mapping.base().as_ptr();
     space::insert(Region {
         base: base.expose_provenance(),
@@ -66,7 +74,7 @@ fn allocate(
         context,
         device,
         origin: Origin::Allocated {
-            _mapping: mapping,
+            mapping,
             segment,
             exportable: matches!(extension, Extension::Export),
             exported: Mutex::new(None),
@@ -74,6 +82,58 @@ fn allocate(
         use_count: UseCount::default(),
     });
     write(to, base.cast())
+}
+
+/// Freed memory, for the next who asks for as much.
+struct Freed {
+    kind: ze_memory_type_t,
+    segment: Segment,
+    mapping: Mapping,
+}
+
+static FREED: Mutex<Vec<Freed>> = Mutex::new(Vec::new());
+
+fn reused(
+    kind: ze_memory_type_t,
+    size: usize,
+    alignment: usize,
+    extension: Extension,
+) -> Option<(Segment, Mapping)> {
+    if matches!(extension, Extension::Import(_)) {
+        return None;
+    }
+    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+    let fits = |one: &Freed| {
+        let is_aligned = one.mapping.address().is_multiple_of(alignment.max(1));
+        one.kind == kind && one.segment.size() == size && is_aligned
+    };
+    let found = freed.iter().position(fits)?;
+    let Freed {
+        segment, mapping, ..
+    } = freed.swap_remove(found);
+    Some((segment, mapping))
+}
+
+/// Lets the next one have memory that was freed, whether it was exported or not.
+fn keep(region: Arc<Region>) {
+    if !switches().reuse {
+        return;
+    }
+    let Ok(Region { kind, origin, .. }) = Arc::try_unwrap(region) else {
+        // Commands use it.
+        return;
+    };
+    if let Origin::Allocated {
+        segment, mapping, ..
+    } = origin
+    {
+        let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+        freed.push(Freed {
+            kind,
+            segment,
+            mapping,
+        });
+    }
 }
 
 /// The region that `address` is the first of, which must be allocated here and of the context.
@@ -148,6 +208,7 @@ entry! {
         let region = allocated(&context, address)?;
         region.use_count.check("the memory");
         space::remove(&region);
+        keep(region);
         Ok(())
     }
 

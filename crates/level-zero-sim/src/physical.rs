@@ -1,7 +1,8 @@
 //! Physical memory: without an address until it is mapped.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use level_zero_sys::*;
 
@@ -9,7 +10,7 @@ use crate::call::{INVALID_ARGUMENT, Result, UNSUPPORTED_SIZE, entry, present, re
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
-use crate::external::{Extension, export_to, physical_extension};
+use crate::external::{Extension, Given, export_to, physical_extension};
 use crate::handles::{self, Object};
 use crate::ipc::Exported;
 use crate::ledger::Resource;
@@ -25,8 +26,38 @@ pub(crate) struct Physical {
     /// Whether it was created to be exported.
     exportable: bool,
     exported: Mutex<Option<Exported>>,
+    /// What it was imported by, which is closed with it.
+    given: Mutex<Option<Given>>,
+    /// Another one of the same memory was destroyed, in this process.
+    is_gone: AtomicBool,
     /// By mappings.
     pub(crate) use_count: UseCount,
+}
+
+/// All in this process. Intel's driver knows what they lead to by one number of the kernel's, which
+/// each of them ends, for all others too.
+static ALL: Mutex<Vec<Weak<Physical>>> = Mutex::new(Vec::new());
+
+impl Physical {
+    /// An error where it can be used no more.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.is_gone.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let what = "the memory was destroyed by another handle of it";
+        misuse(Check::UseAfterDestroy, what);
+        Err(INVALID_ARGUMENT)
+    }
+
+    /// Ends the memory for all others of this process.
+    fn end_others(&self) {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        let others = all.iter().filter_map(Weak::upgrade);
+        for other in others.filter(|other| other.segment.inode() == self.segment.inode()) {
+            other.is_gone.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl Object for Physical {
@@ -44,6 +75,7 @@ impl Object for Physical {
 impl Physical {
     /// Answers what is chained to the properties of the memory, or of where it is mapped.
     pub(crate) fn export(&self, next: *mut c_void) -> Result<()> {
+        self.check()?;
         match self.exportable {
             true => export_to(next, &self.segment, &self.exported),
             false => Err(INVALID_ARGUMENT),
@@ -67,15 +99,22 @@ entry! {
         let extension = physical_extension(desc.pNext)?;
         count_allocation()?;
         let segment = extension.segment(desc.size)?;
-        write(memory, handles::create(Arc::new(Physical {
+        let given = Given::new(extension, &segment);
+        let created = Arc::new(Physical {
             context,
             device,
             segment,
             id: space::next_id(),
             exportable: matches!(extension, Extension::Export),
             exported: Mutex::new(None),
+            given: Mutex::new(given),
+            is_gone: AtomicBool::new(false),
             use_count: UseCount::default(),
-        }))?)
+        });
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::downgrade(&created));
+        drop(all);
+        write(memory, handles::create(created)?)
     }
 
     fn zePhysicalMemDestroy(context: ze_context_handle_t, memory: ze_physical_mem_handle_t) {
@@ -91,6 +130,8 @@ entry! {
         }
         // Mappings keep the memory itself.
         *memory.exported.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *memory.given.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        memory.end_others();
         Ok(())
     }
 

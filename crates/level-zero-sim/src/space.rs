@@ -20,7 +20,7 @@ use crate::virtual_memory::Reservation;
 pub(crate) enum Origin {
     /// Allocated here: ends by being freed.
     Allocated {
-        _mapping: Mapping,
+        mapping: Mapping,
         segment: Segment,
         /// Whether it was allocated to be exported by a descriptor alone.
         exportable: bool,

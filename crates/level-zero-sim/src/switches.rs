@@ -31,6 +31,8 @@ pub(crate) struct Switches {
     pub(crate) lost_after: Option<u64>,
     pub(crate) command_delay: Duration,
     pub(crate) at_once: bool,
+    /// Freed memory is given to the next who asks for as much.
+    pub(crate) reuse: bool,
     pub(crate) abort: bool,
     pub(crate) log: Option<PathBuf>,
     pub(crate) report: Option<PathBuf>,
@@ -67,6 +69,7 @@ impl Switches {
             lost_after: number("LOST_AFTER"),
             command_delay: Duration::from_micros(number("COMMAND_DELAY_US").unwrap_or(0)),
             at_once: number("AT_ONCE") == Some(1),
+            reuse: number("REUSE") == Some(1),
             abort: text("MISUSE").as_deref() == Some("abort"),
             log: text("LOG").map(PathBuf::from),
             report: text("REPORT").map(PathBuf::from),

@@ -121,6 +121,7 @@ entry! {
     ) {
         let context = handles::get::<Context, _>(context)?;
         let physical = handles::get::<Physical, _>(memory)?;
+        physical.check()?;
         let (read, write) = rights(access)?;
         if !address.addr().is_multiple_of(GRANULE) || !offset.is_multiple_of(GRANULE) {
             return Err(UNSUPPORTED_ALIGNMENT);
@@ -159,7 +160,10 @@ entry! {
             },
             use_count: UseCount::default(),
         });
-        Ok(())
+        match switches().missing("residency") {
+            true => Err(OUT_OF_DEVICE_MEMORY),
+            false => Ok(()),
+        }
     }
 
     fn zeVirtualMemUnmap(context: ze_context_handle_t, address: *const c_void, size: usize) {

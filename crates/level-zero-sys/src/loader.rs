@@ -202,6 +202,8 @@ loader! {
         zeVirtualMemGetAccessAttribute: ze_pfnVirtualMemGetAccessAttribute_t,
     }
     optional {
+        /// Since 1.2.
+        zeDevicePciGetPropertiesExt: ze_pfnDevicePciGetPropertiesExt_t,
         /// Since 1.3.
         zeMemFreeExt: ze_pfnMemFreeExt_t,
         /// Since 1.6. Before, an immediate list is waited for by an event that it signals.
@@ -210,6 +212,10 @@ loader! {
         zeDriverGetLastErrorDescription: ze_pfnDriverGetLastErrorDescription_t,
         /// Since 1.6. Before, the driver keeps what a handle needs as long as the allocation.
         zeMemPutIpcHandle: ze_pfnMemPutIpcHandle_t,
+        /// Since 1.9.
+        zeCommandListIsImmediate: ze_pfnCommandListIsImmediate_t,
+        /// Since 1.9.
+        zeCommandListGetContextHandle: ze_pfnCommandListGetContextHandle_t,
         /// Since 1.9.
         zeEventPoolPutIpcHandle: ze_pfnEventPoolPutIpcHandle_t,
         /// Since 1.15. Before, see [`zex`](crate::zex).

@@ -101,9 +101,14 @@ clients! {
     hostile_handles: "hostile_handles" [];
     error_table: "error_table" [];
     error_table_validated: "error_table" [("UR_ENABLE_LAYERS", "UR_LAYER_FULL_VALIDATION")];
+    native: "native" [];
+    native_level_zero: "native_level_zero" [];
+    native_level_zero_intercepted: "native_level_zero" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
+    native_level_zero_with_other_handles: "native_level_zero" [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     nothing_leaks: "leaks" [];
     freeing_waits_for_commands: "free" [];
     what_is_pending_still_runs: "pending" [];
+    sycl_native: "sycl_native" [];
     // SYCL makes kernels of fills for the backend that is reported otherwise.
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];

@@ -120,6 +120,7 @@ static const struct {
     {"zeMemAllocDevice", "urUSMDeviceAlloc", allocate_large},
     {"zeCommandListCreateImmediate", "urEnqueueUSMMemcpy", run_copy},
     {"zeCommandListAppendMemoryCopy", "urEnqueueUSMMemcpy", run_copy},
+    {"zeCommandListAppendSignalEvent", "urEnqueueUSMMemcpy", run_copy},
 };
 
 /* The other process: shares memory of both kinds until it hears no more. */

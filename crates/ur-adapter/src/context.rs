@@ -273,26 +273,27 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
         [] => platform().devices(),
         devices => devices,
     };
-    let mut refused = None;
+    let (mut adopted, mut refused) = (Vec::new(), None);
     for device in candidates {
         // SAFETY: as promised to this function.
-        let adopted = unsafe {
+        let context = unsafe {
             let options = crosshandle::ContextOptions::new();
             crosshandle::Context::adopt(device.inner(), of_driver(native), options)
         };
-        match adopted {
-            Ok(context) if devices.len() <= 1 => {
-                return Ok(Context::on_devices(vec![(Ref::clone(device), context)]));
-            }
-            Ok(_) => break,
+        match context {
+            Ok(context) => adopted.push((Ref::clone(device), context)),
             Err(error) => refused = Some(error),
         }
     }
     match refused {
+        // On all that were named, or on those of all that it is on.
+        _ if !adopted.is_empty() && (devices.is_empty() || adopted.len() == devices.len()) => {
+            Ok(Context::on_devices(adopted))
+        }
         Some(error) if devices.is_empty() => Err(error.into()),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-            "a context of the driver is on one device, and on no other",
+            "this context of the driver is not on all of these devices",
         )),
     }
 }

@@ -21,6 +21,9 @@ pub struct Description {
     pub device_type: ur_device_type_t,
     /// The name of its only platform.
     pub platform_name: &'static str,
+    /// What a native queue is to be called where clients ask for its kind: on Level Zero, 1 for an
+    /// immediate command list and 0 for a command queue. `None` if there is but one kind.
+    pub queue_kind: Option<i32>,
     /// The target of images with programs for its devices; `None` if they run none.
     pub program_target: Option<&'static CStr>,
 }
@@ -32,6 +35,7 @@ impl Description {
         ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_CPU,
         platform_name: "Crosshandle (host)",
+        queue_kind: None,
         program_target: None,
     };
 
@@ -42,6 +46,7 @@ impl Description {
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (Level Zero)",
+        queue_kind: Some(1),
         program_target: None,
     };
 
@@ -51,6 +56,7 @@ impl Description {
         ur_backend: ur_backend_t::UR_BACKEND_CUDA,
         device_type: ur_device_type_t::UR_DEVICE_TYPE_GPU,
         platform_name: "Crosshandle (CUDA)",
+        queue_kind: None,
         program_target: Some(UR_DEVICE_BINARY_TARGET_NVPTX64),
     };
 }

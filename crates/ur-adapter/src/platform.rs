@@ -116,7 +116,13 @@ unsafe extern "C" fn get_api_version(
     })
 }
 
-/// A platform's native handle is its handle: there is no driver below with one of its own.
+/// The driver of a device, where drivers have a handle of their own.
+fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
+    let native = device.inner().native_driver()?;
+    Some(native.value())
+}
+
+/// The driver of the first device; where there is none, the platform's handle.
 unsafe extern "C" fn get_native_handle(
     handle: ur_platform_handle_t,
     native: *mut ur_native_handle_t,
@@ -124,8 +130,9 @@ unsafe extern "C" fn get_native_handle(
     enter(|| {
         // SAFETY: the caller passes a platform's handle and a valid pointer.
         unsafe {
-            Shared::<Platform>::from_handle(handle)?;
-            put(native, handle as ur_native_handle_t)
+            let platform = Shared::<Platform>::from_handle(handle)?;
+            let driver = platform.devices.iter().find_map(driver_of);
+            put(native, driver.unwrap_or(handle as ur_native_handle_t))
         }
     })
 }
@@ -139,12 +146,18 @@ unsafe extern "C" fn create_with_native_handle(
     enter(|| {
         // SAFETY: the caller passes an adapter's handle.
         unsafe { Shared::<Adapter>::from_handle(handle) }?;
-        let platform = platform().handle();
-        if native != platform as ur_native_handle_t {
+        let mut drivers = platform().devices.iter().filter_map(driver_of).peekable();
+        let own = platform().handle();
+        let is_known = match drivers.peek() {
+            // One platform has the devices of all drivers.
+            Some(_) => drivers.any(|driver| driver == native),
+            None => native == own as ur_native_handle_t,
+        };
+        if !is_known {
             return Err(Failure::argument("this is no platform's native handle"));
         }
         // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, platform) }
+        unsafe { put(created, own) }
     })
 }
 

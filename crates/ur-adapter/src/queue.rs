@@ -1,8 +1,9 @@
 //! Queues: commands run in order, or as soon as what they wait for is there.
 
-use crate::boundary::{enter, not_null, put};
+use crate::boundary::{enter, not_null, put, put_optional};
 use crate::chain;
 use crate::context::Context;
+use crate::description;
 use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::native::{NativeHandles, of_driver, ownership};
@@ -231,13 +232,19 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query) -> Result<
 
 unsafe extern "C" fn get_native_handle(
     handle: ur_queue_handle_t,
-    _desc: *mut ur_queue_native_desc_t,
+    desc: *mut ur_queue_native_desc_t,
     native: *mut ur_native_handle_t,
 ) -> ur_result_t {
     enter(|| {
-        // SAFETY: the caller passes a queue's handle and a valid pointer.
+        // SAFETY: the caller passes a queue's handle, a valid pointer, and null or a description
+        // that says where the kind of the queue is to be written, if anywhere.
         unsafe {
             let queue = Shared::<Queue>::from_handle(handle)?;
+            not_null(native)?;
+            let kind = desc.as_ref().map(|desc| desc.pNativeData.cast::<i32>());
+            if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
+                put_optional(kind, own);
+            }
             let native_of_driver = queue.inner().native_handle().map(NativeHandle::value);
             put(
                 native,
@@ -268,12 +275,14 @@ unsafe extern "C" fn create_with_native_handle(
                 };
                 (device, properties.as_ref())
             };
+            // SAFETY: the caller passes a chain of properties.
+            let flags = unsafe { native_flags(properties) }?;
             let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
             let inner = context.on(device)?;
             // SAFETY: the caller passes a queue of the driver, and keeps it unless he gives it
             // away.
             let inner = unsafe { inner.adopt_queue(of_driver(native), ownership(is_owned))? };
-            let queue = Queue::create(context, device, inner, 0);
+            let queue = Queue::create(context, device, inner, flags);
             // SAFETY: the caller passes a valid pointer.
             return unsafe { put(created, queue) };
         }
@@ -290,6 +299,37 @@ unsafe extern "C" fn create_with_native_handle(
         // SAFETY: the caller passes a valid pointer.
         unsafe { put(created, Shared::hand_out(queue)) }
     })
+}
+
+/// What the properties of a native queue say of its flags.
+///
+/// # Errors
+/// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted; as [`check_flags`].
+///
+/// # Safety
+/// What follows the properties is as [`chain::find`] demands it.
+unsafe fn native_flags(
+    properties: Option<&ur_queue_native_properties_t>,
+) -> Result<ur_queue_flags_t> {
+    let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
+    // SAFETY: as promised to this function.
+    let (kind, own) = unsafe {
+        let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
+        let kind = chain::find::<ur_queue_native_desc_t>(next, stype)
+            .and_then(|desc| desc.pNativeData.cast::<i32>().as_ref());
+        let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_PROPERTIES;
+        (kind, chain::find::<ur_queue_properties_t>(next, stype))
+    };
+    if let (Some(kind), Some(own)) = (kind, description::get().queue_kind)
+        && *kind != own
+    {
+        return Err(Failure::unsupported(
+            "only immediate command lists can be queues here",
+        ));
+    }
+    let flags = own.map_or(0, |properties| properties.flags);
+    check_flags(flags)?;
+    Ok(flags)
 }
 
 unsafe extern "C" fn finish(handle: ur_queue_handle_t) -> ur_result_t {

@@ -128,6 +128,7 @@ share_and_read() {
 }
 
 run "driver" "$here/crosshandle-units" backend::cuda --include-ignored --test-threads 1
+run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
 conformance host host
 conformance cuda:0 cuda:0
 conformance host cuda:0

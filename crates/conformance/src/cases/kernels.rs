@@ -142,14 +142,21 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
         Ok(queue.finish_timeout(DEADLINE)?)
     };
     (0..20).try_for_each(round)?;
-    let before = Usage::of_self()?;
-    (0..200).try_for_each(round)?;
-    let after = Usage::of_self()?;
-    assert!(
-        after.descriptors <= before.descriptors + 2
+    // What leaks does so every time; a thread that looks after queues starts once.
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let before = Usage::of_self()?;
+        (0..200).try_for_each(round)?;
+        let after = Usage::of_self()?;
+        if after.descriptors <= before.descriptors + 2
             && after.mappings <= before.mappings + 4
-            && after.resident <= before.resident + 8 * KIB,
-        "{before:?}, and two hundred rounds later {after:?}"
-    );
-    PASSED
+            && after.resident <= before.resident + 8 * KIB
+        {
+            return PASSED;
+        }
+        seen.push((before, after));
+    }
+    Err(Failure::new(format!(
+        "before and after two hundred rounds, three times: {seen:?}"
+    )))
 }

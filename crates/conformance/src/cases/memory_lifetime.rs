@@ -35,6 +35,47 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// The same where the context has ended, and another one of the process allocates as much.
+pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Verdict {
+    const LENS: [usize; 3] = [100, LEN, 5_000_000];
+    let peer = harness.peer()?;
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let mut kept = Vec::new();
+    for (seed, len) in (1..).zip(LENS) {
+        for (name, seed) in [("one", seed), ("two", seed + 10)] {
+            let memory = context.allocate(len)?;
+            transfer.write(&memory, 0, &pattern(seed, 100))?;
+            let handle = memory.handle()?;
+            peer.ask(format!("open-memory {name}{len} {handle}"))?;
+            kept.push(memory);
+        }
+    }
+    // Some are freed before the context ends, some after it.
+    let later = kept.split_off(LENS.len());
+    drop((kept, transfer, context));
+    drop(later);
+
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let mut next = Vec::new();
+    for len in LENS.into_iter().cycle().take(12) {
+        let memory = context.allocate(len)?;
+        transfer.write(&memory, 0, &pattern(99, 100))?;
+        next.push(memory);
+    }
+    for (seed, len) in (1..).zip(LENS) {
+        for (name, seed) in [("one", seed), ("two", seed + 10)] {
+            peer.ask(format!("check {name}{len} 0 {seed} 100"))?;
+            peer.ask(format!("write {name}{len} 0 50 100"))?;
+        }
+    }
+    for memory in &next {
+        transfer.check(memory, 0, 99, 100)?;
+    }
+    PASSED
+}
+
 /// A freed block comes back neither here nor in a handle while it is open anywhere, and does
 /// when it is not.
 pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {

@@ -25,7 +25,8 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        println!("{}", outcome.last_line());
+        // Also shown when all is well: see .config/nextest.toml.
+        println!("over the simulated driver: {}", outcome.last_line());
         // Processes that are killed report nothing, and one that gave up a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
@@ -93,6 +94,16 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
 }
 
 #[test]
+fn freed_memory_may_come_back_at_once() {
+    for filter in ["memory_lifetime::", "memory::"] {
+        suite(filter, &[("REUSE", "1")]).iter().for_each(|outcome| {
+            assert!(outcome.succeeded, "{}", outcome.printed);
+            assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+        });
+    }
+}
+
+#[test]
 fn commands_may_take_long() {
     suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
         .iter()
@@ -123,6 +134,9 @@ roles! {
     /// A handle of another version of the driver is refused before the driver sees it.
     roles::another_drivers_handles_are_refused [];
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
+    roles::devices_say_what_they_are [];
+    /// Intel's driver answers an error and has mapped it.
+    roles::mappings_may_fail_late [("MISSING", "residency")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     roles::queues_wait_for_each_other_on_the_device [];
     /// As drivers of Intel had it at first, and where they can't fetch descriptors.
@@ -130,6 +144,8 @@ roles! {
     /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
     lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
+    /// Others cost more than the commands themselves.
+    lists::commands_take_a_call_each [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_refused_part_fails_its_command_later [
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),

@@ -1,6 +1,6 @@
 //! What single processes do over the simulated driver, and what its report must say then.
 
-use crosshandle::{Command, Error, Event, Memory, MemoryHandle};
+use crosshandle::{Access, Command, Error, Event, Memory, MemoryHandle};
 use crosshandle_conformance::{Devices, Harness, PeerOptions, Usage};
 use std::fs;
 use std::path::Path;
@@ -192,6 +192,31 @@ pub(crate) fn allocations_may_fail() {
     );
 }
 
+pub(crate) fn devices_say_what_they_are() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let info = context.device().info();
+    assert_eq!(info.driver_version, "1.3.39030 (Level Zero 1.17)");
+    assert_eq!(info.pci_address.as_deref(), Some("0000:01:00.0"));
+    assert_eq!((info.memory_clock_rate, info.memory_bus_width), (1_000, 64));
+}
+
+pub(crate) fn mappings_may_fail_late() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let unit = context.device().info().granularity;
+    let memory = context.create_physical_memory(unit).unwrap();
+    let range = context.reserve(2 * unit).unwrap();
+    for offset in [0, unit, 0] {
+        let failed = range.map(offset, &memory, 0, unit, Access::ReadWrite);
+        assert!(
+            matches!(failed, Err(Error::OutOfMemory { .. })),
+            "{failed:?}"
+        );
+    }
+    drop((range, memory));
+}
+
 pub(crate) fn the_device_may_be_lost() {
     let harness = harness();
     let context = harness.context().unwrap();
@@ -290,6 +315,8 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let told = queue.finish_timeout(LONG);
     assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
     queue.finish_timeout(LONG).unwrap();
+    // The list has it for ever, which nobody who frees it waits for.
+    assert!(!memory.is_in_use());
     // The process ends with what the list that was given up still holds.
     drop((peer, harness));
     std::process::exit(0);

@@ -32,26 +32,26 @@
 pub(crate) mod cuda;
 pub(crate) mod host;
 mod info;
+pub(crate) mod left;
 pub(crate) mod level_zero;
 mod native;
+mod submission;
 
 pub use info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
+pub(crate) use submission::{HostFunction, Launch, Place, Point, Points, Submission, Work};
 
-use crate::counter::Promise;
 use crate::error::Result;
 use crate::exchange::Fetched;
 use crate::exchange::protocol::Note;
 use crate::handle::{BackendKind, DeviceUuid};
-use crate::kernel::{KernelArguments, KernelProperties, LaunchShape};
+use crate::kernel::KernelProperties;
 use crate::os::address::Address;
 use crate::os::mapping::Access;
 use crate::os::shared_bytes::SharedBytes;
 use crate::program::{ProgramImage, ProgramOptions};
-use crate::rect::{Pitches, Region};
-use crate::sharing::{EventCore, Shared};
-use smallvec::SmallVec;
+use crate::sharing::Shared;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -102,6 +102,12 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Bytes in a segment that small allocations share: a multiple of 16 MiB.
     fn shared_segment(&self, _kind: MemoryKind) -> usize {
         64 << 20
+    }
+
+    /// Whether the driver may give memory that was freed to the next one in this process who
+    /// allocates, also while importers have it open.
+    fn reuses_shared_memory(&self) -> bool {
+        false
     }
 
     /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in
@@ -263,8 +269,9 @@ pub(crate) trait AddressRange: Send + Sync {
 
 /// A queue of commands.
 pub(crate) trait BackendQueue: Send + Sync {
-    /// Takes a command. Returns before it is done, or after.
-    fn submit(&self, submission: Submission) -> Result<()>;
+    /// Takes a command, and returns before it is done, or after. What is left of it in its place, the
+    /// caller drops: by reference, since it is large, and since its drop may be the user's code.
+    fn submit(&self, submission: &mut Submission) -> Result<()>;
 
     /// Makes sure that what was submitted will run without further calls.
     fn flush(&self) -> Result<()>;
@@ -280,122 +287,6 @@ pub(crate) trait BackendQueue: Send + Sync {
     fn native(&self) -> Option<&dyn NativeQueue> {
         None
     }
-}
-
-/// A command with what it waits for and signals.
-pub(crate) struct Submission {
-    pub(crate) work: Work,
-    /// It starts after all earlier commands, in any order of execution.
-    pub(crate) after_earlier: bool,
-    /// All later commands start after it, in any order of execution.
-    pub(crate) before_later: bool,
-    pub(crate) waits: Points,
-    /// It calls the host, or waits for what does: it may fail although no process ends and the
-    /// device is well. What waits for its signal was told so.
-    pub(crate) may_fail: bool,
-    pub(crate) signal: Option<Arc<EventCore>>,
-}
-
-/// Few, as a rule, which take no allocation then.
-pub(crate) type Points = SmallVec<[Point; 2]>;
-
-/// One signal of an event, to be waited for.
-pub(crate) struct Point {
-    pub(crate) event: Arc<EventCore>,
-    pub(crate) number: u64,
-    /// The signal will never be submitted: the event's exporter ended. Set by the backend.
-    pub(crate) is_abandoned: bool,
-    /// The driver's own event tells the device of it. Set by the backend.
-    pub(crate) promise: Option<Promise>,
-}
-
-/// What a command does.
-pub(crate) enum Work {
-    /// Nothing: a signal, a wait, a barrier.
-    Nothing,
-    /// Copies bytes between ranges that may overlap.
-    Copy { to: Place, from: Place, len: usize },
-    /// Copies the rows of a region between two rectangles that don't overlap. There are at least
-    /// two rows, and as few of them as can be; slice pitches are multiples of the row pitches, as
-    /// drivers' 3D copies have it, also with one slice.
-    CopyRect {
-        to: Place,
-        to_pitches: Pitches,
-        from: Place,
-        from_pitches: Pitches,
-        region: Region,
-    },
-    /// Repeats a pattern; `len` is a multiple of its length.
-    Fill {
-        to: Place,
-        len: usize,
-        pattern: Box<[u8]>,
-    },
-    /// Repeats a pattern in at least two rows, which start every `pitch` bytes, more than the
-    /// width; `width` is a multiple of the pattern's length.
-    Fill2d {
-        to: Place,
-        pitch: usize,
-        width: usize,
-        rows: usize,
-        pattern: Box<[u8]>,
-    },
-    /// Calls the host.
-    Call(HostFunction),
-    /// Calls a function during the submission, with the driver's queue: what that queues there is
-    /// the command. Only for queues that have one.
-    Native(NativeFunction),
-    /// Runs a kernel. There is at least one block, with at least one thread.
-    Launch(Box<Launch>),
-}
-
-impl Work {
-    /// Whether the host can access all memory that it names.
-    pub(crate) fn is_on_host(&self) -> bool {
-        match self {
-            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => {
-                to.is_on_host && from.is_on_host
-            }
-            Self::Fill { to, .. } | Self::Fill2d { to, .. } => to.is_on_host,
-            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
-        }
-    }
-}
-
-/// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
-/// arguments suit it.
-pub(crate) struct Launch {
-    pub(crate) kernel: Arc<dyn LoadedKernel>,
-    pub(crate) shape: LaunchShape,
-    pub(crate) arguments: KernelArguments,
-}
-
-impl Work {
-    /// The memory that it uses, as far as it names it.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
-        let (to, from) = match self {
-            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
-            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
-            Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
-        };
-        to.into_iter().chain(from)
-    }
-}
-
-/// A function of the host, run in the order of a queue.
-pub(crate) type HostFunction =
-    Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
-
-/// A function that submits to the driver's queue. It is called once, by who submits the command.
-pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
-
-/// An address that a command uses, and what keeps it valid until the command is done (nothing, if
-/// the caller promised to).
-pub(crate) struct Place {
-    pub(crate) address: Address,
-    /// Whether the host can access it too.
-    pub(crate) is_on_host: bool,
-    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// In which order a queue runs its commands.

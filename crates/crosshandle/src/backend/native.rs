@@ -45,6 +45,11 @@ pub(crate) trait NativeDevice {
     /// The driver's device.
     fn handle(&self) -> usize;
 
+    /// The driver's own object for itself, if it has one.
+    fn driver(&self) -> Option<usize> {
+        None
+    }
+
     /// What allocates and queues in a context that the program made.
     ///
     /// # Safety
@@ -73,12 +78,18 @@ pub(crate) trait NativeContext {
     /// An event of the driver, which was not recorded yet.
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
 
-    /// Lets whatever is submitted to one of the driver's queues later wait for an event.
+    /// Lets whatever is submitted to one of the driver's queues later wait for an event. What comes
+    /// back is to be kept until the queue has done so.
     ///
     /// # Safety
-    /// Both are the driver's.
-    unsafe fn wait_for_event(&self, queue: usize, event: usize, ownership: Ownership)
-    -> Result<()>;
+    /// Both are the driver's. An event that is not given away lives until the queue is past it,
+    /// unless the driver keeps it.
+    unsafe fn wait_for_event(
+        &self,
+        queue: usize,
+        event: usize,
+        ownership: Ownership,
+    ) -> Result<Option<Box<dyn Any + Send>>>;
 
     /// Memory that the program allocated with the driver: the allocation that an address lies in,
     /// and how far inside.

@@ -59,7 +59,8 @@ impl ContextCore {
         let numbers = Arc::new(AtomicU32::new(0));
         let pool_options = options.pool();
         let origin = options.into_origin();
-        let exporter = Exporter::new(origin.policy.clone(), origin.directory.clone())?;
+        let (policy, directory) = (origin.policy.clone(), origin.directory.clone());
+        let exporter = Exporter::new(policy, directory, backend.reuses_shared_memory())?;
         let pools = new_pools(&backend, pool_options, None, &numbers);
         Ok(Self {
             uuid: device.info().uuid,

@@ -14,10 +14,10 @@ use crate::memory::Memory;
 use crate::queue::Queue;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// An event of the driver, which happens when a signal of an [`Event`] does. Destroyed on drop;
-/// what waits for it by then still does.
+/// An event of the driver, which happens when a signal of an [`Event`] does. Destroyed on drop: what
+/// waits for a `CUevent` by then still does, for a `ze_event_handle_t` it must be over.
 pub struct NativeEvent {
     inner: Arc<dyn backend::NativeEvent>,
     backend: BackendKind,
@@ -137,14 +137,15 @@ impl Context {
         })
     }
 
-    /// An event that is complete when one of the driver's has happened, as it was recorded last.
-    /// The driver's may be destroyed afterwards.
+    /// An event that is complete when one of the driver's has happened, as it was recorded last. One
+    /// that is given away is destroyed here as soon as that is possible.
     ///
     /// # Errors
     /// As [`native_event`](Self::native_event).
     ///
     /// # Safety
-    /// It is an event of the driver.
+    /// It is an event of the driver, and, unless it is given away, lives until the result is complete.
+    /// (A `CUevent` may be destroyed at once: its driver keeps it.)
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_event(
         &self,
@@ -156,11 +157,14 @@ impl Context {
         self.native()?;
         let event = self.create_event_with(options)?;
         let backend = Arc::clone(self.core().backend());
+        // For as long as the command.
+        let kept = Mutex::new(None);
         let wait = Command::new(Work::Native(Box::new(move |queue| {
             let native = backend.native().expect("checked above");
-            // SAFETY: the queue of the backend; the event is promised by the caller, and used
-            // before this function returns.
-            unsafe { native.wait_for_event(queue, value, ownership) }
+            // SAFETY: the queue of the backend; the event is promised by the caller.
+            let keep = unsafe { native.wait_for_event(queue, value, ownership)? };
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = keep;
+            Ok(())
         })));
         self.event_queue()?.submit(wait.signal(&event))?;
         Ok(event)

@@ -37,6 +37,9 @@ impl Slot {
     /// Makes sure that a signal's word reaches its number when it finishes: a signal at once
     /// writes the words only if it knows that somebody looks at them.
     pub(crate) fn arm(&self, number: u64) -> Arming {
+        if self.is_armed(number) {
+            return Arming::Armed;
+        }
         let index = number % RING;
         let word = self.word(number);
         loop {
@@ -64,6 +67,21 @@ impl Slot {
                 return Arming::Armed;
             }
         }
+    }
+
+    /// Whether a device waits already for a signal that nobody has submitted.
+    #[inline]
+    fn is_armed(&self, number: u64) -> bool {
+        // In this order, as above.
+        if self.armed.load(Ordering::SeqCst) < number {
+            return false;
+        }
+        let issued = Issued(self.issued.load(Ordering::SeqCst));
+        if number <= issued.number() || !issued.is_watched() {
+            return false;
+        }
+        let word = self.word(number).load(Ordering::Acquire);
+        number as i64 - at_number(word, issued.number()) <= REACH
     }
 
     /// Sets the mark, unless it is set, and says what `issued` was before that. Other waits have

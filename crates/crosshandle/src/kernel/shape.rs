@@ -55,7 +55,9 @@ impl LaunchShape {
         self
     }
 
-    /// So many blocks in each dimension make a cluster, whose shared memory they all can access.
+    /// So many blocks in each dimension make a cluster, whose shared memory they all can access. 8
+    /// blocks are possible on every device with clusters; whether more are depends on the device and
+    /// on the kernel, and is found out by launching.
     pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
         self.cluster = Some(blocks);
         self

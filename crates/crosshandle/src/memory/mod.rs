@@ -8,7 +8,7 @@ mod pool;
 pub(crate) use allocation::Allocation;
 pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 
-use crate::backend::{MemoryKind, Place, Segment};
+use crate::backend::{MemoryKind, Place, Segment, left};
 use crate::context::ContextCore;
 use crate::error::{Error, Result};
 use crate::handle::MemoryHandle;
@@ -219,12 +219,16 @@ impl Memory {
         }
     }
 
-    /// Whether anything else than this keeps it.
+    /// Whether anything else than this keeps it, that may end.
     fn is_kept(&self) -> bool {
+        fn is_kept<T>(object: &Arc<T>) -> bool {
+            let count = Arc::strong_count(object);
+            count > 1 && count > 1 + left::count(object)
+        }
         match &self.source {
-            Source::Owned(owned) => Arc::strong_count(owned.allocation()) > 1,
-            Source::Opened(opened) => Arc::strong_count(opened) > 1,
-            Source::Adopted(adopted) => Arc::strong_count(adopted) > 1,
+            Source::Owned(owned) => is_kept(owned.allocation()),
+            Source::Opened(opened) => is_kept(opened),
+            Source::Adopted(adopted) => is_kept(adopted),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) enum FileKind {
         /// The driver's number.
         major: u32,
     },
+    /// A pipe or a socket.
+    Stream,
     /// Anything else.
     Other,
 }
@@ -27,6 +29,7 @@ pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
         FileType::CharacterDevice => FileKind::CharacterDevice {
             major: fs::major(status.st_rdev),
         },
+        FileType::Fifo | FileType::Socket => FileKind::Stream,
         _ => FileKind::Other,
     })
 }
@@ -43,9 +46,10 @@ pub(crate) fn are_exhausted() -> bool {
 
 /// Whether this process may fetch a descriptor of another one, and finds the same file there as
 /// behind its own.
-pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
+pub(crate) fn can_fetch(pid: u32, number: u32, file: impl AsFd) -> bool {
     let fetch = || -> Result<bool, Errno> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = RawFd::try_from(number).map_err(|_| Errno::BADF)?;
         let process = pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
         let theirs = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
         let (theirs, ours) = (fs::fstat(theirs)?, fs::fstat(file)?);

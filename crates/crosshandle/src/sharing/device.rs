@@ -21,14 +21,28 @@ const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
 impl EventCore {
     /// The address of the half word of a signal, which devices of `pinner` can access from now on
     /// as long as the event is open.
-    pub(crate) fn word(&self, number: u64, pinner: &dyn Pinner) -> Result<usize> {
-        let bit = 1 << pinner.kind() as u32;
+    #[inline]
+    pub(crate) fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
+        self.pin(pinner)?;
         let word = self.slot().word_of(number);
-        if self.pinned.load(Ordering::Acquire) & bit == 0 {
-            self.arena().pin(self.slot(), pinner)?;
-            self.pinned.fetch_or(bit, Ordering::Release);
-        }
         Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
+    }
+
+    /// Lets devices of `pinner` access all words.
+    #[inline]
+    pub(crate) fn pin(&self, pinner: &impl Pinner) -> Result<()> {
+        let bit = 1 << pinner.kind() as u32;
+        if self.pinned.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        self.pin_first(bit, pinner)
+    }
+
+    #[cold]
+    fn pin_first(&self, bit: u32, pinner: &dyn Pinner) -> Result<()> {
+        self.arena().pin(self.slot(), pinner)?;
+        self.pinned.fetch_or(bit, Ordering::Release);
+        Ok(())
     }
 
     /// Makes sure that a device can wait for a signal: that its word reaches its number when it
@@ -41,6 +55,12 @@ impl EventCore {
                 "a device can't wait for signal {number} yet: it is more than 2^30 ahead"
             ))),
         }
+    }
+
+    /// Whether a signal is still to be submitted, and may be as far as is known.
+    #[inline]
+    pub(crate) fn is_to_come(&self, number: u64) -> bool {
+        number > self.issued() && !self.liveness().is_known_abandoned()
     }
 
     /// Lets waiters know that devices signal this event, before they do.

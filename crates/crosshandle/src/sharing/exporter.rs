@@ -4,6 +4,7 @@ use super::arena::Arena;
 use super::companion::COMPANION;
 use super::holding;
 use super::ledger::Ledger;
+use super::lingering::{self, Holders};
 use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
 use crate::counter::{Liveness, Owner};
 use crate::error::{Error, Result};
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 const LOOKS: usize = 32;
 
 struct Importer {
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     client: Weak<Client>,
 }
 
@@ -39,11 +40,19 @@ pub(crate) struct Exporter {
     importers: Mutex<HashMap<u16, Importer>>,
     /// Opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
+    /// Whether freed memory comes back by the driver while importers have it open.
+    lingers: bool,
     this: Weak<Exporter>,
 }
 
 impl Exporter {
-    pub(crate) fn new(policy: PeerPolicy, directory: Option<PathBuf>) -> Result<Arc<Self>> {
+    /// `lingers`: memory that importers have open is kept beyond the context's end.
+    pub(crate) fn new(
+        policy: PeerPolicy,
+        directory: Option<PathBuf>,
+        lingers: bool,
+    ) -> Result<Arc<Self>> {
+        lingering::sweep();
         let mut secret = [0; 16];
         process::random(&mut secret).map_err(Error::os("reading random bytes"))?;
         // A handle with an all-zero secret is refused, so this one never occurs.
@@ -58,6 +67,7 @@ impl Exporter {
             records: Mutex::default(),
             importers: Mutex::default(),
             own_ledger: OnceLock::new(),
+            lingers,
             this: this.clone(),
         }))
     }
@@ -148,6 +158,9 @@ impl Exporter {
             .and_then(Option::take);
         if held && !records.is_closed {
             records.retired.push_back((record.index, keep));
+        } else if held && self.lingers && keep.is_some() {
+            drop(records);
+            lingering::add(record.index, &Arc::new(self.holders()), keep);
         } else {
             self.arena.end(record.index);
             records.free.push(record.index);
@@ -173,6 +186,7 @@ impl Exporter {
         if process::is_forked() {
             return;
         }
+        lingering::sweep();
         let mut freed = Vec::new();
         {
             let mut records = self.records();
@@ -200,7 +214,26 @@ impl Exporter {
             records.is_closed = true;
             std::mem::take(&mut records.retired)
         };
-        drop(retired);
+        if !self.lingers || retired.is_empty() {
+            return;
+        }
+        let holders = Arc::new(self.holders());
+        for (record, keep) in retired.into_iter().filter(|(_, keep)| keep.is_some()) {
+            lingering::add(record, &holders, keep);
+        }
+        lingering::sweep();
+    }
+
+    fn holders(&self) -> Holders {
+        let importers = self.importers();
+        Holders {
+            arena: Arc::clone(&self.arena),
+            own: self.own_ledger.get().cloned(),
+            importers: importers
+                .iter()
+                .map(|(owner, importer)| (*owner, Arc::clone(&importer.ledger)))
+                .collect(),
+        }
     }
 
     fn is_held(&self, record: u32) -> bool {
@@ -273,6 +306,7 @@ impl Exports for Exporter {
             })
             .ok_or(Refusal::NoRoom)?;
         let client = Arc::downgrade(&client);
+        let ledger = Arc::new(ledger);
         importers.insert(owner, Importer { ledger, client });
         Ok((owner, Arc::clone(self.arena.file())))
     }

@@ -19,6 +19,7 @@ mod event;
 mod exporter;
 mod holding;
 mod ledger;
+mod lingering;
 mod pins;
 mod record;
 

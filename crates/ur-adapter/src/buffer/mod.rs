@@ -1,5 +1,6 @@
 //! Buffers: memory that commands name by handle and offset.
 
+mod late;
 mod mapping;
 mod native;
 mod storage;

@@ -1,5 +1,6 @@
 //! The memory of a buffer and its parts.
 
+use super::late;
 use crate::enqueue::wait_while;
 use crate::failure::Result;
 use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
@@ -15,7 +16,7 @@ use unified_runtime_sys::{
 /// What buffers start at multiples of, in bytes: the largest vector of a kernel.
 const ALIGN: usize = 128;
 
-/// How long after a command it may take until nothing of it is left. Queues look 20 times a second.
+/// How long a release waits for commands that use the buffer.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The memory of a buffer. Commands keep it until they are done.
@@ -169,13 +170,22 @@ impl Storage {
         })
     }
 
+    /// Whether commands use it of whose end it depends when the user's memory has its contents.
+    pub(super) fn is_in_use(&self) -> bool {
+        match &self.place {
+            Place::Mirror { memory, .. } => memory.is_in_use(),
+            _ => false,
+        }
+    }
+
     /// Waits a moment for commands that are done to let go of it, if its end means anything to the
     /// user: he may free his memory when the last buffer of it was released and no command is
-    /// left.
-    fn let_go(&self) {
-        if let Place::Mirror { memory, .. } = &self.place {
-            let began = Instant::now();
-            wait_while(|| memory.is_in_use() && began.elapsed() < GRACE);
+    /// left. If some are, has it looked after.
+    fn let_go(self: &Arc<Self>) {
+        let began = Instant::now();
+        wait_while(|| self.is_in_use() && began.elapsed() < GRACE);
+        if self.is_in_use() {
+            late::watch(Arc::downgrade(self));
         }
     }
 

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull, null, null_mut};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION,
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER,
@@ -35,8 +35,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let host = crosshandle::Device::find("host").expect("the host");
-        let device = Device::create(host);
+        Self::on("host")
+    }
+
+    fn on(device: &str) -> Self {
+        let device = Device::create(crosshandle::Device::find(device).expect("a device"));
         let (mut context, mut queue) = (null_mut(), null_mut());
         let handle = device.handle();
         // SAFETY: the handles are alive, the pointers valid.
@@ -125,6 +128,23 @@ impl Scene {
         let unmap = enqueue::TABLE.pfnMemUnmap.expect("filled");
         // SAFETY: the handles are alive.
         unsafe { unmap(self.queue, buffer, pointer.cast(), 0, null(), null_mut()) }
+    }
+
+    /// Keeps the queue from going on until an event is signalled.
+    fn hold(&self) -> crosshandle::Event {
+        // SAFETY: the handles are alive.
+        let (context, queue) = unsafe {
+            (
+                Shared::<Context>::from_handle(self.context).expect("a context"),
+                Shared::<Queue>::from_handle(self.queue).expect("a queue"),
+            )
+        };
+        let options = EventOptions::new().shareable(false);
+        let gate = context.first().1.create_event_with(options);
+        let gate = gate.expect("an event");
+        let hold = Command::barrier().after_value(&gate, 1);
+        queue.inner().submit(hold).expect("submitted");
+        gate
     }
 
     fn finish(&self) {
@@ -227,21 +247,7 @@ fn memory_of_the_user_follows_its_buffer() {
     assert_eq!(scene.read(buffer), wanted);
 
     // A command that is not done keeps the buffer; its contents go back after that.
-    // SAFETY: the handles are alive.
-    let (context, queue) = unsafe {
-        (
-            Shared::<Context>::from_handle(scene.context).expect("a context"),
-            Shared::<Queue>::from_handle(scene.queue).expect("a queue"),
-        )
-    };
-    let options = EventOptions::new().shareable(false);
-    let gate = context
-        .first()
-        .1
-        .create_event_with(options)
-        .expect("an event");
-    let hold = Command::barrier().after_value(&gate, 1);
-    queue.inner().submit(hold).expect("submitted");
+    let gate = scene.hold();
     let late = Box::new([10; LEN]);
     scene.write(buffer, &late, false);
     release(buffer);
@@ -308,4 +314,33 @@ fn memory_can_be_freed_before_its_buffer() {
     scene.write(buffer, &[3; LEN], true);
     assert_eq!(scene.read(buffer), [3; LEN]);
     release(buffer);
+}
+
+/// `cargo xtask gpu-pack` packs these for a machine that has one.
+mod on_a_gpu {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn late_contents_go_back() {
+        let scene = Scene::on("cuda");
+        let user = Box::leak(Box::new([7; LEN]));
+        let user = ptr::from_mut(user);
+        for round in 1..=10 {
+            // SAFETY: alive, and nobody else holds a reference.
+            let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
+            let gate = scene.hold();
+            let late = Box::leak(Box::new([round; LEN]));
+            scene.write(buffer, late, false);
+            // Returns while it is in use.
+            release(buffer);
+            gate.signal().expect("signalled");
+            let began = Instant::now();
+            // SAFETY: alive, and written behind the compiler's back.
+            while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != round {
+                assert!(began.elapsed() < Duration::from_secs(10), "round {round}");
+                thread::yield_now();
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! runs on a thread of the queue, while the stream waits for a word; what merely finds out whether
 //! a command failed is done at once.
 
+use super::leftovers;
 use super::queue::Inner;
 use super::words::Word;
 use crate::backend::{HostFunction, Point};
@@ -101,7 +102,7 @@ impl Job {
         let (function, gate) = task.function.take().unzip();
         let result = match (failed, function) {
             (Some(error), function) => {
-                discard(function);
+                leftovers::discard(function);
                 Err(error)
             }
             (None, Some(function)) => call(function),
@@ -168,13 +169,6 @@ fn call(function: HostFunction) -> Result<()> {
         }
     };
     Err(Error::CommandFailed(message.into()))
-}
-
-/// Drops what is not to be called. What it captured is the user's code too.
-pub(super) fn discard<T>(what: T) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
-        std::mem::forget(panic);
-    }
 }
 
 /// What the driver calls when it is a job's turn.
@@ -266,6 +260,7 @@ impl Worker {
     }
 
     fn work(&self) {
+        leftovers::leave_to_others();
         loop {
             let mut state = self.state();
             let job = loop {

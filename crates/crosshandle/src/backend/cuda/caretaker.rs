@@ -5,11 +5,12 @@
 //! its signals get an error, and does what a process that died left undone for a stream that waits
 //! for it. It costs nothing per command, and ends when there is nothing to do.
 //!
-//! While commands are kept back, or host memory is to be unregistered, it looks more often.
+//! While commands are kept back it looks more often. It calls nothing of the driver that waits for a
+//! stream: what does is for the thread of [`waits`](super::waits).
 
 use super::driver::Driver;
+use super::leftovers;
 use super::queue::Inner;
-use super::waits;
 use rustix::thread::set_current_timer_slack;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -74,10 +75,10 @@ pub(super) fn look() {
     for queue in queues {
         queue.tend();
     }
-    waits::release_kept();
 }
 
-/// Finds out which streams are done, of all queues that nobody uses at the moment.
+/// Finds out which streams are done where there are too many, of all queues that nobody uses at the
+/// moment.
 #[cold]
 pub(super) fn settle() {
     let queues = care().queues.clone();
@@ -96,8 +97,7 @@ pub(super) fn hurry() {
 /// something is left.
 fn feed() -> (bool, bool) {
     let queues = care().queues.clone();
-    let mut is_left = waits::release_kept();
-    let mut has_fed = false;
+    let (mut has_fed, mut is_left) = (false, false);
     for queue in queues {
         let (fed, holds) = queue.feed();
         has_fed |= fed;
@@ -113,6 +113,7 @@ fn nap(latest: Instant) {
 }
 
 fn run() {
+    leftovers::leave_to_others();
     if let Ok(driver) = Driver::get() {
         driver.ignore_captures();
     }
@@ -138,9 +139,7 @@ fn run() {
                 (_, false) => latest = None,
                 (true, true) => latest = Some(Instant::now()),
                 (false, true) => {
-                    if waits::is_crowded() {
-                        settle();
-                    }
+                    settle();
                     nap(since);
                 }
             }

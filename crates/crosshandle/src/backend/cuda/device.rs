@@ -7,6 +7,7 @@ use super::queue;
 use super::range::CudaRange;
 use super::stock::Stock;
 use super::times::Clock;
+use super::waits::Traffic;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, Import,
     MemoryKind, NativeContext, NativeDevice, Programs, QueueOrder, Segment,
@@ -17,7 +18,7 @@ use crate::os::mapping::Access;
 use crate::os::process;
 use crate::sharing::Shared;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The driver's devices.
 pub(crate) struct CudaBackend;
@@ -61,6 +62,20 @@ fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     gpus.as_deref().map_err(|reason| &**reason)
 }
 
+/// What goes on in a context of the program's, however often that was adopted.
+fn traffic_of(context: ContextHandle) -> Arc<Traffic> {
+    static ALL: Mutex<Vec<(ContextHandle, Weak<Traffic>)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|(_, traffic)| traffic.strong_count() > 0);
+    let mut known = all.iter().filter(|(other, _)| *other == context);
+    if let Some(traffic) = known.find_map(|(_, traffic)| traffic.upgrade()) {
+        return traffic;
+    }
+    let traffic = Arc::default();
+    all.push((context, Arc::downgrade(&traffic)));
+    traffic
+}
+
 /// The first GPU, for tests.
 #[cfg(test)]
 pub(super) fn first_gpu() -> Option<Arc<Gpu>> {
@@ -81,6 +96,8 @@ pub(super) struct Gpu {
     clock: Clock,
     visitors: OnceLock<Vec<DeviceHandle>>,
     stock: Stock,
+    /// That of its context, which others may use too.
+    traffic: Arc<Traffic>,
 }
 
 impl Gpu {
@@ -94,6 +111,7 @@ impl Gpu {
             clock: Clock::default(),
             visitors: OnceLock::new(),
             stock: Stock::default(),
+            traffic: Arc::default(),
         })
     }
 
@@ -106,6 +124,7 @@ impl Gpu {
             primary: OnceLock::from(context),
             lasting: Some(Arc::clone(self.lasting())),
             stock: Stock::default(),
+            traffic: traffic_of(context),
             clock: Clock::default(),
             visitors: OnceLock::new(),
         })
@@ -137,6 +156,11 @@ impl Gpu {
 
     pub(super) fn handle(&self) -> DeviceHandle {
         self.handle
+    }
+
+    /// What its context's streams wait for.
+    pub(super) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// Streams for its queues.

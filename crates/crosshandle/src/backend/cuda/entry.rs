@@ -2,7 +2,7 @@
 
 use super::call::{Job, text_of};
 use super::work::Extra;
-use crate::backend::{Points, Work};
+use crate::backend::{Points, Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::Error;
 use crate::sharing::EventCore;
@@ -21,7 +21,8 @@ pub(super) struct Entry {
     pub(super) used: Option<Box<Used>>,
 }
 
-/// What commands used that are done, to be dropped without a lock: it may be the user's.
+/// What commands used that are done or were refused, to be dropped without a lock: it may be the
+/// user's.
 pub(super) type Left = Vec<Box<Used>>;
 
 /// What a command uses that does something.
@@ -30,6 +31,8 @@ pub(super) struct Used {
     pub(super) extra: Extra,
     /// What signals instead of the device.
     pub(super) job: Option<Arc<Job>>,
+    /// What it should have waited for and signalled, if it was refused.
+    _events: Option<(Points, Option<Arc<EventCore>>)>,
 }
 
 impl Used {
@@ -38,11 +41,18 @@ impl Used {
             work,
             extra: Extra::None,
             job: None,
+            _events: None,
         }
     }
-}
 
-impl Used {
+    /// What would be used by a command that was not submitted.
+    pub(super) fn refused(submission: Submission) -> Self {
+        Self {
+            _events: Some((submission.waits, submission.signal)),
+            ..Self::new(submission.work)
+        }
+    }
+
     /// Fails its job, if it has one that hasn't begun.
     pub(super) fn cancel(&mut self, error: &Error) {
         if let Some(function) = self.job.as_ref().and_then(|job| job.cancel(error)) {

@@ -244,10 +244,16 @@ unsafe impl Sync for OpenedLegacy {}
 
 impl Drop for OpenedLegacy {
     fn drop(&mut self) {
-        self.gpu.release("memory of another process", |driver| {
-            // SAFETY: opened when this was made; the driver counts. Commands keep the segments
-            // they use.
-            unsafe { driver.close_legacy(self.start.addr().get() as DeviceAddress) }
+        let gpu = Arc::clone(&self.gpu);
+        let start = self.start.addr().get() as DeviceAddress;
+        // As soon as can be: its owner may free it then. But who drops this may be looking after
+        // all queues, and the driver may wait for one.
+        self.gpu.traffic().at_once(move || {
+            gpu.release("memory of another process", |driver| {
+                // SAFETY: opened when this was made; the driver counts. Commands keep the segments
+                // they use.
+                unsafe { driver.close_legacy(start) }
+            });
         });
     }
 }

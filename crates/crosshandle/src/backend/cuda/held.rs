@@ -48,6 +48,12 @@ impl Held {
         Ok(())
     }
 
+    /// Takes its refusal: it will not run.
+    pub(super) fn refuse(mut self, error: &Error, left: &mut Left) {
+        self.fail(error);
+        left.push(Box::new(Used::refused(self.submission)));
+    }
+
     /// Fails its signal: it will not run. The rest may be the user's, and is for the caller to
     /// drop.
     pub(super) fn fail(&mut self, error: &Error) {
@@ -62,6 +68,6 @@ impl Held {
 pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
     event.announce();
     // Before a number is taken, since this may fail.
-    event.word(0, gpu)?;
+    event.pin(gpu)?;
     event.issue()
 }

@@ -9,18 +9,27 @@ use crate::error::{Error, Result};
 use crate::kernel::{KernelParameter, KernelProperties};
 use std::any::Any;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of dynamic shared memory that a launch may ask for without being allowed to.
 const FREE_SHARED_MEMORY: u32 = 48 << 10;
+
+/// Blocks of a cluster that every device with clusters has.
+const SMALL_CLUSTER: u64 = 8;
 
 /// A function of a program, which it keeps.
 pub(super) struct CudaKernel {
     program: Arc<CudaProgram>,
     function: FunctionHandle,
     properties: KernelProperties,
-    /// Bytes of dynamic shared memory that launches were allowed to ask for. Only ever more.
-    allowed: Mutex<u32>,
+    allowed: Mutex<Allowed>,
+}
+
+/// What launches were allowed to ask for. Only ever more.
+struct Allowed {
+    /// Bytes of dynamic shared memory.
+    shared_memory: u32,
+    large_clusters: bool,
 }
 
 impl CudaKernel {
@@ -54,20 +63,43 @@ impl CudaKernel {
                 binary_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?),
                 parameters,
             },
-            allowed: Mutex::new(FREE_SHARED_MEMORY.saturating_sub(shared_memory)),
+            allowed: Mutex::new(Allowed {
+                shared_memory: FREE_SHARED_MEMORY.saturating_sub(shared_memory),
+                large_clusters: false,
+            }),
         })
     }
 
     /// Lets launches ask for so many bytes of dynamic shared memory.
     fn allow(&self, bytes: u32) -> Result<()> {
-        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
-        if bytes > *allowed {
+        let mut allowed = self.allowed();
+        if bytes > allowed.shared_memory {
             let driver = self.program.gpu().driver();
             // SAFETY: of a program that this keeps loaded.
             unsafe { driver.allow_shared_memory(self.function, bytes)? };
-            *allowed = bytes;
+            allowed.shared_memory = bytes;
         }
         Ok(())
+    }
+
+    /// Lets launches ask for such clusters. Whether there are any the driver says.
+    fn allow_cluster(&self, cluster: [u32; 3]) -> Result<()> {
+        let sizes = cluster.into_iter().map(u64::from);
+        if sizes.fold(1, u64::saturating_mul) <= SMALL_CLUSTER {
+            return Ok(());
+        }
+        let mut allowed = self.allowed();
+        if !allowed.large_clusters {
+            let driver = self.program.gpu().driver();
+            // SAFETY: of a program that this keeps loaded.
+            unsafe { driver.allow_large_clusters(self.function)? };
+            allowed.large_clusters = true;
+        }
+        Ok(())
+    }
+
+    fn allowed(&self) -> MutexGuard<'_, Allowed> {
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same before the driver is asked how many blocks run with that, unless none do: for the
@@ -133,6 +165,9 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) ->
     let dynamic_shared =
         dynamic_shared.map_err(|_| Error::invalid("so much shared memory has no device"))?;
     kernel.allow(dynamic_shared)?;
+    if let Some(cluster) = shape.cluster {
+        kernel.allow_cluster(cluster)?;
+    }
     let mut arguments: Vec<*mut c_void> = launch
         .arguments
         .iter()

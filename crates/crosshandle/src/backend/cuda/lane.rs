@@ -3,12 +3,13 @@
 mod bare;
 mod due;
 mod enqueue;
+mod progress;
 
 use super::backlog::Backlog;
 use super::call::{Worker, text_of};
 use super::device::Gpu;
-use super::driver::{self, CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
-use super::entry::{Entry, Left};
+use super::driver::{CudaEvent, EventHandle, Stream, StreamHandle, WordOp};
+use super::entry::{Entry, Left, Used};
 use super::held::Held;
 use super::turns::Turns;
 use super::waits::{Known, Wait, Waits};
@@ -18,8 +19,7 @@ use crate::backend::{Submission, Work};
 use crate::counter::{RING, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub(super) use due::Due;
 
@@ -58,8 +58,9 @@ pub(super) struct Lane {
     /// Where functions of the user let the stream go on, and the latest number for that.
     gate: Option<(Arc<Word>, u32)>,
     turns: Turns<EventCore>,
-    /// What the stream waits for.
+    /// What the stream waits for, and the latest of it.
     waits: Known,
+    latest_wait: (Weak<EventCore>, u64),
     /// What the driver does not have yet of the command that is being submitted.
     ops: Vec<WordOp>,
     /// Notes for other lanes how far this one is, and whether anything came after that.
@@ -71,9 +72,8 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane on a stream of its own.
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        let stream = gpu.stock().take(gpu)?;
+    /// A lane on a stream of the stock, which that gets back.
+    pub(super) fn new(gpu: &Arc<Gpu>, stream: Stream) -> Result<Self> {
         let mut lane = Self::on(gpu, stream.handle(), Some(stream))?;
         lane.is_of_stock = true;
         Ok(lane)
@@ -95,7 +95,8 @@ impl Lane {
             progress,
             gate: None,
             turns: Turns::new(),
-            waits: Known::new(),
+            waits: Known::new(gpu.traffic()),
+            latest_wait: (Weak::new(), 0),
             ops: Vec::new(),
             join: None,
             is_joined: true,
@@ -177,6 +178,10 @@ impl Lane {
         if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
             self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
+        if !matches!(held.submission.work, Work::Nothing) {
+            // It did not come to that.
+            self.left.push(Box::new(Used::new(held.submission.work)));
+        }
         entry.signal = held.submission.signal;
         entry._waits = held.submission.waits;
         self.keep(entry, submitted)
@@ -224,99 +229,6 @@ impl Lane {
                 Err(error)
             }
         }
-    }
-
-    /// Lets the device say when it is done with everything up to now.
-    fn end_part(&mut self) -> Result<()> {
-        let mark = self.mark.wrapping_add(1);
-        let (driver, word) = (self.gpu.driver(), self.progress.address());
-        // SAFETY: a word of ours, aligned, that the lane keeps.
-        unsafe { driver.write_word(self.stream, word, mark)? };
-        self.mark = mark;
-        self.backlog.end_part(mark);
-        Ok(())
-    }
-
-    /// Lets go of what is done, as far as is known without asking the driver.
-    #[inline]
-    pub(super) fn prune(&mut self) {
-        let written = self.progress.read();
-        while let Some(mut entry) = self.backlog.pop_done(written) {
-            self.calls -= entry.calls;
-            self.left.extend(entry.used.take());
-            // Only the latest signal of a word counts, and looking at an event takes long.
-            let next = self.backlog.peek_done(RING as usize - 1);
-            if !next.is_some_and(|next| next.settles(&entry)) {
-                entry.settle();
-            }
-        }
-        self.rest();
-    }
-
-    /// Lets others know if nothing is under way.
-    #[inline]
-    pub(super) fn rest(&self) {
-        if self.backlog.is_empty() {
-            self.waits.end();
-        }
-    }
-
-    /// Whether everything is done that the device was asked to say so of, which from now on is
-    /// everything up to now. Costs next to nothing.
-    pub(super) fn is_done(&mut self) -> bool {
-        self.prune();
-        if self.check_recording().is_err() {
-            return false;
-        }
-        if self.backlog.is_open()
-            && let Err(error) = self.end_part()
-        {
-            tracing::debug!(%error, "a stream's end is not marked");
-        }
-        let driver = self.gpu.driver();
-        self.backlog.is_empty()
-            && (!self.is_shared || matches!(driver.is_stream_done(self.stream), Ok(true)))
-    }
-
-    /// Whether everything is done. An error is that of the device or of the driver, for good.
-    pub(super) fn finish(&mut self) -> Result<bool> {
-        self.prune();
-        if self.backlog.is_empty() && (!self.is_shared || self.is_left) {
-            return Ok(true);
-        }
-        let driver = self.gpu.driver();
-        let is_done = match self.is_left {
-            // Whether the device still works: any call says so.
-            true => driver.free_memory().map(|_| false),
-            false => driver.is_stream_done(self.stream),
-        };
-        match is_done {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            // Nobody may ask now.
-            Err(error) if driver::is_capturing(&error) => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        self.backlog.end_all(|mut entry| {
-            self.left.extend(entry.used.take());
-            entry.settle();
-        });
-        self.calls = 0;
-        self.waits.clear();
-        self.rest();
-        Ok(true)
-    }
-
-    /// Fails all that is under way: the device has stopped. What comes back may be the user's.
-    pub(super) fn abandon(&mut self, error: &Error) -> VecDeque<Entry> {
-        self.calls = 0;
-        self.waits.clear();
-        let mut entries = self.backlog.take_all();
-        self.rest();
-        for entry in &mut entries {
-            entry.fail(error);
-        }
-        entries
     }
 
     /// Lets whatever comes later in `other` come after all that is in this one.
@@ -379,7 +291,6 @@ pub(super) fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::Used;
     use super::*;
 
     /// Commands that are done count until the mark of their part is written. A stream that gets

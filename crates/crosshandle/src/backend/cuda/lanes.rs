@@ -5,19 +5,19 @@
 //! is kept here, in order, and tried again whenever somebody looks.
 
 mod bare;
+mod place;
 
 use super::call::Worker;
-use super::caretaker;
 use super::device::Gpu;
 use super::driver::{EventHandle, StreamHandle};
 use super::entry::{Entry, Left};
 use super::held::Held;
-use super::lane::{Due, Lane, profile_of};
-use super::waits::{self, Wait};
-use super::work;
-use crate::backend::{QueueOrder, Submission, Work};
+use super::lane::Lane;
+use super::waits::Wait;
+use crate::backend::{QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::sharing::EventCore;
+use place::Place;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -39,12 +39,6 @@ pub(super) struct Lanes {
     held: VecDeque<Held>,
     /// Others submit to the first stream too, and rely on the order of the calls.
     is_shared: bool,
-}
-
-/// Where a command goes.
-struct Place {
-    lane: usize,
-    due: Due,
 }
 
 impl Lanes {
@@ -84,37 +78,15 @@ impl Lanes {
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed.
     #[inline(never)]
     pub(super) fn submit(&mut self, submission: Submission) -> Result<()> {
-        if self.is_shared {
-            self.lanes[0].check_recording()?;
-        }
-        self.feed();
-        if let Some(profile) = profile_of(&submission.signal) {
-            profile.restart();
-        }
         let mut held = Held::new(submission);
-        if self.held.is_empty() {
-            // Whether its signal takes a wait is only known with its number.
-            let signal = held.submission.signal.as_ref();
-            if signal.is_some_and(|event| self.lanes[0].turn(event, None).is_some()) {
-                held.number(&self.gpu)?;
-            }
-            let mut place = self.place(&held);
-            if matches!(place, Ok(None)) && waits::is_crowded() {
-                // Perhaps only because nobody has looked.
-                caretaker::settle();
-                place = self.place(&held);
-            }
-            match place {
-                Ok(Some(place)) => return self.enqueue(place, held),
-                Ok(None) => {}
-                Err(error) => {
-                    held.fail(&error);
-                    return Err(error);
-                }
+        match self.place_now(&mut held) {
+            Ok(Some(place)) => return self.enqueue(place, held),
+            Ok(None) => self.held.push_back(held),
+            Err(error) => {
+                held.refuse(&error, &mut self.lanes[0].left);
+                return Err(error);
             }
         }
-        held.number(&self.gpu)?;
-        self.held.push_back(held);
         // In free order it may pass those that wait.
         if self.order == QueueOrder::OutOfOrder {
             self.feed();
@@ -194,110 +166,10 @@ impl Lanes {
         None
     }
 
-    /// The stream that can take a command now, if one can. Its waits are admitted then.
-    #[inline]
-    fn place(&mut self, held: &Held) -> Result<Option<Place>> {
-        let submission = &held.submission;
-        let lane = match self.order {
-            QueueOrder::InOrder => {
-                self.lanes[0].prune();
-                0
-            }
-            QueueOrder::OutOfOrder if submission.after_earlier => 0,
-            QueueOrder::OutOfOrder => self.choose()?,
-        };
-        let due = self.lanes[lane].due(&submission.waits)?;
-        if due.failed.is_some() {
-            return Ok(Some(Place { lane, due }));
-        }
-        let of_order = match self.order {
-            QueueOrder::InOrder => Vec::new(),
-            QueueOrder::OutOfOrder => self.waits_of_order(lane, submission),
-        };
-        let chosen = &self.lanes[lane];
-        let signal = submission.signal.as_ref().filter(|_| !submission.may_fail);
-        let turn = held
-            .ticket
-            .and_then(|ticket| chosen.turn(signal?, Some(ticket)));
-        let has_waits = !(due.is_empty() && of_order.is_empty() && turn.is_none());
-        let waits = || {
-            let due = due.of(&submission.waits);
-            let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
-            due.chain(of_order).chain(turn)
-        };
-        // Who submits by himself needs it done when the call returns.
-        let is_native = matches!(submission.work, Work::Native(_));
-        if self.is_shared || is_native || !chosen.may_hold() {
-            chosen.waits().add(waits());
-            return Ok(Some(Place { lane, due }));
-        }
-        let is_call = matches!(submission.work, Work::Call(_));
-        if !chosen.has_room(submission, &due) && chosen.is_blocked() {
-            return Ok(None);
-        }
-        // Such a call would return only when the stream goes on.
-        if work::may_hold_up(&submission.work)
-            && (has_waits || chosen.is_blocked())
-            && work::holds_up(&self.gpu, &submission.work)
-        {
-            return Ok(None);
-        }
-        let is_admitted = chosen.waits().begin()
-            && match (has_waits, is_call) {
-                (true, _) => chosen.waits().admit(waits()),
-                (false, true) => chosen.waits().admit_function(),
-                (false, false) => true,
-            };
-        if !is_admitted {
-            chosen.rest();
-            return Ok(None);
-        }
-        Ok(Some(Place { lane, due }))
-    }
-
-    /// What a lane waits for so that a command comes after those before it.
-    fn waits_of_order(&self, lane: usize, submission: &Submission) -> Vec<Wait> {
-        let mut waits = Vec::new();
-        if submission.after_earlier {
-            for other in &self.lanes[1..] {
-                waits.extend(other.waits().pending());
-            }
-        } else if self.lanes[lane].barrier < self.barriers
-            && let Some((_, behind)) = &self.barrier
-        {
-            waits.extend(behind.iter().filter(|wait| !wait.is_over()).cloned());
-        }
-        waits
-    }
-
-    /// The lane for a command in free order, where nothing holds it up.
-    fn choose(&mut self) -> Result<usize> {
-        for lane in &mut self.lanes {
-            lane.prune();
-        }
-        let count = self.lanes.len();
-        let index = match self.lanes.iter().position(Lane::is_idle) {
-            Some(idle) => idle,
-            None => {
-                let next = (1..=count).map(|step| (self.latest + step) % count);
-                let mut running = next.filter(|index| !self.lanes[*index].is_blocked());
-                match (running.next(), running.count() + 1) {
-                    (Some(next), count) if count >= waits::most_running() => next,
-                    _ => {
-                        self.lanes.push(Lane::new(&self.gpu)?);
-                        count
-                    }
-                }
-            }
-        };
-        self.latest = index;
-        Ok(index)
-    }
-
     /// Submits a command to its lane: in free order after all others, if it wants that, and before
     /// all later ones.
     #[inline]
-    fn enqueue(&mut self, place: Place, mut held: Held) -> Result<()> {
+    fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
         let Place { lane: index, due } = place;
         if self.order == QueueOrder::InOrder {
             return self.lanes[index].submit(held, due, &self.worker);
@@ -308,7 +180,7 @@ impl Lanes {
             false => self.come_after_barrier(index),
         };
         if let Err(error) = ordered {
-            held.fail(&error);
+            held.refuse(&error, &mut self.lanes[index].left);
             return Err(error);
         }
         let lane = &mut self.lanes[index];
@@ -359,8 +231,13 @@ impl Lanes {
         is_done
     }
 
-    /// What commands used that are done. May be the user's.
+    /// Whether there is anything that commands used that are done.
     #[inline]
+    pub(super) fn has_left(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.left.is_empty())
+    }
+
+    /// What commands used that are done. May be the user's.
     pub(super) fn take_left(&mut self) -> Left {
         let mut left = Left::new();
         for lane in self.lanes.iter_mut().filter(|lane| !lane.left.is_empty()) {
@@ -377,10 +254,7 @@ impl Lanes {
         for held in &mut held {
             held.fail(error);
         }
-        Abandoned {
-            _entries: entries,
-            _held: held,
-        }
+        Abandoned { entries, held }
     }
 
     /// The signals that streams and commands wait for at the moment.
@@ -401,6 +275,12 @@ impl Lanes {
 /// What is left of commands that will not run; to be dropped without a lock.
 #[derive(Default)]
 pub(super) struct Abandoned {
-    _entries: VecDeque<Entry>,
-    _held: VecDeque<Held>,
+    entries: VecDeque<Entry>,
+    held: VecDeque<Held>,
+}
+
+impl Abandoned {
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.held.is_empty()
+    }
 }

@@ -5,7 +5,6 @@ use super::device::Gpu;
 use super::driver::{Allocation, DeviceAddress};
 use super::foreign::Card;
 use super::pinned::PinnedSegment;
-use super::waits;
 use crate::backend::host::HostSegment;
 use crate::backend::{MemoryKind, Segment};
 use crate::error::{Error, Result};
@@ -86,7 +85,7 @@ impl CudaPhysical {
             Err(Error::OutOfMemory { .. }) => {
                 // Commands may be done whose memory nobody has let go of yet.
                 caretaker::look();
-                waits::make_room();
+                gpu.lasting().traffic().make_room();
                 gpu.driver().create_memory(gpu.handle(), len)?
             }
             made => made?,

@@ -17,6 +17,7 @@ mod info;
 mod kernel;
 mod lane;
 mod lanes;
+mod leftovers;
 mod memory;
 mod native;
 mod pinned;

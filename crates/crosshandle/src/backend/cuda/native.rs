@@ -7,6 +7,7 @@ use crate::backend::{
     BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Ownership, Segment,
 };
 use crate::error::{Error, Result};
+use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
@@ -93,7 +94,7 @@ impl NativeContext for CudaContext {
         stream: usize,
         event: usize,
         ownership: Ownership,
-    ) -> Result<()> {
+    ) -> Result<Option<Box<dyn Any + Send>>> {
         let gpu = self.gpu();
         let driver = gpu.driver();
         let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
@@ -101,7 +102,8 @@ impl NativeContext for CudaContext {
         let _current = gpu.enter()?;
         // SAFETY: promised by the caller. The driver keeps it for the stream.
         let _given = (ownership == Ownership::Given).then(|| unsafe { driver.take_event(event) });
-        driver.wait_for_event(stream, event)
+        driver.wait_for_event(stream, event)?;
+        Ok(None)
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {

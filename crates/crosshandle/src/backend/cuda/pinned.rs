@@ -3,7 +3,6 @@
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::DeviceAddress;
-use super::waits;
 use crate::backend::Segment;
 use crate::backend::host::HostSegment;
 use crate::error::{Error, Result};
@@ -47,7 +46,7 @@ impl<T> Registered<T> {
         let register = || unsafe { gpu.driver().register_host(start, len, access) };
         let address = match register() {
             Err(Error::OutOfMemory { .. }) => {
-                waits::make_room();
+                gpu.traffic().make_room();
                 register()?
             }
             address => address?,
@@ -64,6 +63,14 @@ impl<T> Registered<T> {
             )));
         }
         Ok(registered)
+    }
+}
+
+impl<T: Send + 'static> Registered<T> {
+    /// Drops it, and `len` bytes with it, when no stream waits, which may be now.
+    pub(super) fn release(self, len: usize) {
+        let gpu = Arc::clone(&self.gpu);
+        gpu.traffic().when_quiet(len, move || drop(self));
     }
 }
 
@@ -105,7 +112,7 @@ impl PinnedSegment {
 impl Drop for PinnedSegment {
     fn drop(&mut self) {
         if let Some(registered) = self.registered.take() {
-            waits::release(self.len, registered);
+            registered.release(self.len);
         }
     }
 }

@@ -4,7 +4,6 @@ use super::device::{CudaContext, Gpu};
 use super::driver::ModuleHandle;
 use super::image;
 use super::kernel::CudaKernel;
-use super::waits;
 use crate::backend::{LoadedKernel, LoadedProgram, Programs};
 use crate::error::{Error, Result};
 use crate::os::address::Address;
@@ -49,7 +48,7 @@ impl CudaProgram {
 impl Drop for CudaProgram {
     fn drop(&mut self) {
         if let Some(module) = self.own.take() {
-            waits::release(SIZE, module);
+            self.gpu.traffic().when_quiet(SIZE, move || drop(module));
         }
     }
 }

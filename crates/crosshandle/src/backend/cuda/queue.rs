@@ -1,11 +1,12 @@
 //! Queues: one stream, or several if order is free.
 
-use super::call::{self, Worker};
+use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Stream, StreamHandle};
 use super::lane::Lane;
 use super::lanes::{Abandoned, Lanes};
+use super::leftovers::discard;
 use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -27,7 +28,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(1);
 pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
     check(gpu)?;
     let _current = gpu.enter()?;
-    let inner = Inner::new(gpu, order, Lane::new(gpu)?);
+    let inner = Inner::new(gpu, order, Lane::new(gpu, gpu.stock().take(gpu)?)?);
     inner.worker.serve(&inner);
     Ok(Box::new(CudaQueue(inner)))
 }
@@ -104,11 +105,18 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        if self.lanes.has_left() {
+            self.drop_left();
+        }
+    }
+}
+
+impl Locked<'_> {
+    #[cold]
+    fn drop_left(&mut self) {
         let left = self.lanes.take_left();
         drop(self.0.take());
-        if !left.is_empty() {
-            left.into_iter().for_each(call::discard);
-        }
+        discard(left);
     }
 }
 
@@ -215,15 +223,18 @@ impl Inner {
         }
         let blockers = state.lanes.blockers();
         drop(state);
-        drop(left);
+        if !left.is_empty() {
+            discard([left]);
+        }
         for (event, number) in blockers {
             event.assist(number);
         }
     }
 
-    /// Finds out which of its streams are done.
+    /// Finds out which of its streams are done, if there are too many in its context.
     pub(super) fn settle(&self) {
-        if let Some(mut state) = self.try_state()
+        if self.gpu.traffic().is_crowded()
+            && let Some(mut state) = self.try_state()
             && let Ok(_current) = self.gpu.enter()
             && let Err(error) = state.lanes.finish()
         {
@@ -257,7 +268,7 @@ impl Drop for Inner {
 }
 
 impl BackendQueue for CudaQueue {
-    fn submit(&self, mut submission: Submission) -> Result<()> {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         let inner = &self.0;
         let _current = inner.gpu.enter()?;
@@ -269,9 +280,9 @@ impl BackendQueue for CudaQueue {
             state.is_watched = true;
             caretaker::watch(inner);
         }
-        let submitted = match state.lanes.submit_bare(&mut submission) {
+        let submitted = match state.lanes.submit_bare(submission) {
             Ok(true) => Ok(()),
-            Ok(false) => state.lanes.submit(submission),
+            Ok(false) => state.lanes.submit(submission.take()),
             Err(error) => Err(error),
         };
         inner.show(&state);

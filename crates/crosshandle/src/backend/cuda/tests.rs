@@ -14,6 +14,8 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use std::sync::Arc;
 
+mod crowd;
+mod dropped;
 mod foreign;
 mod native;
 

@@ -1,13 +1,13 @@
-//! What the streams of this process wait for.
+//! What streams wait for.
 //!
-//! A stream that waits gets in the way of others, by the driver's rules (measured, see
-//! `docs/cuda.md`): it occupies one of a few connections to the device, and when all of those are
-//! taken, streams that could run come behind ones that wait. And some calls of the driver return
-//! only when no stream of the context waits; unregistering host memory is the one that this crate
-//! makes. So it is known here what every stream waits for: only so many may at a time, the others
-//! keep their commands back, and host memory is unregistered when none does.
+//! A stream that waits gets in the way of others of its context, by the driver's rules (measured,
+//! see `docs/cuda.md`): it occupies one of a few connections to the device, and when all of those
+//! are taken, streams that could run come behind ones that wait. And some calls of the driver
+//! return only when no stream of the context waits: unregistering host memory and unloading
+//! programs, say. So it is known here what every stream waits for: only so many may at a time, the
+//! others keep their commands back, and such calls are made when none does.
 
-mod streams;
+mod traffic;
 
 use super::words::Word;
 use crate::os::process;
@@ -15,13 +15,13 @@ use crate::sharing::EventCore;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use streams::{IS_HALTED, state};
 
-pub(super) use streams::{if_quiet, make_room, release, release_kept};
+pub(super) use traffic::Traffic;
 
-/// Connections to a device that the driver makes unless told otherwise, by this variable.
+/// Connections of a context to its device that the driver makes unless told otherwise, by this
+/// variable.
 const CONNECTIONS: usize = 8;
 const VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
@@ -54,8 +54,8 @@ impl Wait {
 
 /// What one stream waits for, in order. What is taken out is dropped without a lock: it may be the
 /// last that keeps a peer's memory.
-#[derive(Default)]
 pub(super) struct Waits {
+    traffic: Arc<Traffic>,
     list: Mutex<VecDeque<Wait>>,
     /// Whether something is under way in the stream, as far as its queue knows.
     is_busy: AtomicBool,
@@ -63,9 +63,6 @@ pub(super) struct Waits {
 
 /// What is taken out.
 type Over = SmallVec<[Wait; 4]>;
-
-/// Streams in which something is under way.
-static BUSY: AtomicUsize = AtomicUsize::new(0);
 
 impl Waits {
     fn list(&self) -> MutexGuard<'_, VecDeque<Wait>> {
@@ -79,8 +76,9 @@ impl Waits {
     }
 
     fn begin_first(&self) -> bool {
-        if BUSY.fetch_add(1, Ordering::SeqCst) >= connections() && state().blocked() > 0 {
-            BUSY.fetch_sub(1, Ordering::SeqCst);
+        let traffic = &self.traffic;
+        if traffic.begin() >= connections() && traffic.state().blocked() > 0 {
+            traffic.end();
             return false;
         }
         self.is_busy.store(true, Ordering::Relaxed);
@@ -91,7 +89,7 @@ impl Waits {
     #[inline]
     pub(super) fn begin_anyway(&self) {
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
-            BUSY.fetch_add(1, Ordering::SeqCst);
+            self.traffic.begin();
         }
     }
 
@@ -99,7 +97,7 @@ impl Waits {
     #[inline]
     pub(super) fn end(&self) {
         if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
-            BUSY.fetch_sub(1, Ordering::SeqCst);
+            self.traffic.end();
         }
     }
 
@@ -164,7 +162,7 @@ impl Waits {
         let mut list = self.list();
         let is_blocked = list.front().is_some_and(|wait| !wait.is_over());
         // See below.
-        if !is_blocked || IS_HALTED.load(Ordering::Relaxed) {
+        if !is_blocked || self.traffic.is_halted() {
             return false;
         }
         // Several commands may wait for one signal.
@@ -181,31 +179,38 @@ impl Waits {
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
         }
-        // One that waits already may wait more. Whoever releases something has said so before it
-        // looks at this list: either that is seen here, or these waits are seen there.
-        if !list.is_empty() && !IS_HALTED.load(Ordering::Relaxed) {
+        // One that waits already may wait more. Whoever needs quiet has said so before it looks at
+        // this list: either that is seen here, or these waits are seen there.
+        if !list.is_empty() && !self.traffic.is_halted() {
             list.extend(waits);
             return true;
         }
         let is_free = list.is_empty();
         drop(list);
-        let process = state();
-        if process.is_halted() || is_free && (process.blocked() >= most || is_overcrowded()) {
+        let state = self.traffic.state();
+        // Perhaps no longer.
+        self.traffic.show(&state);
+        let is_full = || state.blocked() >= most || self.traffic.is_overcrowded();
+        if state.is_halted() || is_free && is_full() {
             return false;
         }
-        // Under the lock, so that it is known before it is decided to release anything.
+        // Under the lock, so that it is known before anybody finds the streams quiet.
         self.list().extend(waits);
         true
     }
 }
 
-/// The waits of a stream, known to the process as long as this lives.
+/// The waits of a stream, known to its context as long as this lives.
 pub(super) struct Known(Arc<Waits>);
 
 impl Known {
-    pub(super) fn new() -> Self {
-        let waits = Arc::default();
-        state().streams.push(Arc::clone(&waits));
+    pub(super) fn new(traffic: &Arc<Traffic>) -> Self {
+        let waits = Arc::new(Waits {
+            traffic: Arc::clone(traffic),
+            list: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+        });
+        traffic.state().streams.push(Arc::clone(&waits));
         Self(waits)
     }
 }
@@ -224,18 +229,18 @@ impl Drop for Known {
             return;
         }
         self.0.end();
-        let mut process = state();
-        let streams = &mut process.streams;
+        let mut state = self.0.traffic.state();
+        let streams = &mut state.streams;
         let found = streams
             .iter()
             .position(|stream| Arc::ptr_eq(stream, &self.0));
         let found = found.map(|index| streams.swap_remove(index));
-        drop(process);
+        drop(state);
         drop(found);
     }
 }
 
-/// Connections to a device.
+/// Connections of a context to its device.
 fn connections() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -258,68 +263,5 @@ pub(super) fn most_running() -> usize {
         .clamp(1, 3)
 }
 
-/// Whether one more stream that begins would come behind another one.
-pub(super) fn is_crowded() -> bool {
-    BUSY.load(Ordering::SeqCst) >= connections()
-}
-
-/// Whether streams come behind others already.
-fn is_overcrowded() -> bool {
-    BUSY.load(Ordering::SeqCst) > connections()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::streams::PATIENCE;
-    use super::*;
-
-    /// Says that it was dropped.
-    struct Thing(Arc<AtomicBool>);
-
-    impl Drop for Thing {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn thing(bytes: usize) -> Arc<AtomicBool> {
-        let is_gone = Arc::new(AtomicBool::new(false));
-        release(bytes, Thing(Arc::clone(&is_gone)));
-        is_gone
-    }
-
-    /// One test, since all of it is about the whole process.
-    #[test]
-    fn so_many_wait_and_nothing_is_released_meanwhile() {
-        let most = most_blocked();
-        let gate = || Arc::new(AtomicBool::new(false));
-        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
-        let gates: Vec<_> = (0..=most).map(|_| gate()).collect();
-        let wait = |index: usize| [Wait::Flag(Arc::clone(&gates[index]))];
-        let streams: Vec<_> = (0..=most).map(|_| Known::new()).collect();
-        assert!(is_set(&thing(1)), "nobody waits");
-
-        for (index, stream) in streams.iter().enumerate() {
-            assert_eq!(stream.admit(wait(index)), index < most, "{index}");
-        }
-        assert!(streams[0].admit(wait(0)), "who waits already may wait more");
-        let [small, large] = [1, PATIENCE].map(thing);
-        assert!(release_kept() && !is_set(&small) && !is_set(&large));
-        gates[0].store(true, Ordering::Relaxed);
-        assert!(!streams[0].is_blocked() && streams[1].is_blocked());
-        assert!(!streams[most].admit(wait(most)), "much is to be released");
-
-        for gate in &gates[..most] {
-            gate.store(true, Ordering::Relaxed);
-        }
-        assert!(!release_kept() && is_set(&small) && is_set(&large));
-        assert!(streams[most].admit(wait(most)));
-        assert_eq!(streams[most].pending().len(), 1);
-
-        let kept = thing(1);
-        make_room();
-        assert!(!is_set(&kept), "it waits only a while");
-        drop(streams);
-        assert!(!release_kept() && is_set(&kept));
-    }
-}
+mod tests;

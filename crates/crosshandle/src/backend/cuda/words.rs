@@ -4,7 +4,6 @@ use super::device::Gpu;
 use super::driver::DeviceAddress;
 use super::memory;
 use super::pinned::Registered;
-use super::waits;
 use crate::backend::MemoryKind;
 use crate::error::Result;
 use crate::handle::BackendKind;
@@ -35,7 +34,7 @@ struct Pinned(Option<Registered<Arc<Mapping>>>, usize);
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let Some(registered) = self.0.take() {
-            waits::release(self.1, registered);
+            registered.release(self.1);
         }
     }
 }

@@ -71,7 +71,7 @@ impl HostQueue {
 }
 
 impl BackendQueue for HostQueue {
-    fn submit(&self, submission: Submission) -> Result<()> {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         let mut state = self.0.state();
         if let Some(profile) = profile_of(&submission.signal) {
@@ -85,14 +85,9 @@ impl BackendQueue for HostQueue {
                 matches!(wait.event.result(wait.number), Some(Ok(())))
             });
         if may_run {
-            let mut submission = submission;
-            let result = run_at_once(&mut submission);
-            // What it used may be the user's, and use this queue.
-            drop(state);
-            work::discard(submission.work);
-            return result;
+            return run_at_once(submission);
         }
-        self.0.enqueue(&mut state, submission)
+        self.0.enqueue(&mut state, submission.take())
     }
 
     fn flush(&self) -> Result<()> {

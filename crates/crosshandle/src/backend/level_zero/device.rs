@@ -3,14 +3,14 @@
 use super::driver::{Core, DeviceHandle, Driver};
 use super::event::LevelZeroEvents;
 use super::info::{self, Details};
-use super::lane::Leaving;
+use super::leaving::Leaving;
 use super::memory::LevelZeroSegment;
 use super::physical::LevelZeroPhysical;
 use super::queue;
 use super::range::LevelZeroRange;
 use crate::backend::{
     AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceInfo, DriverEvents,
-    Import, MemoryKind, QueueOrder, Segment,
+    Import, MemoryKind, NativeContext, NativeDevice, QueueOrder, Segment,
 };
 use crate::error::{Error, Result};
 use crate::handle::{BackendKind, DeviceUuid};
@@ -91,6 +91,17 @@ impl Gpu {
         self.handle
     }
 
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// This, as the list of all has it.
+    pub(super) fn shared(&self) -> Result<Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        Ok(Arc::clone(gpu))
+    }
+
     pub(super) fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -103,6 +114,11 @@ impl Gpu {
     /// The longest pattern of a fill, in bytes.
     pub(super) fn max_pattern(&self) -> usize {
         self.details.max_pattern
+    }
+
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) fn exported_as(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exported_as
     }
 
     /// As what physical memory can be exported and imported, if it can.
@@ -143,22 +159,17 @@ impl BackendDevice for Gpu {
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
-        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
-        Ok(Arc::new(LevelZeroContext {
-            gpu: Arc::clone(gpu),
-            events: Arc::new(LevelZeroEvents {
-                gpu: Arc::clone(gpu),
-                core: gpu.driver.core()?,
-            }),
-            core: gpu.driver.core()?,
-            leaving: Arc::default(),
-        }))
+        let core = self.driver.core()?;
+        Ok(Arc::new(LevelZeroContext::new(self.shared()?, core)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 
 /// What allocates, maps and queues on one GPU.
-struct LevelZeroContext {
+pub(super) struct LevelZeroContext {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     events: Arc<LevelZeroEvents>,
@@ -171,6 +182,33 @@ impl Drop for LevelZeroContext {
     }
 }
 
+impl LevelZeroContext {
+    pub(super) fn new(gpu: Arc<Gpu>, core: Arc<Core>) -> Self {
+        let events = Arc::new(LevelZeroEvents {
+            gpu: Arc::clone(&gpu),
+            core: Arc::clone(&core),
+        });
+        Self {
+            gpu,
+            core,
+            events,
+            leaving: Arc::default(),
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(super) fn leaving(&self) -> &Arc<Leaving> {
+        &self.leaving
+    }
+}
+
 impl BackendContext for LevelZeroContext {
     fn granularity(&self) -> usize {
         self.gpu.info.granularity
@@ -178,6 +216,11 @@ impl BackendContext for LevelZeroContext {
 
     fn reaches(&self, device: DeviceUuid) -> bool {
         self.gpu.reaches(device)
+    }
+
+    fn reuses_shared_memory(&self) -> bool {
+        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds.
+        true
     }
 
     fn shared_segment(&self, kind: MemoryKind) -> usize {
@@ -219,5 +262,9 @@ impl BackendContext for LevelZeroContext {
 
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
         Ok(queue::create(&self.gpu, &self.core, &self.leaving, order))
+    }
+
+    fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
     }
 }

@@ -7,12 +7,14 @@ mod core;
 mod events;
 mod list;
 mod memory;
+mod starts;
 
 pub(super) use self::core::{Core, IPC_HANDLE};
 use events::CounterEvents;
 pub(super) use events::{CreatedEvent, OpenedEvent, missing};
 pub(super) use list::List;
 pub(super) use memory::VirtualMemory;
+use starts::Starts;
 
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
@@ -93,6 +95,8 @@ pub(super) struct Driver {
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
     core: Mutex<Weak<Core>>,
+    /// Of its memory in all contexts.
+    pub(super) starts: Starts,
 }
 
 impl Driver {
@@ -158,6 +162,7 @@ impl Driver {
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
             counter_events: OnceLock::new(),
             core: Mutex::default(),
+            starts: Starts::default(),
         })
     }
 
@@ -188,6 +193,12 @@ impl Driver {
     fn counter_events(&self) -> Option<&CounterEvents> {
         let find = || CounterEvents::find(self);
         self.counter_events.get_or_init(find).as_ref()
+    }
+
+    /// The context of all its devices, if there is one.
+    pub(super) fn shared_core(&self) -> Option<Arc<Core>> {
+        let place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        place.upgrade()
     }
 
     /// The context of all its devices.

@@ -4,7 +4,7 @@ use super::driver::EventHandle;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
-use crate::backend::{HostFunction, Point, Points, Work};
+use crate::backend::{HostFunction, Point, Points, Work, left};
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
@@ -74,6 +74,19 @@ pub(super) struct Rare {
     pub(super) failed: Option<Error>,
 }
 
+impl Rare {
+    /// For a command that comes after others and that others may come after.
+    pub(super) fn after(after: Vec<Arc<Over>>) -> (Arc<Over>, Option<Box<Self>>) {
+        let over = Arc::new(Over::default());
+        let rare = Self {
+            after,
+            over: Some(Arc::clone(&over)),
+            ..Self::default()
+        };
+        (over, Some(Box::new(rare)))
+    }
+}
+
 impl Entry {
     /// Whether the host has something to do before the list can go on with it, other than to wait
     /// for signals.
@@ -118,7 +131,7 @@ impl Entry {
     /// its marks away.
     pub(super) fn keep_for_ever(&mut self) {
         for place in work::keeps(&self.work) {
-            mem::forget(place.keep.clone());
+            place.keep.iter().cloned().for_each(left::leave);
         }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
@@ -175,15 +188,38 @@ pub(super) fn copy_of(wait: &Point) -> Point {
     }
 }
 
+/// Completes signals that the list has seen; their owners may not know yet.
+pub(super) fn witness(waits: &[Point]) {
+    let told = waits.iter().filter(|wait| wait.promise.is_some());
+    for wait in told.filter(|wait| !is_revoked(wait)) {
+        wait.event.witness(wait.number);
+    }
+}
+
+pub(super) fn is_settled(wait: &Point) -> bool {
+    wait.event.result(wait.number).is_some()
+}
+
+/// Whether the device may never learn of it: it has failed, or comes by another list than was
+/// promised. What has come otherwise, a device that is busy learns of late.
+pub(super) fn is_broken(wait: &Point) -> bool {
+    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
+}
+
+fn is_revoked(wait: &Point) -> bool {
+    wait.promise
+        .is_some_and(|promise| wait.event.is_revoked(promise))
+}
+
 /// An error as the waiters for a failed command get to see it.
-fn text_of(error: Error) -> Arc<str> {
+pub(super) fn text_of(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,
         error => error.to_string().into(),
     }
 }
 
-fn discard<T>(what: T) {
+pub(super) fn discard<T>(what: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
         mem::forget(panic);
     }

@@ -2,9 +2,9 @@
 //! wait for them on the device, in this process and in others.
 
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
-use super::memory::{Exported, with_other_number};
-use super::note::{self, Subject};
+use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
+use super::memory::{Exported, with_own_number};
+use super::note::{self, FetchedFrom, Subject};
 use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
@@ -36,34 +36,31 @@ impl DriverEvents for LevelZeroEvents {
         let handle = note::decode(driver, Subject::Event, &import.note)?;
         // The exporter has looked, but the two may differ in what they are allowed to do.
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let mut bytes = handle.bytes;
+        let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let _spare = if let Some(pid) = handle.fetched_from {
-            check_fetch(pid, &bytes, &import.file)?;
-            None
-        } else {
-            let (number, spare) = with_other_number(&import.file, &bytes)?;
-            bytes[..4].copy_from_slice(&number.to_ne_bytes());
-            spare
+        let event = match &handle.fetched_from {
+            Some(from) => {
+                check_fetch(from, &import.file)?;
+                open(handle.bytes)?
+            }
+            None => with_own_number(&import.file, handle.bytes, open)?,
         };
-        let opened = OpenedEvent::open(&self.core, bytes);
-        Ok(Arc::new(LevelZeroEvent::Opened {
-            event: opened.ok_or_else(missing)??,
-            may_signal: handle.fetched_from.is_none_or(|pid| pid == process::pid()),
-        }))
+        let may_signal = handle
+            .fetched_from
+            .is_none_or(|from| from.pid == process::pid());
+        Ok(Arc::new(LevelZeroEvent::Opened { event, may_signal }))
     }
 }
 
-/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
-/// finds: in another PID namespace, that is some descriptor of some process.
-fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
-    let [a, b, c, d, ..] = *handle;
-    let number = i32::from_ne_bytes([a, b, c, d]);
-    if descriptor::can_fetch(pid, number, file) {
+/// Refuses what the driver would fetch by itself, unless what was sent can be fetched from there. It
+/// takes what it finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(from: &FetchedFrom, file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(from.pid, from.sent, file) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "the driver fetches descriptors by itself, and may not do so from process {pid}"
+        "the driver fetches descriptors by itself, and may not do so from process {}",
+        from.pid
     )))
 }
 
@@ -120,7 +117,11 @@ impl LevelZeroEvent {
         if let Some(exported) = exported.get() {
             return Ok((event, exported));
         }
-        let made = Exported::new(event.export()?)?;
+        let handle = event.export()?;
+        let made = match note::names(&handle, process::pid()) {
+            true => Exported::fetched(handle)?,
+            false => Exported::new(handle)?,
+        };
         Ok((event, exported.get_or_init(|| made)))
     }
 }
@@ -136,9 +137,12 @@ impl Shared for LevelZeroEvent {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok((event, exported)) => {
-                note::encode(event.core().driver, Subject::Event, exported.handle)
-            }
+            Ok((event, exported)) => note::encode(
+                event.core().driver,
+                Subject::Event,
+                exported.handle,
+                Some(&exported.file),
+            ),
             Err(_) => Note::NONE,
         }
     }

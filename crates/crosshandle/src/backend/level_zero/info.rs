@@ -10,7 +10,7 @@ use level_zero_sys::{
     ZE_DEVICE_FP_FLAG_FMA, ZE_DEVICE_MODULE_FLAG_FP16, ZE_DEVICE_MODULE_FLAG_FP64,
     ZE_DEVICE_PROPERTY_FLAG_ECC, ZE_DEVICE_PROPERTY_FLAG_INTEGRATED,
     ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF, ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
-    ze_external_memory_type_flags_t,
+    ze_device_memory_properties_t, ze_external_memory_type_flags_t, ze_pci_address_ext_t,
 };
 use std::ffi::CStr;
 use std::ptr;
@@ -25,6 +25,8 @@ pub(super) struct Details {
     pub(super) group: u32,
     /// The longest pattern of a fill there, in bytes.
     pub(super) max_pattern: usize,
+    /// As what memory is allocated to be exported, if the driver wants to know that.
+    pub(super) exported_as: Option<ze_external_memory_type_flags_t>,
     /// As what physical memory can be exported and imported, if it can.
     pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
 }
@@ -47,6 +49,8 @@ pub(super) fn describe(
     let code = unsafe { (loader.zeDeviceGetModuleProperties)(device.0, &mut module) };
     check("zeDeviceGetModuleProperties", code)?;
     let details = details(driver, device)?;
+    let memories = memories(driver, device)?;
+    let fastest = memories.iter().max_by_key(|memory| memory.maxClockRate);
     let has = |flag: u32| properties.flags & flag != 0;
     let units =
         properties.numSlices * properties.numSubslicesPerSlice * properties.numEUsPerSubslice;
@@ -61,23 +65,20 @@ pub(super) fn describe(
         vendor,
         vendor_id: Some(properties.vendorId),
         device_id: Some(properties.deviceId),
-        pci_address: None,
-        driver_version: format!(
-            "{:#010x} (Level Zero {}.{})",
-            driver.version, driver.api.0, driver.api.1
-        ),
+        pci_address: pci_address(driver, device),
+        driver_version: version(driver),
         backend: BackendKind::LevelZero,
         index,
         uuid: DeviceUuid::from_bytes(properties.uuid.id),
-        total_memory: total_memory(driver, device)?,
+        total_memory: memories.iter().map(|memory| memory.totalSize).sum(),
         max_allocation: properties.maxMemAllocSize,
         cache_size: cache_size(driver, device),
         cache_line: 64,
         compute_units: units,
         clock_rate: properties.coreClockRate,
         vector_width: 0,
-        memory_clock_rate: 0,
-        memory_bus_width: 0,
+        memory_clock_rate: fastest.map_or(0, |memory| memory.maxClockRate),
+        memory_bus_width: fastest.map_or(0, |memory| memory.maxBusWidth),
         kernels: None,
         granularity: HUGE_PAGE,
         capabilities: Capabilities {
@@ -101,8 +102,35 @@ pub(super) fn describe(
     Ok((info, details))
 }
 
-/// Bytes in all of a device's memories.
-fn total_memory(driver: &Driver, device: DeviceHandle) -> Result<u64> {
+/// The driver's build, and the version of the API.
+fn version(driver: &Driver) -> String {
+    let [major, minor, build @ ..] = driver.version.to_be_bytes();
+    let build = u16::from_be_bytes(build);
+    let (api_major, api_minor) = driver.api;
+    format!("{major}.{minor}.{build} (Level Zero {api_major}.{api_minor})")
+}
+
+/// Where a device is plugged in, if the driver says.
+fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
+    let get = driver.loader.zeDevicePciGetPropertiesExt?;
+    let mut properties = description!(
+        ze_pci_ext_properties_t,
+        ZE_STRUCTURE_TYPE_PCI_EXT_PROPERTIES
+    );
+    // SAFETY: a device that the driver counted, and a live result.
+    let code = unsafe { get(device.0, &mut properties) };
+    check("zeDevicePciGetPropertiesExt", code).ok()?;
+    let ze_pci_address_ext_t {
+        domain,
+        bus,
+        device,
+        function,
+    } = properties.address;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+}
+
+/// A device's memories.
+fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memory_properties_t>> {
     let get = driver.loader.zeDeviceGetMemoryProperties;
     let mut count = 0;
     // SAFETY: asks for the count alone.
@@ -116,7 +144,7 @@ fn total_memory(driver: &Driver, device: DeviceHandle) -> Result<u64> {
     // SAFETY: there is room for so many.
     let code = unsafe { get(device.0, &mut count, memories.as_mut_ptr()) };
     check("zeDeviceGetMemoryProperties", code)?;
-    Ok(memories.iter().map(|memory| memory.totalSize).sum())
+    Ok(memories)
 }
 
 /// Bytes in the largest cache; 0 if the driver doesn't say.
@@ -174,23 +202,28 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     // SAFETY: a device that the driver counted, and a live result.
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
-    let both = match check("zeDeviceGetExternalMemoryProperties", code) {
-        // Before, they take no notice of a descriptor that physical memory is to be imported from,
-        // and answer with new memory.
-        Ok(()) if driver.version >= INTEL_26_18 => {
-            external.memoryAllocationImportTypes & external.memoryAllocationExportTypes
-        }
-        _ => 0,
+    let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
+        Ok(()) if driver.version >= INTEL_26_18 => (
+            external.memoryAllocationExportTypes,
+            external.memoryAllocationImportTypes,
+        ),
+        // Before, they take no notice of a descriptor that physical memory is to be imported from, and
+        // answer with new memory.
+        Ok(()) => (external.memoryAllocationExportTypes, 0),
+        Err(_) => (0, 0),
     };
-    let external_memory = [
-        ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
-        ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
-    ]
-    .into_iter()
-    .find(|kind| both & kind != 0);
+    let one_of = |kinds: u32| {
+        let mut preferred = [
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
+        ]
+        .into_iter();
+        preferred.find(|kind| kinds & kind != 0)
+    };
     Ok(Details {
         group: group as u32,
         max_pattern,
-        external_memory,
+        exported_as: one_of(exports),
+        external_memory: one_of(exports & imports),
     })
 }

@@ -9,6 +9,7 @@
 use super::device::Gpu;
 use super::driver::{Core, List};
 use super::entry::{Entry, Over, Rare, is_there};
+use super::leaving;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use crate::backend::{Submission, Work};
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,8 @@ pub(super) struct State {
     pub(super) finishers: usize,
     pub(super) rest: Rest,
     pub(super) is_closed: bool,
+    /// Commands go elsewhere now.
+    is_shut: bool,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -155,26 +158,42 @@ impl Lane {
         state.ended >= count
     }
 
-    /// Takes a command of a queue that has no other lane. What is refused stays where it was: it may
-    /// be the user's, which is dropped without locks.
+    /// Takes a command of a queue that has no other lane; `false` if it is shut. What is refused
+    /// stays where it was: it may be the user's, which is dropped without locks.
     #[inline]
-    pub(super) fn submit(&self, given: &mut Submission) -> Result<()> {
+    pub(super) fn submit(&self, given: &mut Submission) -> Result<bool> {
         let is_bare = matches!(given.work, Work::Nothing) && given.waits.iter().all(is_there);
-        match &given.signal {
-            None if is_bare => return Ok(()),
-            Some(event) if is_bare => {
-                let state = self.0.state();
-                // With nothing before it, it is over.
-                if state.is_idle() {
-                    signal_now(event)?;
-                    drop(state);
-                    return Ok(());
-                }
-                return self.0.add(state, given, None);
-            }
-            _ => {}
+        if is_bare && given.signal.is_none() {
+            return Ok(true);
         }
-        self.0.add(self.0.state(), given, None)
+        let state = self.0.state();
+        if state.is_shut {
+            return Ok(false);
+        }
+        match &given.signal {
+            // With nothing before it, it is over.
+            Some(event) if is_bare && state.is_idle() => signal_now(event)?,
+            _ => self.0.add(state, given, None)?,
+        }
+        Ok(true)
+    }
+
+    /// Takes no more commands. What comes after those that it has waits for the one that comes back.
+    pub(super) fn shut(&self) -> Result<Option<Arc<Over>>> {
+        let mut state = self.0.state();
+        state.is_shut = true;
+        if state.is_idle() {
+            return Ok(None);
+        }
+        let (over, rare) = Rare::after(Vec::new());
+        self.0
+            .add(state, &mut Submission::new(Work::Nothing), rare)?;
+        Ok(Some(over))
+    }
+
+    /// Takes commands again.
+    pub(super) fn open(&self) {
+        self.0.state().is_shut = false;
     }
 
     /// The same for one that comes after some of other lanes.
@@ -183,13 +202,8 @@ impl Lane {
         given: &mut Submission,
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
-        let over = Arc::new(Over::default());
-        let rare = Rare {
-            after,
-            over: Some(Arc::clone(&over)),
-            ..Rare::default()
-        };
-        self.0.add(self.0.state(), given, Some(Box::new(rare)))?;
+        let (over, rare) = Rare::after(after);
+        self.0.add(self.0.state(), given, rare)?;
         Ok(over)
     }
 }
@@ -229,46 +243,14 @@ impl Drop for Lane {
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
         match thread {
-            Some(thread) if is_idle => join(thread),
-            Some(thread) => self.0.notes.leaving.add(&self.0, thread),
-            None => {}
-        }
-    }
-}
-
-/// Waits for a thread that has nothing to do any more.
-fn join(thread: JoinHandle<()>) {
-    if thread.thread().id() != std::thread::current().id() {
-        let _ = thread.join();
-    }
-}
-
-/// Lanes of a context whose queues were dropped before all was done.
-#[derive(Default)]
-pub(super) struct Leaving(Mutex<Vec<(Weak<Inner>, JoinHandle<()>)>>);
-
-impl Leaving {
-    fn lanes(&self) -> MutexGuard<'_, Vec<(Weak<Inner>, JoinHandle<()>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, lane: &Arc<Inner>, thread: JoinHandle<()>) {
-        let mut lanes = self.lanes();
-        lanes.retain(|(_, thread)| !thread.is_finished());
-        lanes.push((Arc::downgrade(lane), thread));
-    }
-
-    /// Sees to it that of those that have nothing left to do all of the driver's is gone.
-    pub(super) fn join(&self) {
-        if process::is_forked() {
-            return;
-        }
-        let lanes = std::mem::take(&mut *self.lanes());
-        for (lane, thread) in lanes {
-            let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
-            if !lane.upgrade().is_some_and(is_busy) {
-                join(thread);
+            Some(thread) if is_idle => leaving::join(thread),
+            Some(thread) => {
+                let lane = Arc::downgrade(&self.0);
+                let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
+                let leaving = &self.0.notes.leaving;
+                leaving.add(thread, move || lane.upgrade().is_some_and(is_busy));
             }
+            None => {}
         }
     }
 }

@@ -2,16 +2,18 @@
 
 use super::device::Gpu;
 use super::driver::{Core, INTEL_26_18, IPC_HANDLE};
+use super::lent::Lent;
 use super::note::{self, Subject};
 use crate::backend::{Import, MemoryKind, Segment};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
-use crate::os::descriptor;
+use crate::os::descriptor::{self, FileKind};
 use crate::os::mapping::{Access, HUGE_PAGE, page_size};
+use crate::os::memfd;
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 /// Memory at an address.
@@ -39,8 +41,16 @@ enum Source {
         /// for each allocation.
         exported: OnceLock<Exported>,
     },
+    /// The program's, who ends it.
+    Adopted {
+        /// As above.
+        exported: OnceLock<Exported>,
+    },
     /// Opened from a driver's handle: ends by being closed.
-    Opened,
+    Opened {
+        /// Where all that was opened starts: memory of one of the driver's pools is inside.
+        base: usize,
+    },
 }
 
 /// What importers get.
@@ -58,9 +68,37 @@ impl Exported {
         let number = i32::from_ne_bytes([a, b, c, d]);
         let file = descriptor::duplicate(number);
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
+        // A driver that has made none leaves a zero there, which is this process's input.
+        let kind = descriptor::kind(&file);
+        if matches!(
+            kind,
+            Ok(FileKind::CharacterDevice { .. } | FileKind::Stream)
+        ) {
+            return Err(Error::Unsupported(
+                "the Level Zero driver's handle has no descriptor of memory in it".into(),
+            ));
+        }
         Ok(Self {
             handle,
             file: Arc::new(file),
+        })
+    }
+
+    /// Of a handle whose descriptor the importer's driver fetches by itself, from wherever it is in
+    /// the handle. The importer gets an empty file.
+    pub(super) fn fetched(handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        static EMPTY: OnceLock<Arc<OwnedFd>> = OnceLock::new();
+        let file = match EMPTY.get() {
+            Some(file) => file,
+            None => {
+                let file = memfd::create("crosshandle-fetched", 0);
+                let file = file.map_err(Error::os("creating an empty file"))?;
+                EMPTY.get_or_init(|| Arc::new(file))
+            }
+        };
+        Ok(Self {
+            handle,
+            file: Arc::clone(file),
         })
     }
 }
@@ -76,7 +114,7 @@ impl LevelZeroSegment {
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align)?,
+            start: core.allocate(gpu.handle(), kind, len, align, gpu.exported_as())?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
@@ -96,25 +134,31 @@ impl LevelZeroSegment {
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
         let mut bytes = handle.bytes;
-        let (file, _spare) = with_other_number(&import.file, &bytes)?;
-        bytes[..4].copy_from_slice(&file.to_ne_bytes());
-        if let Some(pid) = handle.fetched_from
+        if let Some(from) = handle.fetched_from
             && core.driver.version < INTEL_26_18
         {
-            // It would fetch that number from there, without a look whether it was put in place.
-            note::forget_process(&mut bytes, pid);
+            // It would fetch our number from there, without a look whether it was put in place.
+            note::forget_process(&mut bytes, from.pid);
         }
-        let start = core.open(gpu.handle(), bytes)?;
+        let start = with_own_number(&import.file, bytes, |bytes| core.open(gpu.handle(), bytes))?;
+        let (base, whole) = core.range_of(start)?;
+        if !core.driver.starts.add(base) {
+            // Nor is it closed, which would end that.
+            return Err(Error::Protocol(
+                "its memory is other memory of this process",
+            ));
+        }
         let opened = Self {
             is_host_memory: core.is_host_memory(start),
             core: Arc::clone(core),
             start,
             len: import.len,
-            source: Source::Opened,
+            source: Source::Opened { base },
             access,
         };
-        let (base, actual) = core.range_of(start)?;
-        if base != start.addr().get() || actual < import.len {
+        let before = start.addr().get().saturating_sub(base);
+        let actual = whole.saturating_sub(before);
+        if actual < import.len {
             return Err(Error::Extent {
                 claimed: import.len as u64,
                 actual: actual as u64,
@@ -123,9 +167,48 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// Of memory that was allocated here.
+    /// The allocation of the program's that `len` bytes at `address` lie in, and how far inside.
+    pub(super) fn adopt(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        address: usize,
+        len: usize,
+    ) -> Result<(Self, usize)> {
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
+        let found = pointer.and_then(|pointer| core.device_memory(pointer));
+        let missing =
+            || Error::invalid(format!("{address:#x} is no device memory of the driver's"));
+        let (start, whole, device) = found.ok_or_else(missing)?;
+        if device != gpu.handle() {
+            return Err(Error::invalid(format!(
+                "the memory at {address:#x} is another device's than {}",
+                gpu.info().name
+            )));
+        }
+        let offset = address - start.addr().get();
+        if whole - offset < len {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
+                 the first {}",
+                whole - offset
+            )));
+        }
+        let adopted = Self {
+            core: Arc::clone(core),
+            start,
+            len: whole,
+            source: Source::Adopted {
+                exported: OnceLock::new(),
+            },
+            is_host_memory: false,
+            access: Access::ReadWrite,
+        };
+        Ok((adopted, offset))
+    }
+
+    /// Of memory that is this process's own.
     fn export(&self) -> Result<&Exported> {
-        let Source::Allocated { exported } = &self.source else {
+        let (Source::Allocated { exported } | Source::Adopted { exported }) = &self.source else {
             return Err(Error::invalid("only the exporter of memory can share it"));
         };
         if let Some(exported) = exported.get() {
@@ -142,21 +225,19 @@ impl LevelZeroSegment {
     }
 }
 
-/// A number for a descriptor of `file` that is not the one in a handle, since the driver takes it
-/// for put in place only then; and what keeps it open.
-pub(super) fn with_other_number(
-    file: &Arc<OwnedFd>,
-    handle: &[u8; IPC_HANDLE],
-) -> Result<(i32, Option<OwnedFd>)> {
-    if file.as_raw_fd().to_ne_bytes() != handle[..4] {
-        return Ok((file.as_raw_fd(), None));
-    }
-    let spare = file.as_fd().try_clone_to_owned();
-    let spare = spare.map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error);
-        Error::os("duplicating a descriptor")(errno.unwrap_or(rustix::io::Errno::MFILE))
-    })?;
-    Ok((spare.as_raw_fd(), Some(spare)))
+/// Opens a driver's handle with the number of a descriptor of ours in it. It is another one than the
+/// exporter's, since the driver takes it for put in place only then.
+pub(super) fn with_own_number<T>(
+    file: &OwnedFd,
+    mut handle: [u8; IPC_HANDLE],
+    open: impl FnOnce([u8; IPC_HANDLE]) -> Result<T>,
+) -> Result<T> {
+    let [a, b, c, d, ..] = handle;
+    let theirs = i32::from_ne_bytes([a, b, c, d]);
+    Lent::for_a_call(file, Some(theirs), |number| {
+        handle[..4].copy_from_slice(&number.to_ne_bytes());
+        open(handle)
+    })
 }
 
 impl Drop for LevelZeroSegment {
@@ -164,8 +245,12 @@ impl Drop for LevelZeroSegment {
         self.core.release("memory", |core| match self.source {
             // SAFETY: allocated here, once. Commands keep the segments that they use.
             Source::Allocated { .. } => unsafe { core.free(self.start) },
-            // SAFETY: opened here, once; as above.
-            Source::Opened => unsafe { core.close(self.start) },
+            Source::Adopted { .. } => Ok(()),
+            Source::Opened { base } => {
+                core.driver.starts.remove(base);
+                // SAFETY: opened here, once; as above.
+                unsafe { core.close(self.start) }
+            }
         });
     }
 }
@@ -185,7 +270,12 @@ impl Shared for LevelZeroSegment {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
+            Ok(exported) => note::encode(
+                self.core.driver,
+                Subject::Memory,
+                exported.handle,
+                Some(&exported.file),
+            ),
             Err(_) => Note::NONE,
         }
     }

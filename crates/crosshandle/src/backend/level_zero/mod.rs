@@ -6,13 +6,18 @@
 
 mod append;
 mod device;
+mod direct;
 mod driver;
 mod entry;
 mod event;
+mod family;
 mod held;
 mod info;
 mod lane;
+mod leaving;
+mod lent;
 mod memory;
+mod native;
 mod note;
 mod physical;
 mod pooled;
@@ -22,6 +27,9 @@ mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;
+
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 mod absence {

@@ -3,6 +3,7 @@
 use super::driver::{Driver, IPC_HANDLE};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
+use std::os::fd::{AsRawFd, OwnedFd};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -30,18 +31,33 @@ struct Raw {
     /// The process that the importer's driver fetches the descriptor from, if it does so by itself;
     /// 0 if not.
     fetched_from: U32,
+    /// The number there of the descriptor that is sent along: who can fetch that may fetch others.
+    sent: U32,
     handle: [u8; IPC_HANDLE],
 }
 
 /// A handle of the driver's on its way.
 pub(super) struct DriverHandleBytes {
     pub(super) bytes: [u8; IPC_HANDLE],
-    /// The process named in the handle, if the driver fetches the descriptor from there by itself.
-    pub(super) fetched_from: Option<u32>,
+    /// If the driver fetches the descriptor by itself.
+    pub(super) fetched_from: Option<FetchedFrom>,
 }
 
-/// A note for importers.
-pub(super) fn encode(driver: &Driver, subject: Subject, handle: [u8; IPC_HANDLE]) -> Note {
+/// Where a driver fetches a descriptor.
+pub(super) struct FetchedFrom {
+    /// The process named in the handle.
+    pub(super) pid: u32,
+    /// The number there of the descriptor that came along.
+    pub(super) sent: u32,
+}
+
+/// A note for importers, who get a descriptor of `file` besides.
+pub(super) fn encode(
+    driver: &Driver,
+    subject: Subject,
+    handle: [u8; IPC_HANDLE],
+    file: Option<&OwnedFd>,
+) -> Note {
     let raw = Raw {
         magic: MAGIC,
         subject: (subject as u32).into(),
@@ -50,6 +66,9 @@ pub(super) fn encode(driver: &Driver, subject: Subject, handle: [u8; IPC_HANDLE]
             pid if names(&handle, pid) => pid.into(),
             _ => 0.into(),
         },
+        sent: file
+            .map_or(0, |file| file.as_raw_fd().cast_unsigned())
+            .into(),
         handle,
     };
     Note::new(raw.as_bytes())
@@ -70,19 +89,19 @@ pub(super) fn decode(driver: &Driver, subject: Subject, note: &Note) -> Result<D
             driver.version
         )));
     }
-    let fetched_from = Some(raw.fetched_from.get()).filter(|pid| *pid != 0);
-    if fetched_from.is_some_and(|pid| !names(&raw.handle, pid)) {
+    let (pid, sent) = (raw.fetched_from.get(), raw.sent.get());
+    if pid != 0 && !names(&raw.handle, pid) {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(DriverHandleBytes {
         bytes: raw.handle,
-        fetched_from,
+        fetched_from: (pid != 0).then_some(FetchedFrom { pid, sent }),
     })
 }
 
 /// Whether a handle has a process's number in it, as those of drivers do that fetch descriptors from
 /// the exporting process.
-fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
+pub(super) fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
     // The first four bytes are the descriptor's number.
     handle[4..]
         .chunks_exact(4)

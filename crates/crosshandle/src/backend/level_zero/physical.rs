@@ -2,6 +2,7 @@
 
 use super::device::Gpu;
 use super::driver::{Core, IPC_HANDLE, PhysicalHandle, VirtualMemory};
+use super::family::Family;
 use super::note::{self, Subject};
 use crate::backend::Import;
 use crate::error::{Error, Result};
@@ -12,12 +13,13 @@ use crate::os::mapping::Access;
 use crate::sharing::Shared;
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(super) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
+    family: Arc<Family>,
     handle: PhysicalHandle,
     len: usize,
     /// Ours, of what the driver's leads to; made when the memory is first exported. Of imported
@@ -33,7 +35,8 @@ pub(super) type Places = Arc<Mutex<Vec<Address>>>;
 impl LevelZeroPhysical {
     pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, len: usize) -> Result<Self> {
         let handle = VirtualMemory(core).create(gpu.handle(), len, gpu.external_memory())?;
-        Ok(Self::new(gpu, core, handle, len, None))
+        let family = Family::new(core, handle);
+        Ok(Self::new(gpu, core, (family, handle), len, None))
     }
 
     /// Physical memory of another process. That there is as much as it says, the driver finds out.
@@ -43,10 +46,9 @@ impl LevelZeroPhysical {
             return Err(Error::Protocol("its memory is not of whole pages"));
         }
         let kind = gpu.external_memory().ok_or_else(|| unsupported(gpu))?;
-        let memory = VirtualMemory(core);
-        let handle = memory.import(gpu.handle(), import.len, kind, import.file.as_fd())?;
+        let opened = Family::import(gpu, core, import.len, kind, &import.file)?;
         let file = Some(Arc::clone(&import.file));
-        Ok(Self::new(gpu, core, handle, import.len, file))
+        Ok(Self::new(gpu, core, opened, import.len, file))
     }
 
     /// The same memory by another handle of the driver's: Intel's drivers map each only once at a
@@ -55,27 +57,23 @@ impl LevelZeroPhysical {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
         let file = self.file()?;
-        let memory = VirtualMemory(&self.core);
-        let handle = memory.import(self.gpu.handle(), self.len, kind, file.as_fd())?;
-        Ok(Self::new(
-            &self.gpu,
-            &self.core,
-            handle,
-            self.len,
-            Some(file),
-        ))
+        let handle = self.family.take(&self.gpu, self.len, kind, &file)?;
+        let alias = (Arc::clone(&self.family), handle);
+        let (gpu, core) = (&self.gpu, &self.core);
+        Ok(Self::new(gpu, core, alias, self.len, Some(file)))
     }
 
     fn new(
         gpu: &Arc<Gpu>,
         core: &Arc<Core>,
-        handle: PhysicalHandle,
+        (family, handle): (Arc<Family>, PhysicalHandle),
         len: usize,
         imported: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             core: Arc::clone(core),
+            family,
             handle,
             len,
             is_imported: imported.is_some(),
@@ -86,7 +84,7 @@ impl LevelZeroPhysical {
 
     /// Whether a context has it, so that its driver knows the handle.
     pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
-        Arc::ptr_eq(&self.core, core)
+        self.family.is_of(core)
     }
 
     pub(super) fn handle(&self) -> PhysicalHandle {
@@ -105,6 +103,7 @@ impl LevelZeroPhysical {
             return Ok(Arc::clone(file));
         }
         let file = self.export()?;
+        self.family.publish(&self.gpu, &file)?;
         Ok(Arc::clone(made.insert(Arc::new(file))))
     }
 
@@ -154,10 +153,8 @@ fn unsupported(gpu: &Gpu) -> Error {
 
 impl Drop for LevelZeroPhysical {
     fn drop(&mut self) {
-        self.core.release("physical memory", |core| {
-            // SAFETY: ours; whoever maps it keeps it.
-            unsafe { VirtualMemory(core).destroy(self.handle) }
-        });
+        // Mapped nowhere: whoever maps it keeps it.
+        self.family.put(self.handle);
     }
 }
 
@@ -178,6 +175,6 @@ impl Shared for LevelZeroPhysical {
     }
 
     fn note(&self) -> Note {
-        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE])
+        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE], None)
     }
 }

@@ -55,34 +55,87 @@ fn warn(operation: &'static str, code: ze_result_t) {
 impl State {
     /// Makes another pool, with all its events.
     fn grow(&mut self, core: &Core) -> Result<()> {
-        let loader = &core.driver.loader;
-        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
-        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
-        desc.count = COUNT;
-        let mut pool = ptr::null_mut();
-        // SAFETY: our context, all its devices, and a live result.
-        let code = unsafe {
-            (loader.zeEventPoolCreate)(core.handle.0, &desc, 0, ptr::null_mut(), &mut pool)
-        };
-        check_memory("zeEventPoolCreate", 0, code)?;
-        self.pools.push(Handle(pool));
+        let pool = create_pool(core, COUNT)?;
+        self.pools.push(pool);
         for index in 0..COUNT {
-            let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
-            desc.index = index;
-            desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
-            desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
-            let mut event = ptr::null_mut();
-            // SAFETY: a place of the new pool, and a live result.
-            let code = unsafe { (loader.zeEventCreate)(pool, &desc, &mut event) };
-            check_memory("zeEventCreate", 0, code)?;
-            self.free.push(Handle(event));
+            self.free.push(create_event(core, pool, index)?);
         }
         Ok(())
     }
 }
 
-/// An event that is not signalled at first, and is signalled once until it is reset. It goes back to its pool when
-/// dropped; no command uses it then.
+fn create_pool(core: &Core, count: u32) -> Result<PoolHandle> {
+    let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+    desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+    desc.count = count;
+    let mut pool = ptr::null_mut();
+    let create = core.driver.loader.zeEventPoolCreate;
+    // SAFETY: our context, all its devices, and a live result.
+    let code = unsafe { create(core.handle.0, &desc, 0, ptr::null_mut(), &mut pool) };
+    check_memory("zeEventPoolCreate", 0, code)?;
+    Ok(Handle(pool))
+}
+
+fn create_event(core: &Core, pool: PoolHandle, index: u32) -> Result<EventHandle> {
+    let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
+    desc.index = index;
+    desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
+    desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
+    let mut event = ptr::null_mut();
+    // SAFETY: a place of a pool of ours, and a live result.
+    let code = unsafe { (core.driver.loader.zeEventCreate)(pool.0, &desc, &mut event) };
+    check_memory("zeEventCreate", 0, code)?;
+    Ok(Handle(event))
+}
+
+/// An event for the program, which may do with it what it likes. So it has a pool of its own, and
+/// is no other event afterwards.
+pub(super) struct Shown {
+    core: Arc<Core>,
+    pool: PoolHandle,
+    event: EventHandle,
+}
+
+impl Shown {
+    pub(super) fn create(core: &Arc<Core>) -> Result<Self> {
+        let pool = create_pool(core, 1)?;
+        let event = create_event(core, pool, 0).inspect_err(|_| {
+            // SAFETY: ours, and it has no event.
+            let code = unsafe { (core.driver.loader.zeEventPoolDestroy)(pool.0) };
+            warn("zeEventPoolDestroy", code);
+        })?;
+        let core = Arc::clone(core);
+        Ok(Self { core, pool, event })
+    }
+
+    pub(super) fn handle(&self) -> EventHandle {
+        self.event
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.core.release("an event for the program", |core| {
+            let loader = &core.driver.loader;
+            // SAFETY: ours; who waits for it keeps it.
+            unsafe {
+                let code = (loader.zeEventDestroy)(self.event.0);
+                warn("zeEventDestroy", code);
+                check(
+                    "zeEventPoolDestroy",
+                    (loader.zeEventPoolDestroy)(self.pool.0),
+                )
+            }
+        });
+    }
+}
+
+/// An event that is not signalled at first, and is signalled once until it is reset. It goes back to
+/// its pool when dropped; no command uses it then.
 pub(super) struct Pooled {
     core: Arc<Core>,
     handle: EventHandle,
@@ -103,6 +156,13 @@ impl Pooled {
 
     pub(super) fn handle(&self) -> EventHandle {
         self.handle
+    }
+
+    /// Signals it from the host, for a list that waits.
+    pub(super) fn signal(&self) -> Result<()> {
+        let signal = self.core.driver.loader.zeEventHostSignal;
+        // SAFETY: ours, as long as this lives.
+        check("zeEventHostSignal", unsafe { signal(self.handle.0) })
     }
 
     /// Waits until one is signalled that somebody else keeps meanwhile, but not longer than this:

@@ -1,7 +1,7 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
 use super::driver::{EventHandle, is_device_lost};
-use super::entry::{Entry, copy_of};
+use super::entry::{Entry, copy_of, is_broken, is_settled, witness};
 
 use super::lane::{Inner, Rest, State};
 use super::pooled::Pooled;
@@ -376,27 +376,4 @@ fn pause(time: Duration) {
     while Instant::now() < end {
         std::thread::yield_now();
     }
-}
-
-/// Completes signals that the list has seen; their owners may not know yet.
-fn witness(waits: &[Point]) {
-    let told = waits.iter().filter(|wait| wait.promise.is_some());
-    for wait in told.filter(|wait| !is_revoked(wait)) {
-        wait.event.witness(wait.number);
-    }
-}
-
-fn is_settled(wait: &Point) -> bool {
-    wait.event.result(wait.number).is_some()
-}
-
-/// Whether the device may never learn of it: it has failed, or comes by another list than was
-/// promised. What has come otherwise, a device that is busy learns of late.
-fn is_broken(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
-}
-
-fn is_revoked(wait: &Point) -> bool {
-    wait.promise
-        .is_some_and(|promise| wait.event.is_revoked(promise))
 }

@@ -17,6 +17,7 @@ use std::ptr;
 const INVALID_VALUE: Code = 1;
 const LAUNCH_OUT_OF_RESOURCES: Code = 701;
 const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+const INVALID_CLUSTER_SIZE: Code = 912;
 
 /// A function of a program. Only a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,11 +66,36 @@ impl Driver {
         function: FunctionHandle,
         bytes: u32,
     ) -> Result<()> {
-        let attribute =
-            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as c_uint;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: promised by the caller.
+        unsafe { self.set_function_attribute(function, attribute, bytes) }
+    }
+
+    /// Lets launches of a function ask for larger clusters than every device with clusters has.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(in super::super) unsafe fn allow_large_clusters(
+        &self,
+        function: FunctionHandle,
+    ) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        // SAFETY: promised by the caller.
+        unsafe { self.set_function_attribute(function, attribute, 1) }
+    }
+
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    unsafe fn set_function_attribute(
+        &self,
+        function: FunctionHandle,
+        attribute: CUfunction_attribute,
+        value: u32,
+    ) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuFuncSetAttribute", unsafe {
-            (self.programs()?.func_set_attribute)(function.0, attribute, bytes as c_int)
+            let set = self.programs()?.func_set_attribute;
+            set(function.0, attribute as c_uint, value as c_int)
         })
     }
 
@@ -190,6 +216,10 @@ impl Driver {
             LAUNCH_OUT_OF_RESOURCES => Err(Error::LimitReached {
                 what: "the device has not the registers or the memory for such blocks".into(),
                 remedy: "launch smaller ones (`Kernel::suggested_block`)".into(),
+            }),
+            INVALID_CLUSTER_SIZE => Err(Error::LimitReached {
+                what: "this device has no such clusters for this kernel".into(),
+                remedy: "launch smaller ones, of up to 8 blocks".into(),
             }),
             code => self.check("cuLaunchKernelEx", code),
         }

@@ -175,7 +175,6 @@ library! {
     event_destroy = cuEventDestroy_v2(CUevent);
     event_record = cuEventRecord(CUevent, CUstream);
     event_query = cuEventQuery(CUevent);
-    event_synchronize = cuEventSynchronize(CUevent);
     event_elapsed_time = cuEventElapsedTime(*mut f32, CUevent, CUevent);
 }
 

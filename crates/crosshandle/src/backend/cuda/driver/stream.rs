@@ -262,14 +262,6 @@ impl Driver {
         self.check("cuEventQuery", code).map(|()| true)
     }
 
-    /// Waits until a recorded event has happened.
-    pub(in super::super) fn finish_event(&self, event: EventHandle) -> Result<()> {
-        // SAFETY: a live event.
-        self.check("cuEventSynchronize", unsafe {
-            (self.library.event_synchronize)(event.0)
-        })
-    }
-
     /// Milliseconds between two events with timestamps that have happened. A 32-bit float: about
     /// seven digits.
     pub(in super::super) fn milliseconds_between(

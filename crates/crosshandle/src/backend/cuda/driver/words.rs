@@ -64,6 +64,21 @@ impl Driver {
         })
     }
 
+    /// One of these operations.
+    ///
+    /// # Safety
+    /// As for the single ones.
+    #[inline]
+    pub(in super::super) unsafe fn word_op(&self, stream: StreamHandle, op: WordOp) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match op {
+                WordOp::Wait(word, value) => self.wait_for_word(stream, word, value),
+                WordOp::Write(word, value) => self.write_word(stream, word, value),
+            }
+        }
+    }
+
     /// Several such operations, one after the other, in as few calls as can be: two in one call
     /// take little longer than one.
     ///
@@ -78,9 +93,8 @@ impl Driver {
             // SAFETY: promised by the caller.
             unsafe {
                 match *ops {
-                    // Alone they take less time as themselves.
-                    [WordOp::Wait(word, value)] => self.wait_for_word(stream, word, value)?,
-                    [WordOp::Write(word, value)] => self.write_word(stream, word, value)?,
+                    // Alone it takes less time as itself.
+                    [only] => self.word_op(stream, only)?,
                     _ => self.word_batch(stream, ops)?,
                 }
             }

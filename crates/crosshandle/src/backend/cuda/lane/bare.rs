@@ -8,7 +8,7 @@ use crate::backend::{Point, Points, Submission};
 use crate::counter::Ticket;
 use crate::error::Result;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Some of a submission's waits: a bit for each.
 #[derive(Clone, Copy)]
@@ -81,6 +81,10 @@ impl Lane {
             return None;
         }
         for (index, wait) in waits.iter().enumerate() {
+            if self.is_latest_wait(wait) {
+                pending |= 1 << index;
+                continue;
+            }
             match self.end_of(wait) {
                 Ok(None) => pending |= 1 << index,
                 Ok(Some(Ok(()))) => {}
@@ -92,19 +96,42 @@ impl Lane {
 
     /// Takes note that the stream will have something to do and to wait for, if it may.
     #[inline]
-    fn begin_bare(&self, pending: Pending, waits: &[Point]) -> bool {
+    fn begin_bare(&mut self, pending: Pending, waits: &[Point]) -> bool {
         if !self.waits.begin() {
             return false;
         }
-        let mut points = pending.of(waits);
         // One, as a rule.
-        if let (Some(only), None) = (points.next(), points.next())
-            && self.waits.admit_more(&only.event, only.number)
-        {
-            return true;
+        match (pending.0, waits) {
+            (0, _) => true,
+            (_, [only]) => self.is_latest_wait(only) || self.admit_one(only),
+            _ => {
+                let wait = |wait: &Point| Wait::Event(Arc::clone(&wait.event), wait.number);
+                self.waits.admit(pending.of(waits).map(wait))
+            }
         }
-        let wait = |wait: &Point| Wait::Event(Arc::clone(&wait.event), wait.number);
-        pending.0 == 0 || self.waits.admit(pending.of(waits).map(wait))
+    }
+
+    /// Whether the stream waits for it already, and it was not even submitted: then everybody knows
+    /// that the stream waits, and what is submitted makes no difference.
+    #[inline]
+    fn is_latest_wait(&self, wait: &Point) -> bool {
+        let (event, number) = &self.latest_wait;
+        let is_same = Weak::as_ptr(event) == Arc::as_ptr(&wait.event) && *number == wait.number;
+        is_same && wait.number > wait.event.issued()
+    }
+
+    fn admit_one(&mut self, wait: &Point) -> bool {
+        let (event, number) = (&wait.event, wait.number);
+        let is_admitted = self.waits.admit_more(event, number)
+            || self.waits.admit([Wait::Event(Arc::clone(event), number)]);
+        if is_admitted {
+            let (latest, latest_number) = &mut self.latest_wait;
+            if Weak::as_ptr(latest) != Arc::as_ptr(event) {
+                *latest = Arc::downgrade(event);
+            }
+            *latest_number = number;
+        }
+        is_admitted
     }
 
     /// Hands it to the driver, and then a mark, if it is time for one.

@@ -49,6 +49,9 @@ impl Lane {
     #[inline]
     pub(super) fn end_of(&self, wait: &Point) -> Result<Option<Result<()>>> {
         let (event, number) = (&wait.event, wait.number);
+        if event.is_to_come(number) {
+            return event.arm(number);
+        }
         match event.result(number) {
             Some(result) => Ok(Some(result)),
             None if event.is_known_abandoned(number) => Ok(Some(Err(Error::PeerDied))),

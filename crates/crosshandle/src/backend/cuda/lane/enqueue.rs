@@ -16,6 +16,18 @@ use crate::sharing::EventCore;
 use std::mem;
 use std::sync::Arc;
 
+/// What the host signals when a command is done.
+type HostSignal = Option<(Arc<EventCore>, Ticket)>;
+
+/// Takes the number of such a signal, unless it was taken already.
+fn host_signal(signal: &Option<Arc<EventCore>>, ticket: &mut Option<Ticket>) -> Result<HostSignal> {
+    let Some(event) = signal else {
+        return Ok(None);
+    };
+    let ticket = ticket.take().map_or_else(|| event.issue(), Ok)?;
+    Ok(Some((Arc::clone(event), ticket)))
+}
+
 impl Lane {
     /// Hands a command to the driver, and then a mark, if it is time for one.
     #[inline]
@@ -33,18 +45,24 @@ impl Lane {
         for wait in due.of(waits) {
             self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
-        match mem::replace(&mut submission.work, Work::Nothing) {
-            Work::Call(function) => {
+        // What is refused stays where it was: the function is the user's.
+        let call = match submission.work {
+            Work::Call(_) => {
                 worker.start()?;
-                let gate = self.next_gate()?;
-                let task = Task::new(Some((function, gate)), waits);
-                self.call(task, signal, &mut held.ticket, entry, worker)?;
+                Some((self.next_gate()?, host_signal(signal, &mut held.ticket)?))
             }
-            work => {
+            _ => None,
+        };
+        match (mem::replace(&mut submission.work, Work::Nothing), call) {
+            (Work::Call(function), Some((gate, signal))) => {
+                let task = Task::new(Some((function, gate)), waits);
+                self.call(task, signal, entry, worker)?;
+            }
+            (work, _) => {
                 self.run(work, signal, entry)?;
                 if is_fallible {
-                    let task = Task::new(None, waits);
-                    self.call(task, signal, &mut held.ticket, entry, worker)?;
+                    let signal = host_signal(signal, &mut held.ticket)?;
+                    self.call(Task::new(None, waits), signal, entry, worker)?;
                 } else if let Some(event) = signal {
                     let issued = || held::issue(event, &self.gpu);
                     let ticket = held.ticket.take().map_or_else(issued, Ok)?;
@@ -77,7 +95,12 @@ impl Lane {
         let driver = self.gpu.driver();
         // SAFETY: aligned words of events, which the entry keeps until the stream is past them,
         // or of ours, which the lane and its jobs keep.
-        let done = unsafe { driver.word_ops(self.stream, &self.ops) };
+        let done = unsafe {
+            match self.ops[..] {
+                [only] => driver.word_op(self.stream, only),
+                _ => driver.word_ops(self.stream, &self.ops),
+            }
+        };
         self.ops.clear();
         done
     }
@@ -136,18 +159,14 @@ impl Lane {
     fn call(
         &mut self,
         mut task: Task,
-        signal: &Option<Arc<EventCore>>,
-        ticket: &mut Option<Ticket>,
+        signal: HostSignal,
         entry: &mut Entry,
         worker: &Arc<Worker>,
     ) -> Result<()> {
-        if let Some(event) = signal {
-            let ticket = ticket.take().map_or_else(|| event.issue(), Ok)?;
-            task.signal = Some((Arc::clone(event), ticket));
-            // The job may end where the driver must not be called, and what goes with the last
-            // event of a context calls it: so that one is the entry's.
-            entry.signal = Some(Arc::clone(event));
-        }
+        // The job may end where the driver must not be called, and what goes with the last event of
+        // a context calls it: so that one is the entry's.
+        entry.signal = signal.as_ref().map(|(event, _)| Arc::clone(event));
+        task.signal = signal;
         let gate = task.function.as_ref().map(|(_, gate)| {
             let (word, number) = (&gate.word, gate.number);
             (Arc::clone(word), number)

@@ -1,6 +1,7 @@
 //! Commands that only wait and signal: whether they take the short way.
 
-use super::{Lanes, profile_of};
+use super::Lanes;
+use crate::backend::cuda::lane::profile_of;
 use crate::backend::{QueueOrder, Submission, Work};
 use crate::error::Result;
 

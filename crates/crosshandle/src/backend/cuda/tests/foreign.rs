@@ -1,11 +1,13 @@
 //! Memory that the program allocated without us.
 
 use super::super::driver::sys;
+use super::crowd::Crowd;
 use super::native::{BYTES, SOON, context, ends, make_current};
 use crate::handle::MemoryHandle;
 use crate::{Command, Error};
 use std::process::Stdio;
 use std::ptr::{self, NonNull};
+use std::time::Instant;
 
 /// Memory of the driver's, as programs allocate it.
 fn allocate() -> NonNull<u8> {
@@ -105,6 +107,12 @@ fn peer() {
         .submit(Command::fill(again.all(), &[byte + 1]).unwrap())
         .unwrap();
     queue.finish_timeout(SOON).unwrap();
+    // Nobody waits for the driver, should it wait for other streams.
+    make_current(context.native_handle().unwrap());
+    let crowd = Crowd::new(&context, 1);
+    let began = Instant::now();
     drop(again);
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
     println!("opened");
 }

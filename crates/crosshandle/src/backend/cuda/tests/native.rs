@@ -37,10 +37,10 @@ fn current() -> usize {
 }
 
 /// A stream of the program's, in the current context.
-struct Theirs(sys::CUstream);
+pub(super) struct Theirs(sys::CUstream);
 
 impl Theirs {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut stream = ptr::null_mut();
         // SAFETY: the result is live.
         let code = unsafe { sys::cuStreamCreate(&mut stream, 1) };
@@ -48,7 +48,7 @@ impl Theirs {
         Self(stream)
     }
 
-    fn handle(&self) -> NativeHandle {
+    pub(super) fn handle(&self) -> NativeHandle {
         native(self.0 as usize)
     }
 
@@ -56,6 +56,27 @@ impl Theirs {
         let start = memory.as_ptr() as sys::CUdeviceptr;
         // SAFETY: live memory, which the tests keep until the stream is done.
         let code = unsafe { sys::cuMemsetD8Async(start, byte, memory.len(), self.0) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+
+    /// Lets it wait until a word in memory that the device accesses is no longer 0.
+    pub(super) fn wait_for(&self, word: &Memory) {
+        let word = word.as_ptr() as sys::CUdeviceptr;
+        // SAFETY: live memory, which the tests keep until the stream is done.
+        let code = unsafe { sys::cuStreamWaitValue32_v2(self.0, word, 1, 0) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+
+    pub(super) fn begin_capture(&self) {
+        // SAFETY: a live stream.
+        let code = unsafe { sys::cuStreamBeginCapture_v2(self.0, std::mem::zeroed()) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+
+    pub(super) fn end_capture(&self) {
+        let mut graph = ptr::null_mut();
+        // SAFETY: a live stream, and a place for the result.
+        let code = unsafe { sys::cuStreamEndCapture(self.0, &mut graph) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
@@ -274,20 +295,9 @@ fn what_cannot_be_adopted_is_refused() {
     let stream = Theirs::new();
     let queue = adopt(stream.0 as usize).unwrap();
     let event = context.create_event().unwrap();
-    // SAFETY: a live stream, and a place for the result.
-    let refused = unsafe {
-        assert_eq!(
-            sys::cuStreamBeginCapture_v2(stream.0, std::mem::zeroed()),
-            sys::CUresult::CUDA_SUCCESS
-        );
-        let refused = queue.signal(&event);
-        let mut graph = ptr::null_mut();
-        assert_eq!(
-            sys::cuStreamEndCapture(stream.0, &mut graph),
-            sys::CUresult::CUDA_SUCCESS
-        );
-        refused
-    };
+    stream.begin_capture();
+    let refused = queue.signal(&event);
+    stream.end_capture();
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("captured"), "{message}");
     queue.signal(&event).unwrap();

@@ -5,7 +5,7 @@ use crate::backend::MemoryKind;
 use crate::backend::level_zero::pooled::Pools;
 use crate::error::{Error, Result};
 use crate::os::process;
-use level_zero_sys::{ze_ipc_mem_handle_t, ze_memory_type_t};
+use level_zero_sys::{ze_external_memory_type_flags_t, ze_ipc_mem_handle_t, ze_memory_type_t};
 use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
@@ -17,6 +17,8 @@ pub(in crate::backend::level_zero) const IPC_HANDLE: usize = 64;
 pub(in crate::backend::level_zero) struct Core {
     pub(in crate::backend::level_zero) driver: &'static Driver,
     pub(in crate::backend::level_zero) handle: ContextHandle,
+    /// It ends with this; others are the program's.
+    is_ours: bool,
     pub(in crate::backend::level_zero) events: Pools,
     /// Events that are opened are known to learn of later signals.
     pub(super) has_live_events: AtomicBool,
@@ -33,43 +35,75 @@ impl Core {
         Ok(Self {
             driver,
             handle: Handle(handle),
+            is_ours: true,
             events: Pools::default(),
             has_live_events: AtomicBool::new(false),
         })
     }
 
-    /// New memory, at a multiple of `align`.
+    /// One that the program made.
+    ///
+    /// # Safety
+    /// It is a context of this driver, and lives as long as this.
+    pub(in crate::backend::level_zero) unsafe fn adopt(
+        driver: &'static Driver,
+        handle: ContextHandle,
+    ) -> Self {
+        Self {
+            driver,
+            handle,
+            is_ours: false,
+            events: Pools::default(),
+            has_live_events: AtomicBool::new(false),
+        }
+    }
+
+    /// New memory, at a multiple of `align`, to be exported like this if the driver wants to know.
     pub(in crate::backend::level_zero) fn allocate(
         &self,
         device: DeviceHandle,
         kind: MemoryKind,
         len: usize,
         align: usize,
+        exported_as: Option<ze_external_memory_type_flags_t>,
     ) -> Result<NonNull<u8>> {
         let loader = &self.driver.loader;
         let mut start: *mut c_void = ptr::null_mut();
         let (context, device) = (self.handle.0, device.0);
+        // Else Intel's driver compresses device memory on some GPUs, of which importers learn since
+        // 26.14 only, and takes small memory from pools that share a descriptor.
+        let mut export = description!(
+            ze_external_memory_export_desc_t,
+            ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC
+        );
+        export.flags = exported_as.unwrap_or(0);
+        let chained = exported_as.map(|_| (&raw const export).cast());
+        let chained = chained.unwrap_or(ptr::null());
         let code = match kind {
             MemoryKind::Device => {
-                let desc = description!(
+                let mut desc = description!(
                     ze_device_mem_alloc_desc_t,
                     ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
                 );
+                desc.pNext = chained;
                 // SAFETY: our context, one of its devices, and a live result.
                 unsafe { (loader.zeMemAllocDevice)(context, &desc, len, align, device, &mut start) }
             }
             // Drivers share no memory that moves between host and device.
             MemoryKind::Host | MemoryKind::Shared => {
-                let desc = description!(
+                let mut desc = description!(
                     ze_host_mem_alloc_desc_t,
                     ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC
                 );
+                desc.pNext = chained;
                 // SAFETY: as above.
                 unsafe { (loader.zeMemAllocHost)(context, &desc, len, align, &mut start) }
             }
         };
         check_memory("allocating memory (zeMemAlloc)", len, code)?;
-        NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))?;
+        self.driver.starts.add(start.addr().get());
+        Ok(start)
     }
 
     /// Frees what `allocate` made.
@@ -77,6 +111,7 @@ impl Core {
     /// # Safety
     /// No command uses it, and nobody accesses it any more.
     pub(in crate::backend::level_zero) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
+        self.driver.starts.remove(start.addr().get());
         // SAFETY: promised by the caller.
         let code = unsafe {
             (self.driver.loader.zeMemFree)(self.handle.0, start.as_ptr().cast::<c_void>())
@@ -141,24 +176,52 @@ impl Core {
         Ok((start.addr(), len))
     }
 
+    /// The allocation of device memory that an address lies in: where it starts, its length, and
+    /// whose it is.
+    pub(in crate::backend::level_zero) fn device_memory(
+        &self,
+        address: NonNull<u8>,
+    ) -> Option<(NonNull<u8>, usize, DeviceHandle)> {
+        let mut properties = description!(
+            ze_memory_allocation_properties_t,
+            ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
+        );
+        let mut device = ptr::null_mut();
+        let get = self.driver.loader.zeMemGetAllocProperties;
+        let place = address.as_ptr().cast();
+        // SAFETY: live results; an address that the driver doesn't know is an error or no type.
+        let code = unsafe { get(self.handle.0, place, &mut properties, &mut device) };
+        check("zeMemGetAllocProperties", code).ok()?;
+        if properties.type_ != ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE {
+            return None;
+        }
+        let (start, len) = self.range_of(address).ok()?;
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start))?;
+        Some((start, len, Handle(device)))
+    }
+
     /// Whether the host may access memory, as the driver says.
     pub(in crate::backend::level_zero) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
+        self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+    }
+
+    /// Whether there is any memory of the driver's at an address.
+    pub(super) fn knows(&self, address: *const c_void) -> bool {
+        self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
+    }
+
+    fn kind_of(&self, address: *const c_void) -> ze_memory_type_t {
         let mut properties = description!(
             ze_memory_allocation_properties_t,
             ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
         );
         let get = self.driver.loader.zeMemGetAllocProperties;
         // SAFETY: live results; the device may be left out.
-        let code = unsafe {
-            get(
-                self.handle.0,
-                address.as_ptr().cast(),
-                &mut properties,
-                ptr::null_mut(),
-            )
-        };
-        check("zeMemGetAllocProperties", code).is_ok()
-            && properties.type_ == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
+        let code = unsafe { get(self.handle.0, address, &mut properties, ptr::null_mut()) };
+        match check("zeMemGetAllocProperties", code) {
+            Ok(()) => properties.type_,
+            Err(_) => ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN,
+        }
     }
 
     /// For a `drop`: logs what could not be released, and does nothing in a forked child, which
@@ -181,6 +244,9 @@ impl Drop for Core {
     fn drop(&mut self) {
         self.release("a context", |core| {
             core.events.destroy(core.driver);
+            if !core.is_ours {
+                return Ok(());
+            }
             // SAFETY: everything that lives in it holds it, so nothing does any more.
             let code = unsafe { (core.driver.loader.zeContextDestroy)(core.handle.0) };
             check("zeContextDestroy", code)

@@ -133,6 +133,20 @@ impl CreatedEvent {
         Some(made)
     }
 
+    /// One that the program made and has given away.
+    ///
+    /// # Safety
+    /// It is an event of the driver, and nobody else destroys it.
+    pub(in crate::backend::level_zero) unsafe fn given(
+        core: &Arc<Core>,
+        handle: EventHandle,
+    ) -> Self {
+        Self {
+            core: Arc::clone(core),
+            handle,
+        }
+    }
+
     /// An error if an event that is opened doesn't learn of later signals. Its handle is a snapshot
     /// of one signal then, and whoever waited for the next would go on at once. That is so with
     /// Intel's drivers before 26.14, and later where they find no way to fetch descriptors. They

@@ -1,7 +1,7 @@
 //! Immediate command lists.
 
 use super::{Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
 };
@@ -19,6 +19,8 @@ fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
 pub(in crate::backend::level_zero) struct List {
     core: Arc<Core>,
     handle: ListHandle,
+    /// It ends with this.
+    is_ours: bool,
 }
 
 impl List {
@@ -43,7 +45,65 @@ impl List {
         Ok(Self {
             core: Arc::clone(core),
             handle: Handle(handle),
+            is_ours: true,
         })
+    }
+
+    /// One that the program made.
+    ///
+    /// # Safety
+    /// It is a list of the driver, in order and immediate, and lives as long as this and what was
+    /// appended; nobody else destroys one that is given.
+    pub(in crate::backend::level_zero) unsafe fn adopt(
+        core: &Arc<Core>,
+        handle: ListHandle,
+        is_given: bool,
+    ) -> Result<Self> {
+        let loader = &core.driver.loader;
+        let (mut is_immediate, mut context) = (1, core.handle.0);
+        // Before Level Zero 1.9 nobody can know.
+        if core.driver.api >= (1, 9)
+            && let (Some(ask), Some(find)) = (
+                loader.zeCommandListIsImmediate,
+                loader.zeCommandListGetContextHandle,
+            )
+        {
+            // SAFETY: promised by the caller, and live results.
+            unsafe {
+                let code = ask(handle.0, &mut is_immediate);
+                check("zeCommandListIsImmediate", code)?;
+                let code = find(handle.0, &mut context);
+                check("zeCommandListGetContextHandle", code)?;
+            }
+        }
+        if is_immediate == 0 {
+            return Err(Error::Unsupported(
+                "a command list that has to be closed and executed is no queue; create an \
+                 immediate one, in order"
+                    .into(),
+            ));
+        }
+        if context != core.handle.0 {
+            return Err(Error::invalid(
+                "this command list belongs to another context; adopt that one first",
+            ));
+        }
+        let mut list = Self::borrow(core, handle);
+        list.is_ours = is_given;
+        Ok(list)
+    }
+
+    /// Any list, to append something.
+    pub(in crate::backend::level_zero) fn borrow(core: &Arc<Core>, handle: ListHandle) -> Self {
+        Self {
+            core: Arc::clone(core),
+            handle,
+            is_ours: false,
+        }
+    }
+
+    pub(in crate::backend::level_zero) fn handle(&self) -> ListHandle {
+        self.handle
     }
 
     /// Lets what follows wait for events, each for what is its latest signal now, and signals
@@ -68,6 +128,20 @@ impl List {
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, signal.0, count, events) };
         check("zeCommandListAppendBarrier", code)
+    }
+
+    /// Holds up what follows until an event is signalled.
+    ///
+    /// # Safety
+    /// The event stays until the list is past this.
+    pub(in crate::backend::level_zero) unsafe fn hold(&self, event: EventHandle) -> Result<()> {
+        let (append, mut event) = (
+            self.core.driver.loader.zeCommandListAppendWaitOnEvents,
+            event.0,
+        );
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, 1, &mut event) };
+        check("zeCommandListAppendWaitOnEvents", code)
     }
 
     /// Signals an event once everything before is done.
@@ -171,6 +245,9 @@ impl List {
 
 impl Drop for List {
     fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
         self.core.release("a command list", |core| {
             // SAFETY: ours, and whoever drops it has seen its last command done.
             let code = unsafe { (core.driver.loader.zeCommandListDestroy)(self.handle.0) };

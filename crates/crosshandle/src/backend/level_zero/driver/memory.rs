@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::os::mapping::Access;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_memory_access_attribute_t};
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 /// What a context does with physical memory and addresses. Kept apart from its other calls.
@@ -37,20 +36,21 @@ impl VirtualMemory<'_> {
         self.create_from(device, len, chained)
     }
 
-    /// Physical memory behind a descriptor, which the driver doesn't keep.
+    /// Physical memory behind a descriptor, by its number. The driver may close that when the memory
+    /// is destroyed, not before.
     pub(in crate::backend::level_zero) fn import(
         &self,
         device: DeviceHandle,
         len: usize,
         kind: ze_external_memory_type_flags_t,
-        file: BorrowedFd<'_>,
+        number: c_int,
     ) -> Result<PhysicalHandle> {
         let mut import = description!(
             ze_external_memory_import_fd_t,
             ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD
         );
         import.flags = kind;
-        import.fd = file.as_raw_fd();
+        import.fd = number;
         self.create_from(device, len, (&raw const import).cast())
     }
 
@@ -176,7 +176,15 @@ impl VirtualMemory<'_> {
         let access = attribute(access);
         // SAFETY: promised by the caller.
         let code = unsafe { map(self.0.handle.0, start, len, memory.0, offset, access) };
-        check_memory("zeVirtualMemMap", len, code)
+        let mapped = check_memory("zeVirtualMemMap", len, code);
+        // Intel's driver fails after having mapped it if it can't make it resident.
+        if mapped.is_err() && self.0.knows(start) {
+            let unmap = self.0.driver.loader.zeVirtualMemUnmap;
+            // SAFETY: mapped a moment ago, as it seems, and used by nobody.
+            let code = unsafe { unmap(self.0.handle.0, start, len) };
+            tracing::debug!(code = code.0, "unmapped what could not be mapped");
+        }
+        mapped
     }
 
     /// # Safety

@@ -145,16 +145,32 @@ fn cooperative_launches_have_as_many_blocks_as_run_at_once() {
         "{refused:?}"
     );
     // Nothing is broken by that.
-    let cluster = LaunchShape::new([8, 1, 1], [64, 1, 1]).cluster([4, 1, 1]);
-    let arguments = KernelArguments::new()
-        .memory(&memory.all())
-        .value(4_u32)
-        .value(512_u32);
-    fixture
-        .queue
-        .submit(launch(&kernel, cluster, arguments))
-        .unwrap();
-    assert_eq!(fixture.read(&memory)[511..513], [4, 3]);
+    fixture.queue.submit(fill(&kernel, &memory, 4)).unwrap();
+    assert!(fixture.read(&memory).iter().all(|word| *word == 4));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn clusters_are_as_large_as_the_device_has_them() {
+    let fixture = fixture();
+    let kernel = fixture.kernel("fill");
+    let memory = fixture.memory(&[0; 64 * 64]);
+    let clusters = |blocks: u32, byte: u32| {
+        let shape = LaunchShape::new([64, 1, 1], [64, 1, 1]).cluster([blocks, 1, 1]);
+        let arguments = KernelArguments::new()
+            .memory(&memory.all())
+            .value(byte)
+            .value(64 * 64_u32);
+        fixture.queue.submit(launch(&kernel, shape, arguments))
+    };
+    // Beyond 8 blocks the kernel has to be told; 16 are what an H200 has.
+    for (blocks, byte) in [(4, 1), (8, 2), (16, 3)] {
+        clusters(blocks, byte).unwrap();
+        assert!(fixture.read(&memory).iter().all(|word| *word == byte));
+    }
+    assert!(clusters(64, 4).is_err());
+    clusters(4, 5).unwrap();
+    assert!(fixture.read(&memory).iter().all(|word| *word == 5));
 }
 
 #[test]

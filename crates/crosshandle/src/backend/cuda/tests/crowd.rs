@@ -1,0 +1,114 @@
+//! Streams of the program's that wait, of which nothing is known here.
+
+use super::gpu;
+use super::native::{BYTES, SOON, Theirs, context, make_current};
+use crate::backend::cuda::memory;
+use crate::{AllocationOptions, Command, Context, EventOptions, Memory, MemoryKind, QueueOrder};
+use std::time::{Duration, Instant};
+
+/// Streams that wait for a word, until this is dropped.
+pub(super) struct Crowd {
+    gate: Memory,
+    _streams: Vec<Theirs>,
+}
+
+impl Crowd {
+    /// The context is current.
+    pub(super) fn new(context: &Context, count: usize) -> Self {
+        let options = AllocationOptions::new(4).kind(MemoryKind::Host);
+        let gate = context.allocate_with(options).unwrap();
+        gate.write(0, &[0; 4]).unwrap();
+        // The driver makes no more when one waits.
+        let streams: Vec<_> = (0..count).map(|_| Theirs::new()).collect();
+        streams.iter().for_each(|stream| stream.wait_for(&gate));
+        // By then they do.
+        std::thread::sleep(Duration::from_millis(20));
+        Self {
+            gate,
+            _streams: streams,
+        }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.gate.write(0, &1_u32.to_le_bytes()).unwrap();
+        // They are past it when it goes.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_driver_waits_for_them_and_nobody_else_does() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let orders = [QueueOrder::InOrder, QueueOrder::OutOfOrder];
+    let queues = orders.map(|order| context.create_queue_with(order).unwrap());
+    let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
+    let pinned = [(); 3].map(|()| memory::create(&gpu(), MemoryKind::Host, 2 << 20).unwrap());
+    let crowd = Crowd::new(&context, 1);
+    let began = Instant::now();
+    drop(pinned);
+    // A command that has to be kept back, and nobody who calls its queue.
+    for (round, queue) in (1..).zip(&queues) {
+        for _ in 0..1000 {
+            queue
+                .submit(Command::barrier().after_value(&gate, round))
+                .unwrap();
+        }
+        queue.signal(&done).unwrap();
+        gate.signal().unwrap();
+        done.wait_timeout(SOON).unwrap();
+    }
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn streams_are_made_without_waiting_for_others() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let gpu = gpu();
+    let crowd = Crowd::new(&context, 1);
+    let began = Instant::now();
+    let take = || gpu.stock().try_take(&gpu);
+    // The driver makes so many only when none waits.
+    let taken: Vec<_> = (0..200).map_while(|_| take()).collect();
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
+    while take().is_none() {
+        assert!(began.elapsed() < SOON);
+    }
+    drop(taken);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn commands_with_timestamps_are_submitted_behind_others() {
+    let context = context();
+    make_current(context.native_handle().unwrap());
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(BYTES).unwrap();
+    let profiled = context
+        .create_event_with(EventOptions::new().profiling(true))
+        .unwrap();
+    let crowd = Crowd::new(&context, 32);
+    let began = Instant::now();
+    let fill = Command::fill(memory.all(), &[1]).unwrap();
+    queue.submit(fill.signal(&profiled)).unwrap();
+    assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
+    drop(crowd);
+    profiled.wait_timeout(SOON).unwrap();
+    let deadline = Instant::now() + SOON;
+    let times = loop {
+        let times = profiled.profile().unwrap();
+        if times.ended != 0 {
+            break times;
+        }
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(times.submitted <= times.started && times.started <= times.ended);
+}

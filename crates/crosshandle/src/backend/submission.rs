@@ -1,0 +1,169 @@
+//! Commands, as backends get them.
+
+use super::LoadedKernel;
+use crate::counter::Promise;
+use crate::error::Result;
+use crate::kernel::{KernelArguments, LaunchShape};
+use crate::os::address::Address;
+use crate::rect::{Pitches, Region};
+use crate::sharing::EventCore;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::mem;
+use std::sync::Arc;
+
+/// A command with what it waits for and signals.
+pub(crate) struct Submission {
+    pub(crate) work: Work,
+    /// It starts after all earlier commands, in any order of execution.
+    pub(crate) after_earlier: bool,
+    /// All later commands start after it, in any order of execution.
+    pub(crate) before_later: bool,
+    pub(crate) waits: Points,
+    /// It calls the host, or waits for what does: it may fail although no process ends and the
+    /// device is well. What waits for its signal was told so.
+    pub(crate) may_fail: bool,
+    pub(crate) signal: Option<Arc<EventCore>>,
+}
+
+impl Submission {
+    /// A command that waits for nothing and signals nothing.
+    #[inline]
+    pub(crate) fn new(work: Work) -> Self {
+        Self {
+            work,
+            after_earlier: false,
+            before_later: false,
+            waits: Points::new(),
+            may_fail: false,
+            signal: None,
+        }
+    }
+
+    /// One that does nothing, after all earlier commands and before all later ones.
+    #[inline]
+    pub(crate) fn barrier() -> Self {
+        Self {
+            after_earlier: true,
+            before_later: true,
+            ..Self::new(Work::Nothing)
+        }
+    }
+
+    /// Takes it, and leaves one that does nothing.
+    pub(crate) fn take(&mut self) -> Self {
+        mem::replace(self, Self::new(Work::Nothing))
+    }
+}
+
+/// Few, as a rule, which take no allocation then.
+pub(crate) type Points = SmallVec<[Point; 2]>;
+
+/// One signal of an event, to be waited for.
+pub(crate) struct Point {
+    pub(crate) event: Arc<EventCore>,
+    pub(crate) number: u64,
+    /// The signal will never be submitted: the event's exporter ended. Set by the backend.
+    pub(crate) is_abandoned: bool,
+    /// The driver's own event tells the device of it. Set by the backend.
+    pub(crate) promise: Option<Promise>,
+}
+
+impl Point {
+    #[inline]
+    pub(crate) fn new(event: &Arc<EventCore>, number: u64) -> Self {
+        Self {
+            event: Arc::clone(event),
+            number,
+            is_abandoned: false,
+            promise: None,
+        }
+    }
+}
+
+/// What a command does.
+pub(crate) enum Work {
+    /// Nothing: a signal, a wait, a barrier.
+    Nothing,
+    /// Copies bytes between ranges that may overlap.
+    Copy { to: Place, from: Place, len: usize },
+    /// Copies the rows of a region between two rectangles that don't overlap. There are at least
+    /// two rows, and as few of them as can be; slice pitches are multiples of the row pitches, as
+    /// drivers' 3D copies have it, also with one slice.
+    CopyRect {
+        to: Place,
+        to_pitches: Pitches,
+        from: Place,
+        from_pitches: Pitches,
+        region: Region,
+    },
+    /// Repeats a pattern; `len` is a multiple of its length.
+    Fill {
+        to: Place,
+        len: usize,
+        pattern: Box<[u8]>,
+    },
+    /// Repeats a pattern in at least two rows, which start every `pitch` bytes, more than the
+    /// width; `width` is a multiple of the pattern's length.
+    Fill2d {
+        to: Place,
+        pitch: usize,
+        width: usize,
+        rows: usize,
+        pattern: Box<[u8]>,
+    },
+    /// Calls the host.
+    Call(HostFunction),
+    /// Calls a function during the submission, with the driver's queue: what that queues there is
+    /// the command. Only for queues that have one.
+    Native(NativeFunction),
+    /// Runs a kernel. There is at least one block, with at least one thread.
+    Launch(Box<Launch>),
+}
+
+impl Work {
+    /// Whether the host can access all memory that it names.
+    pub(crate) fn is_on_host(&self) -> bool {
+        match self {
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => {
+                to.is_on_host && from.is_on_host
+            }
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => to.is_on_host,
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
+        }
+    }
+
+    /// The memory that it uses, as far as it names it.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+        let (to, from) = match self {
+            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
+            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
+            Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
+        };
+        to.into_iter().chain(from)
+    }
+}
+
+/// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
+/// arguments suit it.
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<dyn LoadedKernel>,
+    pub(crate) shape: LaunchShape,
+    pub(crate) arguments: KernelArguments,
+}
+
+/// A function of the host, run in the order of a queue.
+pub(crate) type HostFunction =
+    Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
+
+/// A function that submits to the driver's queue. It is called once, by who submits the command.
+pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
+
+/// An address that a command uses, and what keeps it valid until the command is done (nothing, if
+/// the caller promised to).
+pub(crate) struct Place {
+    pub(crate) address: Address,
+    /// Whether the host can access it too.
+    pub(crate) is_on_host: bool,
+    pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
+}
