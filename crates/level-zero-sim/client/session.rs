@@ -337,7 +337,13 @@ impl Session {
 
 /// The number of the descriptor in a handle.
 pub(crate) fn number(handle: &Handle) -> i32 {
-    i32::from_ne_bytes([handle[0], handle[1], handle[2], handle[3]].map(|byte| byte as u8))
+    let at = place_of_number(handle);
+    i32::from_ne_bytes(std::array::from_fn(|byte| handle[at + byte] as u8))
+}
+
+/// First, or behind eight zeros.
+fn place_of_number(handle: &Handle) -> usize {
+    if handle[..8] == [0; 8] { 8 } else { 0 }
 }
 
 /// The descriptor in a handle of this process.
@@ -349,7 +355,8 @@ pub(crate) fn descriptor(handle: &Handle) -> BorrowedFd<'_> {
 /// Puts the number of a descriptor of this process into a handle.
 pub(crate) fn patch(handle: &mut Handle, descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().to_ne_bytes();
-    for (to, from) in handle.iter_mut().zip(number) {
+    let at = place_of_number(handle);
+    for (to, from) in handle[at..].iter_mut().zip(number) {
         *to = from as c_char;
     }
 }

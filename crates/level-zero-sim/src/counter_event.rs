@@ -11,7 +11,7 @@ use crate::call::{
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::counter::Counter;
-use crate::event::{Event, Source, State};
+use crate::event::{Counts, Event, Source, State};
 use crate::handles;
 use crate::ipc::{Exported, Kind, Wire};
 use crate::memory::count_allocation;
@@ -61,6 +61,7 @@ pub(crate) fn create(
         },
         flags,
         has_times: times != 0,
+        counts: Counts::default(),
         use_count: UseCount::default(),
     };
     write(to, handles::create(Arc::new(event))?)
@@ -113,6 +114,7 @@ pub(crate) fn import(
         source: Source::Opened,
         flags: wire.flags,
         has_times: false,
+        counts: Counts::default(),
         use_count: UseCount::default(),
     };
     write(to, handles::create(Arc::new(event))?)

@@ -1,5 +1,6 @@
 //! Events of either kind, and what can be done with both.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use level_zero_sys::*;
@@ -36,7 +37,7 @@ pub(crate) enum Source {
     /// Opened from a handle: ends by being closed.
     Opened,
     /// Of a pool, which outlives it: ends by being destroyed.
-    Pooled { _pool: Arc<Pool> },
+    Pooled { pool: Arc<Pool> },
 }
 
 pub(crate) struct Event {
@@ -46,7 +47,17 @@ pub(crate) struct Event {
     /// Of a counter-based event: `ze_event_counter_based_flags_t`.
     pub(crate) flags: u32,
     pub(crate) has_times: bool,
+    /// Of an event from a pool that cannot be shared, as Intel's driver has it: a list in order makes
+    /// a counter of it, for good.
+    pub(crate) counts: Counts,
     pub(crate) use_count: UseCount,
+}
+
+/// Whether a list in order has signalled an event of a pool.
+#[derive(Default)]
+pub(crate) struct Counts {
+    ever: AtomicBool,
+    since_reset: AtomicBool,
 }
 
 impl Object for Event {
@@ -79,6 +90,24 @@ impl Event {
         Wait {
             state: self.state.clone(),
             number,
+        }
+    }
+
+    /// An immediate list in order is about to signal it.
+    pub(crate) fn count(&self) {
+        let is_plain = matches!(&self.source, Source::Pooled { pool } if !pool.is_shared);
+        if is_plain {
+            self.counts.ever.store(true, Ordering::Release);
+            self.counts.since_reset.store(true, Ordering::Release);
+        }
+    }
+
+    /// An error for a list that is to wait for it: what counts must have been signalled.
+    pub(crate) fn can_be_waited_for(&self) -> Result<()> {
+        let Counts { ever, since_reset } = &self.counts;
+        match ever.load(Ordering::Acquire) && !since_reset.load(Ordering::Acquire) {
+            true => Err(INVALID_ARGUMENT),
+            false => Ok(()),
         }
     }
 
@@ -183,7 +212,8 @@ entry! {
             })),
             flags: 0,
             has_times: pool.has_times,
-            source: Source::Pooled { _pool: pool },
+            source: Source::Pooled { pool },
+            counts: Counts::default(),
             use_count: UseCount::default(),
         }))?)
     }
@@ -203,13 +233,18 @@ entry! {
 
     fn zeEventHostSignal(event: ze_event_handle_t) {
         let event = handles::get::<Event, _>(event)?;
-        slot(&event)?.complete((now(), now()));
+        let slot = slot(&event)?;
+        if event.counts.ever.load(Ordering::Acquire) {
+            return Err(UNSUPPORTED_FEATURE);
+        }
+        slot.complete((now(), now()));
         Ok(())
     }
 
     fn zeEventHostReset(event: ze_event_handle_t) {
         let event = handles::get::<Event, _>(event)?;
         slot(&event)?.reset();
+        event.counts.since_reset.store(false, Ordering::Release);
         Ok(())
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Pool {
     pub(crate) context: Arc<Context>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) has_times: bool,
+    /// Other processes may open it.
+    pub(crate) is_shared: bool,
     /// Opened from a handle: to be closed, not destroyed.
     opened: bool,
     exported: Mutex<Option<Exported>>,
@@ -93,6 +95,7 @@ entry! {
             context,
             slots: Slots::new(desc.count, desc.flags & ZE_EVENT_POOL_FLAG_IPC != 0)?,
             has_times: desc.flags & TIMES != 0,
+            is_shared: desc.flags & ZE_EVENT_POOL_FLAG_IPC != 0,
             opened: false,
             exported: Mutex::new(None),
         }))?)
@@ -148,6 +151,7 @@ entry! {
             context,
             slots,
             has_times: wire.flags != 0,
+            is_shared: true,
             opened: true,
             exported: Mutex::new(None),
         }))?)

@@ -4,7 +4,7 @@
 //! one there, of a descriptor of the same file in its own process; or the driver fetches the
 //! descriptor itself from the exporting process, whose number is in the handle then. For memory a
 //! driver that fetches recognises a number that was put there, by its copy of the first one. For
-//! counter-based events it does not.
+//! counter-based events it does not, and the number is behind eight zeros.
 //!
 //! A number that was put there for memory of the host becomes the driver's, which closes it at once.
 //! For memory of a device it stays the caller's. Intel's driver has it so since 26.09.
@@ -91,6 +91,10 @@ impl Wire {
             magic: MAGIC,
             sum: 0,
         };
+        if kind == Kind::CounterEvent && pid != 0 && size == 0 {
+            (wire.number, wire.original) = (0, 0);
+            (wire.size, wire.spare) = (number as u64, number as u32);
+        }
         wire.sum = wire.sum_of_rest();
         wire
     }
@@ -122,7 +126,7 @@ impl Wire {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let words = [
             pair(self.original as u32, self.spare),
-            self.size,
+            if self.is_displaced() { 0 } else { self.size },
             // Whoever puts a number in place may take the other one out.
             u64::from(self.event_pid),
             self.inode,
@@ -136,6 +140,19 @@ impl Wire {
         })
     }
 
+    /// Whether it begins with zeros, and the number is behind them.
+    fn is_displaced(&self) -> bool {
+        self.kind == Kind::CounterEvent as u32 && self.original == 0 && self.spare != 0
+    }
+
+    /// The descriptor's number, and the one that the exporting process wrote.
+    fn numbers(&self) -> (c_int, c_int) {
+        match self.is_displaced() {
+            true => (self.size as c_int, self.spare as c_int),
+            false => (self.number, self.original),
+        }
+    }
+
     /// Whether this is a handle around `exported`.
     pub(crate) fn is_of(&self, exported: &Exported) -> bool {
         self.inode == exported.inode && self.original == exported.number()
@@ -147,22 +164,22 @@ impl Wire {
             return Err(kind.refusal());
         }
         let pid = self.memory_pid | self.event_pid;
+        let (number, original) = self.numbers();
         let recognises = kind != Kind::CounterEvent && switches().driver_version >= RECOGNISES;
-        let recognised = recognises && self.number != self.original;
+        let recognised = recognises && number != original;
         let fetches = pid != 0 && !recognised;
         let is_host = self.flags == ze_memory_type_t::ZE_MEMORY_TYPE_HOST.0;
-        let takes = kind == Kind::Memory && is_host && self.number != self.original;
+        let takes = kind == Kind::Memory && is_host && number != original;
         let file = match fetches && pid != std::process::id() {
-            true => self.fetch(pid),
-            false if takes => take(self.number),
-            false => duplicate(self.number),
+            true => fetch(pid, number),
+            false if takes => take(number),
+            false => duplicate(number),
         };
         match file.and_then(Segment::from_file) {
             Some(segment) if segment.inode() == self.inode => return Ok(segment),
             // Not allowed to, or too late: nothing that the caller did wrong.
-            _ if fetches && self.number == self.original => {}
+            _ if fetches && number == original => {}
             found => {
-                let number = self.number;
                 let what = match found {
                     Some(_) => "leads to something else",
                     None => "is not open there, or not the driver's",
@@ -174,13 +191,13 @@ impl Wire {
         }
         Err(kind.refusal())
     }
+}
 
-    /// Asks the kernel for the exporting process's descriptor: allowed to whoever may trace it.
-    fn fetch(&self, pid: u32) -> Option<OwnedFd> {
-        let pid = Pid::from_raw(pid as i32)?;
-        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        pidfd_getfd(&process, self.number, PidfdGetfdFlags::empty()).ok()
-    }
+/// Asks the kernel for the exporting process's descriptor: allowed to whoever may trace it.
+fn fetch(pid: u32, number: c_int) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(pid as i32)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()
 }
 
 /// Another descriptor of what a number of this process leads to.

@@ -12,7 +12,8 @@
 //!
 //! # What it shares with Intel's driver
 //!
-//! - The first four bytes of a handle for another process are the number of a descriptor. It stays
+//! - The first four bytes of a handle for another process are the number of a descriptor; of an
+//!   event's that the driver fetches, those after eight zeros. It stays
 //!   the driver's, one for each allocation or event: it goes with that, or for memory with the
 //!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
 //!   of the same file there; or the driver fetches it (`TRANSPORT`). A number that was put in place
@@ -26,6 +27,9 @@
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - Handles of one process to the same physical memory go together: the first one that is destroyed
 //!   ends all.
+//! - An event of a pool that cannot be shared becomes a counter with the first signal of an immediate
+//!   list in order: the host can't signal it then, and lists wait for it only while it has been
+//!   signalled by a list since it was reset.
 //! - It has an older name for everything about them, as long as the loader knows none.
 //! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
 //!   `OUT_OF_DEVICE_MEMORY`.
@@ -41,7 +45,7 @@
 //! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead; nor does one that fetches descriptors recognise a number that was put in place before that | `0x01039876` |
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
-//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done); with commas between | |
+//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done), `pooled_exports` (handles of memory of 2 MiB or less that was not made to be exported); with commas between | |
 //! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
 //! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |

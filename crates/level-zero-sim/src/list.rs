@@ -99,9 +99,16 @@ impl List {
         }
         let waits = read_all(waits.1.cast_const(), waits.0)?;
         let waits = waits.into_iter().map(handles::get::<Event, _>);
+        let waits = waits.collect::<Result<Vec<_>>>()?;
+        waits
+            .iter()
+            .try_for_each(|event| event.can_be_waited_for())?;
+        if let (Some(event), Mode::Immediate { .. }, true) = (&signal, &self.mode, self.in_order) {
+            event.count();
+        }
         let command = Command {
             work,
-            waits: waits.collect::<Result<_>>()?,
+            waits,
             signal,
             regions,
         };

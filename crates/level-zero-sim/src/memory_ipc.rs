@@ -27,6 +27,9 @@ fn supported() -> Result<()> {
     }
 }
 
+/// Allocations up to this size share memory in Intel's driver, unless they are made to be exported.
+const POOLED: usize = 2 << 20;
+
 entry! {
     fn zeMemGetIpcHandle(
         context: ze_context_handle_t,
@@ -41,9 +44,12 @@ entry! {
         present(handle)?;
         let region = space::starting(address.addr(), &context).ok_or(INVALID_ARGUMENT)?;
         let shared = region.kind == ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
-        let Origin::Allocated { segment, exported, .. } = &region.origin else {
+        let Origin::Allocated { segment, exported, exportable, .. } = &region.origin else {
             return Err(INVALID_ARGUMENT);
         };
+        if !exportable && region.size <= POOLED && switches().missing("pooled_exports") {
+            return Err(INVALID_ARGUMENT);
+        }
         if shared {
             return Err(INVALID_ARGUMENT);
         }

@@ -304,7 +304,24 @@ static void memory(struct runtime *ur) {
   ze_finish(context, list);
   copy(ur, &found, (char *)theirs + SIZE - 1, 1);
   EXPECT(found == byte);
-  ZE(ze.zeMemFree(context, theirs));
+  ur_mem_native_properties_t properties = {UR_STRUCTURE_TYPE_MEM_NATIVE_PROPERTIES, NULL, false};
+  for (byte = 10; byte < 20; byte += 5) {
+    ur_mem_handle_t buffer = NULL;
+    ur_native_handle_t native = 0;
+    UR(urMemBufferCreateWithNativeHandle((ur_native_handle_t)theirs, ur->context, &properties,
+                                         &buffer));
+    UR(urMemGetNativeHandle(buffer, ur->device, &native));
+    EXPECT((void *)native == theirs);
+    UR(urEnqueueMemBufferFill(ur->queue, buffer, &byte, 1, 0, SIZE, 0, NULL, NULL));
+    UR(urEnqueueMemBufferRead(ur->queue, buffer, true, SIZE - 1, 1, &found, 0, NULL, NULL));
+    EXPECT(found == byte);
+    /* The second time it is given away. */
+    UR(urMemRelease(buffer));
+    properties.isNativeHandleOwned = true;
+  }
+  ANSWERS(UR_RESULT_ERROR_INVALID_ARGUMENT,
+          urMemBufferCreateWithNativeHandle((ur_native_handle_t)&byte, ur->context, &properties,
+                                            &(ur_mem_handle_t){NULL}));
   ZE(ze.zeCommandListDestroy(list));
   UR(urUSMFree(ur->context, ours));
 }

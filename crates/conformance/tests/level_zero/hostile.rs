@@ -278,8 +278,8 @@ fn lies() -> Vec<(&'static str, Lie)> {
             Box::new(|_, files| files.push(raw::pipe().unwrap())),
         ),
         ("no note", Box::new(|answer, _| answer[NOTE_LEN..].fill(0))),
-        ("a note that is short by one", put(NOTE_LEN, &[83])),
-        ("a note that is long by one", put(NOTE_LEN, &[85])),
+        ("a note that is short by one", put(NOTE_LEN, &[79])),
+        ("a note that is long by one", put(NOTE_LEN, &[81])),
         ("a note that is too long", put(NOTE_LEN, &[129])),
         ("a note of far too many bytes", put(NOTE_LEN, &[0xff; 4])),
         ("bytes behind the note", put(NOTE + 127, &[1])),
@@ -302,7 +302,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
     ];
     for seed in 1..200 {
         let lie: Lie = Box::new(move |answer, _| {
-            Random(seed * 0x9e37_79b9).fill(&mut answer[NOTE..NOTE + 84]);
+            Random(seed * 0x9e37_79b9).fill(&mut answer[NOTE..NOTE + 80]);
         });
         lies.push(("a random note", lie));
     }

@@ -93,6 +93,14 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
         .for_each(clean);
 }
 
+/// Such memory would share the rest of a pool, too.
+#[test]
+fn small_memory_is_made_to_be_shared() {
+    suite("memory::", &[("MISSING", "pooled_exports")])
+        .iter()
+        .for_each(clean);
+}
+
 #[test]
 fn freed_memory_may_come_back_at_once() {
     for filter in ["memory_lifetime::", "memory::"] {

@@ -1,7 +1,7 @@
 //! Objects of drivers, for programs that use the driver too.
 
 use super::{BackendContext, BackendQueue, Segment};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::BackendKind;
 use std::any::Any;
 use std::sync::Arc;
@@ -97,6 +97,21 @@ pub(crate) trait NativeContext {
     /// # Safety
     /// The allocation lives until the result is dropped and all commands that use it are done.
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
+
+    /// The same for all of the allocation from the address on, which is freed here if it is given
+    /// away: also how many bytes that are. For backends whose programs expect it.
+    ///
+    /// # Safety
+    /// As for `adopt_memory`; nobody else frees what is given away.
+    unsafe fn adopt_allocation(
+        &self,
+        _address: usize,
+        _ownership: Ownership,
+    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+        Err(Error::Unsupported(
+            "whole allocations cannot be adopted here; say how many bytes".into(),
+        ))
+    }
 }
 
 /// A queue whose driver programs may use besides.

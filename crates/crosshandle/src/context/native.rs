@@ -206,4 +206,27 @@ impl Context {
         let (segment, offset) = unsafe { self.native()?.adopt_memory(start, len)? };
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }
+
+    /// The same for all of the allocation from an address on. One that is given away, by its start,
+    /// is freed here when nothing uses it any more.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where a driver's programs don't give memory away; as
+    /// [`adopt_memory`](Self::adopt_memory).
+    ///
+    /// # Safety
+    /// As for [`adopt_memory`](Self::adopt_memory), unless it is given away: then nobody else frees
+    /// it.
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt_allocation(
+        &self,
+        address: NonNull<u8>,
+        ownership: Ownership,
+    ) -> Result<Memory> {
+        let start = address.addr().get();
+        // SAFETY: promised by the caller.
+        let adopted = unsafe { self.native()?.adopt_allocation(start, ownership)? };
+        let (segment, offset, len) = adopted;
+        Ok(Memory::adopted(self.core(), segment, offset, len))
+    }
 }

@@ -46,10 +46,9 @@ pub(crate) fn are_exhausted() -> bool {
 
 /// Whether this process may fetch a descriptor of another one, and finds the same file there as
 /// behind its own.
-pub(crate) fn can_fetch(pid: u32, number: u32, file: impl AsFd) -> bool {
+pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
     let fetch = || -> Result<bool, Errno> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let number = RawFd::try_from(number).map_err(|_| Errno::BADF)?;
         let process = pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())?;
         let theirs = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;
         let (theirs, ours) = (fs::fstat(theirs)?, fs::fstat(file)?);

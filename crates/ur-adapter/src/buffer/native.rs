@@ -4,6 +4,7 @@
 use super::storage::Storage;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::native::ownership;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -30,7 +31,7 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
 }
 
 /// The storage that a native handle points into, and where: a buffer's, or memory that was
-/// allocated in the context.
+/// allocated in the context, by us or with the driver.
 ///
 /// Such an allocation the user need not free any more if it `is_owned` from now on.
 ///
@@ -54,14 +55,36 @@ pub(super) fn find(
     if let Some(found) = nearest {
         return Ok(found);
     }
-    let missing = "this native handle is neither a living buffer's nor memory of this context";
-    let adopted = adopt(context, native).ok_or_else(|| Failure::argument(missing))?;
+    let Some(adopted) = adopt(context, native) else {
+        return Ok((adopt_allocation(context, native, is_owned)?, 0));
+    };
     if is_owned {
         // The storage has a hold on it.
         let start = ptr::without_provenance(native);
         drop(context.state().usm.free(start)?);
     }
     Ok((adopted, 0))
+}
+
+/// What the program allocated with the driver, where that can be adopted.
+fn adopt_allocation(
+    context: &Context,
+    native: ur_native_handle_t,
+    is_owned: bool,
+) -> Result<Arc<Storage>> {
+    let missing = "this native handle is neither a living buffer's nor memory of this context";
+    let missing = || Failure::argument(missing);
+    let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native)).ok_or_else(missing)?;
+    context
+        .devices()
+        .find_map(|device| {
+            let inner = context.on(device).ok()?;
+            // SAFETY: the caller of `urMemBufferCreateWithNativeHandle` passes memory of the driver,
+            // or what is none, and keeps it unless he gives it away.
+            let memory = unsafe { inner.adopt_allocation(start, ownership(is_owned)) }.ok()?;
+            Some(Storage::adopt(inner, start, memory.all(), false))
+        })
+        .ok_or_else(missing)
 }
 
 fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {

@@ -116,9 +116,9 @@ impl Gpu {
         self.details.max_pattern
     }
 
-    /// As what memory is allocated to be exported, if the driver wants to know that.
-    pub(super) fn exported_as(&self) -> Option<ze_external_memory_type_flags_t> {
-        self.details.exported_as
+    /// As what allocated memory can be exported, if it can.
+    pub(super) fn exportable_memory(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exportable_memory
     }
 
     /// As what physical memory can be exported and imported, if it can.

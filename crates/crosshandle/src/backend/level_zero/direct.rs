@@ -140,7 +140,7 @@ impl Direct {
         let gate = match needs_host {
             true => Some(Arc::new(Gate {
                 reached: is_call.then(take).transpose()?,
-                open: take()?,
+                open: Pooled::take_gate(&inner.core)?,
             })),
             false => None,
         };
@@ -318,7 +318,7 @@ impl Inner {
                 if let Some(reached) = &gate.reached {
                     self.list.signal(reached.handle())?;
                 }
-                self.list.hold(gate.open.handle())?;
+                self.list.wait(&[gate.open.handle()], None)?;
             }
             match work {
                 Work::Native(function) => function(self.list.handle().0.expose_provenance())?,

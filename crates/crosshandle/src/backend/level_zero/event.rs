@@ -2,9 +2,9 @@
 //! wait for them on the device, in this process and in others.
 
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, OpenedEvent, missing};
+use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
-use super::note::{self, FetchedFrom, Subject};
+use super::note::{self, Subject};
 use crate::backend::{DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
@@ -38,29 +38,27 @@ impl DriverEvents for LevelZeroEvents {
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
-        let event = match &handle.fetched_from {
-            Some(from) => {
-                check_fetch(from, &import.file)?;
-                open(handle.bytes)?
-            }
-            None => with_own_number(&import.file, handle.bytes, open)?,
+        let event = if let Some(pid) = handle.fetched_from {
+            check_fetch(pid, &handle.bytes, &import.file)?;
+            open(handle.bytes)?
+        } else {
+            with_own_number(Subject::Event, &import.file, handle.bytes, open)?
         };
-        let may_signal = handle
-            .fetched_from
-            .is_none_or(|from| from.pid == process::pid());
-        Ok(Arc::new(LevelZeroEvent::Opened { event, may_signal }))
+        Ok(Arc::new(LevelZeroEvent::Opened {
+            event,
+            may_signal: handle.fetched_from.is_none_or(|pid| pid == process::pid()),
+        }))
     }
 }
 
-/// Refuses what the driver would fetch by itself, unless what was sent can be fetched from there. It
-/// takes what it finds: in another PID namespace, that is some descriptor of some process.
-fn check_fetch(from: &FetchedFrom, file: &OwnedFd) -> Result<()> {
-    if descriptor::can_fetch(from.pid, from.sent, file) {
+/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
+/// finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(pid, note::number_in(Subject::Event, handle), file) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "the driver fetches descriptors by itself, and may not do so from process {}",
-        from.pid
+        "the driver fetches descriptors by itself, and may not do so from process {pid}"
     )))
 }
 
@@ -117,11 +115,7 @@ impl LevelZeroEvent {
         if let Some(exported) = exported.get() {
             return Ok((event, exported));
         }
-        let handle = event.export()?;
-        let made = match note::names(&handle, process::pid()) {
-            true => Exported::fetched(handle)?,
-            false => Exported::new(handle)?,
-        };
+        let made = Exported::new(Subject::Event, event.export()?)?;
         Ok((event, exported.get_or_init(|| made)))
     }
 }
@@ -137,12 +131,9 @@ impl Shared for LevelZeroEvent {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok((event, exported)) => note::encode(
-                event.core().driver,
-                Subject::Event,
-                exported.handle,
-                Some(&exported.file),
-            ),
+            Ok((event, exported)) => {
+                note::encode(event.core().driver, Subject::Event, exported.handle)
+            }
             Err(_) => Note::NONE,
         }
     }

@@ -25,8 +25,8 @@ pub(super) struct Details {
     pub(super) group: u32,
     /// The longest pattern of a fill there, in bytes.
     pub(super) max_pattern: usize,
-    /// As what memory is allocated to be exported, if the driver wants to know that.
-    pub(super) exported_as: Option<ze_external_memory_type_flags_t>,
+    /// As what allocated memory can be exported, if it can.
+    pub(super) exportable_memory: Option<ze_external_memory_type_flags_t>,
     /// As what physical memory can be exported and imported, if it can.
     pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
 }
@@ -203,27 +203,27 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
     let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
-        Ok(()) if driver.version >= INTEL_26_18 => (
+        Ok(()) => (
             external.memoryAllocationExportTypes,
             external.memoryAllocationImportTypes,
         ),
-        // Before, they take no notice of a descriptor that physical memory is to be imported from, and
-        // answer with new memory.
-        Ok(()) => (external.memoryAllocationExportTypes, 0),
         Err(_) => (0, 0),
     };
-    let one_of = |kinds: u32| {
-        let mut preferred = [
+    let first = |kinds: u32| {
+        [
             ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
             ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
         ]
-        .into_iter();
-        preferred.find(|kind| kinds & kind != 0)
+        .into_iter()
+        .find(|kind| kinds & kind != 0)
     };
+    // Before, they take no notice of a descriptor that physical memory is to be imported from, and
+    // answer with new memory.
+    let imports_physical = driver.version >= INTEL_26_18;
     Ok(Details {
         group: group as u32,
         max_pattern,
-        exported_as: one_of(exports),
-        external_memory: one_of(exports & imports),
+        exportable_memory: first(exports),
+        external_memory: first(exports & imports).filter(|_| imports_physical),
     })
 }

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::descriptor::{self, FileKind};
 use crate::os::mapping::{Access, HUGE_PAGE, page_size};
-use crate::os::memfd;
 use crate::os::shared_bytes::SharedBytes;
 use crate::sharing::Shared;
+use level_zero_sys::ze_external_memory_type_flags_t;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
@@ -63,10 +63,8 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    pub(super) fn new(handle: [u8; IPC_HANDLE]) -> Result<Self> {
-        let [a, b, c, d, ..] = handle;
-        let number = i32::from_ne_bytes([a, b, c, d]);
-        let file = descriptor::duplicate(number);
+    pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE]) -> Result<Self> {
+        let file = descriptor::duplicate(note::number_in(subject, &handle));
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
         // A driver that has made none leaves a zero there, which is this process's input.
         let kind = descriptor::kind(&file);
@@ -83,38 +81,41 @@ impl Exported {
             file: Arc::new(file),
         })
     }
-
-    /// Of a handle whose descriptor the importer's driver fetches by itself, from wherever it is in
-    /// the handle. The importer gets an empty file.
-    pub(super) fn fetched(handle: [u8; IPC_HANDLE]) -> Result<Self> {
-        static EMPTY: OnceLock<Arc<OwnedFd>> = OnceLock::new();
-        let file = match EMPTY.get() {
-            Some(file) => file,
-            None => {
-                let file = memfd::create("crosshandle-fetched", 0);
-                let file = file.map_err(Error::os("creating an empty file"))?;
-                EMPTY.get_or_init(|| Arc::new(file))
-            }
-        };
-        Ok(Self {
-            handle,
-            file: Arc::clone(file),
-        })
-    }
 }
 
 impl LevelZeroSegment {
+    /// New memory, to be shared.
     pub(super) fn create(
         gpu: &Gpu,
         core: &Arc<Core>,
         kind: MemoryKind,
         len: usize,
     ) -> Result<Self> {
+        Self::allocate(gpu, core, kind, len, gpu.exportable_memory())
+    }
+
+    /// New memory that stays in this process.
+    pub(super) fn create_private(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        Self::allocate(gpu, core, kind, len, None)
+    }
+
+    fn allocate(
+        gpu: &Gpu,
+        core: &Arc<Core>,
+        kind: MemoryKind,
+        len: usize,
+        export: Option<ze_external_memory_type_flags_t>,
+    ) -> Result<Self> {
         // What is a multiple of a power of two may be wanted at such an address.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align, gpu.exported_as())?,
+            start: core.allocate(gpu.handle(), kind, len, align, export)?,
             core: Arc::clone(core),
             len,
             source: Source::Allocated {
@@ -133,14 +134,15 @@ impl LevelZeroSegment {
         access: Access,
     ) -> Result<Self> {
         let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let mut bytes = handle.bytes;
-        if let Some(from) = handle.fetched_from
-            && core.driver.version < INTEL_26_18
-        {
-            // It would fetch our number from there, without a look whether it was put in place.
-            note::forget_process(&mut bytes, from.pid);
-        }
-        let start = with_own_number(&import.file, bytes, |bytes| core.open(gpu.handle(), bytes))?;
+        let start = with_own_number(Subject::Memory, &import.file, handle.bytes, |mut bytes| {
+            if let Some(pid) = handle.fetched_from
+                && core.driver.version < INTEL_26_18
+            {
+                // It would fetch that number from there, without a look whether it was put in place.
+                note::forget_process(&mut bytes, pid);
+            }
+            core.open(gpu.handle(), bytes)
+        })?;
         let (base, whole) = core.range_of(start)?;
         if !core.driver.starts.add(base) {
             // Nor is it closed, which would end that.
@@ -167,12 +169,13 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// The allocation of the program's that `len` bytes at `address` lie in, and how far inside.
+    /// The allocation of the program's that an address lies in, and how far inside. It stays the
+    /// program's, unless `is_given` says so; then it is the start.
     pub(super) fn adopt(
         gpu: &Gpu,
         core: &Arc<Core>,
         address: usize,
-        len: usize,
+        is_given: bool,
     ) -> Result<(Self, usize)> {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
         let found = pointer.and_then(|pointer| core.device_memory(pointer));
@@ -186,19 +189,19 @@ impl LevelZeroSegment {
             )));
         }
         let offset = address - start.addr().get();
-        if whole - offset < len {
-            return Err(Error::invalid(format!(
-                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
-                 the first {}",
-                whole - offset
-            )));
+        if is_given && offset != 0 {
+            return Err(Error::invalid(
+                "only a whole allocation can be given away, by its start",
+            ));
         }
+        let exported = OnceLock::new();
         let adopted = Self {
             core: Arc::clone(core),
             start,
             len: whole,
-            source: Source::Adopted {
-                exported: OnceLock::new(),
+            source: match is_given {
+                true => Source::Allocated { exported },
+                false => Source::Adopted { exported },
             },
             is_host_memory: false,
             access: Access::ReadWrite,
@@ -220,7 +223,7 @@ impl LevelZeroSegment {
             ));
         }
         // Two threads may do it at once: both get the same descriptor.
-        let made = Exported::new(self.core.export(self.start)?)?;
+        let made = Exported::new(Subject::Memory, self.core.export(self.start)?)?;
         Ok(exported.get_or_init(|| made))
     }
 }
@@ -228,14 +231,15 @@ impl LevelZeroSegment {
 /// Opens a driver's handle with the number of a descriptor of ours in it. It is another one than the
 /// exporter's, since the driver takes it for put in place only then.
 pub(super) fn with_own_number<T>(
+    subject: Subject,
     file: &OwnedFd,
     mut handle: [u8; IPC_HANDLE],
     open: impl FnOnce([u8; IPC_HANDLE]) -> Result<T>,
 ) -> Result<T> {
-    let [a, b, c, d, ..] = handle;
-    let theirs = i32::from_ne_bytes([a, b, c, d]);
+    let theirs = note::number_in(subject, &handle);
+    let place = note::place_of_number(subject, &handle);
     Lent::for_a_call(file, Some(theirs), |number| {
-        handle[..4].copy_from_slice(&number.to_ne_bytes());
+        handle[place].copy_from_slice(&number.to_ne_bytes());
         open(handle)
     })
 }
@@ -270,12 +274,7 @@ impl Shared for LevelZeroSegment {
 
     fn note(&self) -> Note {
         match self.export() {
-            Ok(exported) => note::encode(
-                self.core.driver,
-                Subject::Memory,
-                exported.handle,
-                Some(&exported.file),
-            ),
+            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
             Err(_) => Note::NONE,
         }
     }

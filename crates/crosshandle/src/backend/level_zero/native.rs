@@ -8,7 +8,8 @@ use super::queue;
 use crate::backend::{
     BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Ownership, Segment,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::sharing::Shared;
 use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl NativeContext for LevelZeroContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>> {
         // SAFETY: promised by the caller.
-        unsafe { List::borrow(self.core(), object(list)).hold(object(event))? };
+        unsafe { List::borrow(self.core(), object(list)).wait(&[object(event)], None)? };
         // SAFETY: given away, says the caller.
         let keep = (ownership == Ownership::Given)
             .then(|| unsafe { CreatedEvent::given(self.core(), object(event)) });
@@ -73,8 +74,27 @@ impl NativeContext for LevelZeroContext {
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        let (segment, offset) = LevelZeroSegment::adopt(self.gpu(), self.core(), address, len)?;
+        let (segment, offset) = LevelZeroSegment::adopt(self.gpu(), self.core(), address, false)?;
+        let rest = segment.len() - offset;
+        if rest < len {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {address:#x} are not all in one allocation of the driver, but only \
+                 the first {rest}"
+            )));
+        }
         Ok((Arc::new(segment), offset))
+    }
+
+    unsafe fn adopt_allocation(
+        &self,
+        address: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+        let is_given = ownership == Ownership::Given;
+        let adopted = LevelZeroSegment::adopt(self.gpu(), self.core(), address, is_given);
+        let (segment, offset) = adopted?;
+        let rest = segment.len() - offset;
+        Ok((Arc::new(segment), offset, rest))
     }
 }
 

@@ -3,7 +3,8 @@
 use super::driver::{Driver, IPC_HANDLE};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::RawFd;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -31,33 +32,18 @@ struct Raw {
     /// The process that the importer's driver fetches the descriptor from, if it does so by itself;
     /// 0 if not.
     fetched_from: U32,
-    /// The number there of the descriptor that is sent along: who can fetch that may fetch others.
-    sent: U32,
     handle: [u8; IPC_HANDLE],
 }
 
 /// A handle of the driver's on its way.
 pub(super) struct DriverHandleBytes {
     pub(super) bytes: [u8; IPC_HANDLE],
-    /// If the driver fetches the descriptor by itself.
-    pub(super) fetched_from: Option<FetchedFrom>,
+    /// The process named in the handle, if the driver fetches the descriptor from there by itself.
+    pub(super) fetched_from: Option<u32>,
 }
 
-/// Where a driver fetches a descriptor.
-pub(super) struct FetchedFrom {
-    /// The process named in the handle.
-    pub(super) pid: u32,
-    /// The number there of the descriptor that came along.
-    pub(super) sent: u32,
-}
-
-/// A note for importers, who get a descriptor of `file` besides.
-pub(super) fn encode(
-    driver: &Driver,
-    subject: Subject,
-    handle: [u8; IPC_HANDLE],
-    file: Option<&OwnedFd>,
-) -> Note {
+/// A note for importers.
+pub(super) fn encode(driver: &Driver, subject: Subject, handle: [u8; IPC_HANDLE]) -> Note {
     let raw = Raw {
         magic: MAGIC,
         subject: (subject as u32).into(),
@@ -66,9 +52,6 @@ pub(super) fn encode(
             pid if names(&handle, pid) => pid.into(),
             _ => 0.into(),
         },
-        sent: file
-            .map_or(0, |file| file.as_raw_fd().cast_unsigned())
-            .into(),
         handle,
     };
     Note::new(raw.as_bytes())
@@ -89,19 +72,19 @@ pub(super) fn decode(driver: &Driver, subject: Subject, note: &Note) -> Result<D
             driver.version
         )));
     }
-    let (pid, sent) = (raw.fetched_from.get(), raw.sent.get());
-    if pid != 0 && !names(&raw.handle, pid) {
+    let fetched_from = Some(raw.fetched_from.get()).filter(|pid| *pid != 0);
+    if fetched_from.is_some_and(|pid| !names(&raw.handle, pid)) {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(DriverHandleBytes {
         bytes: raw.handle,
-        fetched_from: (pid != 0).then_some(FetchedFrom { pid, sent }),
+        fetched_from,
     })
 }
 
 /// Whether a handle has a process's number in it, as those of drivers do that fetch descriptors from
 /// the exporting process.
-pub(super) fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
+fn names(handle: &[u8; IPC_HANDLE], pid: u32) -> bool {
     // The first four bytes are the descriptor's number.
     handle[4..]
         .chunks_exact(4)
@@ -113,5 +96,38 @@ pub(super) fn forget_process(handle: &mut [u8; IPC_HANDLE], pid: u32) {
     let mut words = handle[4..].chunks_exact_mut(4);
     if let Some(word) = words.find(|word| **word == pid.to_ne_bytes()) {
         word.fill(0);
+    }
+}
+
+/// Where in a driver's handle the number of the descriptor is: first, but in events' handles of Intel's
+/// drivers from 26.14 to 26.31, which begin with eight zeros instead.
+pub(super) fn place_of_number(subject: Subject, handle: &[u8; IPC_HANDLE]) -> Range<usize> {
+    match subject {
+        Subject::Event if handle[..8] == [0; 8] => 8..12,
+        _ => 0..4,
+    }
+}
+
+/// The number of the descriptor in a driver's handle.
+pub(super) fn number_in(subject: Subject, handle: &[u8; IPC_HANDLE]) -> RawFd {
+    let place = place_of_number(subject, handle);
+    let bytes = handle[place].try_into();
+    RawFd::from_ne_bytes(bytes.expect("four bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IPC_HANDLE, Subject, number_in};
+
+    #[test]
+    fn numbers_are_found_where_drivers_have_them() {
+        let mut handle = [0; IPC_HANDLE];
+        handle[8] = 7;
+        assert_eq!(number_in(Subject::Event, &handle), 7);
+        // The offset in a pool.
+        assert_eq!(number_in(Subject::Memory, &handle), 0);
+        handle[0] = 5;
+        assert_eq!(number_in(Subject::Event, &handle), 5);
+        assert_eq!(number_in(Subject::Memory, &handle), 5);
     }
 }

@@ -175,6 +175,6 @@ impl Shared for LevelZeroPhysical {
     }
 
     fn note(&self) -> Note {
-        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE], None)
+        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE])
     }
 }

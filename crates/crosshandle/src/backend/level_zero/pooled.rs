@@ -5,7 +5,10 @@ use super::driver::{
 };
 use crate::error::Result;
 use crate::os::process;
-use level_zero_sys::{ZE_EVENT_POOL_FLAG_HOST_VISIBLE, ZE_EVENT_SCOPE_FLAG_HOST, ze_result_t};
+use level_zero_sys::{
+    ZE_EVENT_POOL_FLAG_HOST_VISIBLE, ZE_EVENT_POOL_FLAG_IPC, ZE_EVENT_SCOPE_FLAG_HOST,
+    ze_event_pool_flags_t, ze_result_t,
+};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,7 +23,11 @@ pub(super) struct Pools(Mutex<State>);
 #[derive(Default)]
 struct State {
     pools: Vec<PoolHandle>,
+    /// For lists to signal.
     free: Vec<EventHandle>,
+    /// For the host to signal. Intel's driver makes counters of those that a list in order signals,
+    /// which the host can't signal any more, and lists can't wait for until another list signals.
+    gates: Vec<EventHandle>,
     /// Those that could not be reset, and so are signalled still.
     spent: Vec<EventHandle>,
 }
@@ -32,8 +39,13 @@ impl Pools {
 
     /// Ends all: their context goes, so all are free.
     pub(super) fn destroy(&self, driver: &Driver) {
-        let State { pools, free, spent } = std::mem::take(&mut *self.state());
-        for event in free.into_iter().chain(spent) {
+        let State {
+            pools,
+            free,
+            gates,
+            spent,
+        } = std::mem::take(&mut *self.state());
+        for event in free.into_iter().chain(gates).chain(spent) {
             // SAFETY: ours, of a pool below, and in no command's use.
             let code = unsafe { (driver.loader.zeEventDestroy)(event.0) };
             warn("zeEventDestroy", code);
@@ -54,19 +66,27 @@ fn warn(operation: &'static str, code: ze_result_t) {
 
 impl State {
     /// Makes another pool, with all its events.
-    fn grow(&mut self, core: &Core) -> Result<()> {
-        let pool = create_pool(core, COUNT)?;
+    fn grow(&mut self, core: &Core, is_gate: bool) -> Result<()> {
+        let pool = create_pool(core, COUNT, 0)?;
         self.pools.push(pool);
         for index in 0..COUNT {
-            self.free.push(create_event(core, pool, index)?);
+            let event = create_event(core, pool, index)?;
+            self.free_of(is_gate).push(event);
         }
         Ok(())
     }
+
+    fn free_of(&mut self, is_gate: bool) -> &mut Vec<EventHandle> {
+        match is_gate {
+            true => &mut self.gates,
+            false => &mut self.free,
+        }
+    }
 }
 
-fn create_pool(core: &Core, count: u32) -> Result<PoolHandle> {
+fn create_pool(core: &Core, count: u32, flags: ze_event_pool_flags_t) -> Result<PoolHandle> {
     let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
-    desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+    desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE | flags;
     desc.count = count;
     let mut pool = ptr::null_mut();
     let create = core.driver.loader.zeEventPoolCreate;
@@ -98,7 +118,10 @@ pub(super) struct Shown {
 
 impl Shown {
     pub(super) fn create(core: &Arc<Core>) -> Result<Self> {
-        let pool = create_pool(core, 1)?;
+        // Intel's driver makes no counters of events that could be shared, of which a list that waits
+        // already would learn nothing.
+        let pool = create_pool(core, 1, ZE_EVENT_POOL_FLAG_IPC);
+        let pool = pool.or_else(|_| create_pool(core, 1, 0))?;
         let event = create_event(core, pool, 0).inspect_err(|_| {
             // SAFETY: ours, and it has no event.
             let code = unsafe { (core.driver.loader.zeEventPoolDestroy)(pool.0) };
@@ -139,18 +162,30 @@ impl Drop for Shown {
 pub(super) struct Pooled {
     core: Arc<Core>,
     handle: EventHandle,
+    is_gate: bool,
 }
 
 impl Pooled {
+    /// One for lists to signal.
     pub(super) fn take(core: &Arc<Core>) -> Result<Self> {
+        Self::take_one(core, false)
+    }
+
+    /// One for the host to signal.
+    pub(super) fn take_gate(core: &Arc<Core>) -> Result<Self> {
+        Self::take_one(core, true)
+    }
+
+    fn take_one(core: &Arc<Core>, is_gate: bool) -> Result<Self> {
         let mut state = core.events.state();
-        if state.free.is_empty() {
-            state.grow(core)?;
+        if state.free_of(is_gate).is_empty() {
+            state.grow(core, is_gate)?;
         }
-        let handle = state.free.pop().expect("the pool has just grown");
+        let handle = state.free_of(is_gate).pop();
         Ok(Self {
             core: Arc::clone(core),
-            handle,
+            handle: handle.expect("the pool has just grown"),
+            is_gate,
         })
     }
 
@@ -158,7 +193,7 @@ impl Pooled {
         self.handle
     }
 
-    /// Signals it from the host, for a list that waits.
+    /// Signals a gate, for a list that waits.
     pub(super) fn signal(&self) -> Result<()> {
         let signal = self.core.driver.loader.zeEventHostSignal;
         // SAFETY: ours, as long as this lives.
@@ -202,7 +237,7 @@ impl Drop for Pooled {
         let is_reset = self.reset();
         let mut state = self.core.events.state();
         match is_reset {
-            true => state.free.push(self.handle),
+            true => state.free_of(self.is_gate).push(self.handle),
             false => state.spent.push(self.handle),
         }
     }

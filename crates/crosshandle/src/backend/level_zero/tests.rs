@@ -171,6 +171,10 @@ fn memory_of_the_program_is_shared() {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
         assert!(error.to_string().contains(text), "{error}");
     };
+    // SAFETY: as above; what is to be given away is refused.
+    let whole = |ownership| unsafe { context.adopt_allocation(place, ownership) };
+    assert_eq!(whole(Ownership::Kept).unwrap().len(), 3 * BYTES);
+    refused(whole(Ownership::Given), "by its start");
     refused(adopt(place, 4 * BYTES), "one allocation");
     refused(adopt(NonNull::from(&context).cast(), 1), "no device memory");
     refused(adopt(place, 0), "no bytes");

@@ -134,7 +134,7 @@ impl Target<'_> {
 
     fn memory(&self, kind: MemoryKind, len: usize) -> Result<LevelZeroSegment> {
         let len = len.next_multiple_of(page_size());
-        LevelZeroSegment::create(self.gpu, self.core, kind, len)
+        LevelZeroSegment::create_private(self.gpu, self.core, kind, len)
     }
 
     /// Copies the rows of a region.

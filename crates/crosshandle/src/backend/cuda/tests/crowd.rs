@@ -3,13 +3,17 @@
 use super::gpu;
 use super::native::{BYTES, SOON, Theirs, context, make_current};
 use crate::backend::cuda::memory;
-use crate::{AllocationOptions, Command, Context, EventOptions, Memory, MemoryKind, QueueOrder};
+use crate::{AllocationOptions, Command, Context, EventOptions, MemoryKind, QueueOrder};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Streams that wait for a word, until this is dropped.
 pub(super) struct Crowd {
-    gate: Memory,
     _streams: Vec<Theirs>,
+    /// `None` only while it is being dropped.
+    ends: Option<Sender<()>>,
+    opener: Option<JoinHandle<()>>,
 }
 
 impl Crowd {
@@ -23,18 +27,26 @@ impl Crowd {
         streams.iter().for_each(|stream| stream.wait_for(&gate));
         // By then they do.
         std::thread::sleep(Duration::from_millis(20));
+        let (ends, ended) = channel::<()>();
+        let open = move || {
+            // Should somebody be stuck after all, he is late, but not for ever.
+            let _ = ended.recv_timeout(SOON);
+            gate.write(0, &1_u32.to_le_bytes()).unwrap();
+            // They are past it when it goes.
+            std::thread::sleep(Duration::from_millis(50));
+        };
         Self {
-            gate,
             _streams: streams,
+            ends: Some(ends),
+            opener: Some(std::thread::spawn(open)),
         }
     }
 }
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        self.gate.write(0, &1_u32.to_le_bytes()).unwrap();
-        // They are past it when it goes.
-        std::thread::sleep(Duration::from_millis(50));
+        drop(self.ends.take());
+        self.opener.take().map(JoinHandle::join);
     }
 }
 

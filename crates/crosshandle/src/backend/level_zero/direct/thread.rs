@@ -2,7 +2,7 @@
 
 use super::{Appended, Gate, Inner, Left};
 use crate::backend::level_zero::driver::is_device_lost;
-use crate::backend::level_zero::entry::{Over, call, discard, text_of};
+use crate::backend::level_zero::entry::{Over, call, copy_of, discard, text_of};
 use crate::backend::level_zero::pooled::Pooled;
 use crate::backend::level_zero::queue::Notes;
 use crate::backend::{Point, Work};
@@ -33,8 +33,7 @@ impl Inner {
                     .unwrap_or_else(PoisonError::into_inner);
             }
             let front = &mut state.commands[0];
-            let copy = |wait: &Point| Point::new(&wait.event, wait.number);
-            let waits: Vec<_> = front.waits.iter().map(copy).collect();
+            let waits: Vec<_> = front.waits.iter().map(copy_of).collect();
             let after = std::mem::take(&mut front.after);
             let (gate, done) = (front.gate.clone(), Arc::clone(&front.done));
             let work = match &front.work {

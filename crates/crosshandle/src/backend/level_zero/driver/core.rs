@@ -58,27 +58,27 @@ impl Core {
         }
     }
 
-    /// New memory, at a multiple of `align`, to be exported like this if the driver wants to know.
+    /// New memory, at a multiple of `align`. What is to be shared is made so that it can be exported
+    /// as `export`: Intel's driver puts small memory beside other memory of the process, and would
+    /// share all of that. On some GPUs it also compresses other memory, which handles tell since
+    /// 26.14 only.
     pub(in crate::backend::level_zero) fn allocate(
         &self,
         device: DeviceHandle,
         kind: MemoryKind,
         len: usize,
         align: usize,
-        exported_as: Option<ze_external_memory_type_flags_t>,
+        export: Option<ze_external_memory_type_flags_t>,
     ) -> Result<NonNull<u8>> {
         let loader = &self.driver.loader;
-        let mut start: *mut c_void = ptr::null_mut();
-        let (context, device) = (self.handle.0, device.0);
-        // Else Intel's driver compresses device memory on some GPUs, of which importers learn since
-        // 26.14 only, and takes small memory from pools that share a descriptor.
-        let mut export = description!(
+        let mut exported = description!(
             ze_external_memory_export_desc_t,
             ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_DESC
         );
-        export.flags = exported_as.unwrap_or(0);
-        let chained = exported_as.map(|_| (&raw const export).cast());
-        let chained = chained.unwrap_or(ptr::null());
+        exported.flags = export.unwrap_or(0);
+        let chained = export.map_or(ptr::null(), |_| (&raw const exported).cast::<c_void>());
+        let mut start: *mut c_void = ptr::null_mut();
+        let (context, device) = (self.handle.0, device.0);
         let code = match kind {
             MemoryKind::Device => {
                 let mut desc = description!(
@@ -86,7 +86,7 @@ impl Core {
                     ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
                 );
                 desc.pNext = chained;
-                // SAFETY: our context, one of its devices, and a live result.
+                // SAFETY: our context, one of its devices, live descriptions and a live result.
                 unsafe { (loader.zeMemAllocDevice)(context, &desc, len, align, device, &mut start) }
             }
             // Drivers share no memory that moves between host and device.

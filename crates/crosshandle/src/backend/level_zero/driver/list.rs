@@ -130,20 +130,6 @@ impl List {
         check("zeCommandListAppendBarrier", code)
     }
 
-    /// Holds up what follows until an event is signalled.
-    ///
-    /// # Safety
-    /// The event stays until the list is past this.
-    pub(in crate::backend::level_zero) unsafe fn hold(&self, event: EventHandle) -> Result<()> {
-        let (append, mut event) = (
-            self.core.driver.loader.zeCommandListAppendWaitOnEvents,
-            event.0,
-        );
-        // SAFETY: promised by the caller.
-        let code = unsafe { append(self.handle.0, 1, &mut event) };
-        check("zeCommandListAppendWaitOnEvents", code)
-    }
-
     /// Signals an event once everything before is done.
     ///
     /// # Safety
