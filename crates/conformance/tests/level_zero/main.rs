@@ -153,6 +153,7 @@ roles! {
     lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
+    lists::a_list_may_be_asked_for_while_others_submit [("COMMAND_DELAY_US", "20")];
     lists::a_refused_part_fails_its_command_later [
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
         ("COMMAND_DELAY_US", "100000")
