@@ -265,11 +265,8 @@ impl Inner {
             .zip(entry.companion)
             .map(|((event, ticket), companion)| (Arc::clone(event), ticket.number, companion));
         drop(state);
-        let is_done = asked.is_some_and(|(event, number, companion)| {
-            matches!(Pooled::wait_for(&self.core, companion, SHORT_WAIT), Ok(true))
-                // If others had signalled it, it would speak of that.
-                && event.has_companion_signal(number)
-        });
+        let is_done = asked
+            .is_some_and(|(event, number, companion)| self.is_signalled(&event, number, companion));
         let mut state = self.state_in_turn();
         if is_done {
             let count = Self::over_with(&state, index);
@@ -277,6 +274,24 @@ impl Inner {
         }
         if let Step::End(count, result) = self.mark_all(&mut state) {
             self.end(state, count, result, left);
+        }
+    }
+
+    /// Whether the driver's own event soon tells of this number.
+    fn is_signalled(&self, event: &EventCore, number: u64, companion: EventHandle) -> bool {
+        let end = Instant::now() + SHORT_WAIT;
+        loop {
+            // Others would have it speak of their signal; and while they do, drivers don't expect
+            // to be asked about it.
+            let Some(held) = event.hold_companion(number) else {
+                return false;
+            };
+            let asked = Pooled::wait_for(&self.core, companion, Duration::ZERO);
+            drop(held);
+            match asked {
+                Ok(false) if Instant::now() < end => std::thread::yield_now(),
+                asked => return matches!(asked, Ok(true)),
+            }
         }
     }
 
