@@ -177,3 +177,38 @@ pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
     drop((memory, context));
     await_the_end();
 }
+
+/// As many calls of the driver as there are commands, and none for what is over at once.
+pub(crate) fn commands_take_a_call_each() {
+    const COUNT: u64 = 1000;
+    let harness = harness();
+    let (context, queue) = {
+        let context = harness.context().unwrap();
+        let queue = context.create_queue().unwrap();
+        (context, queue)
+    };
+    let memory = context.allocate(64).unwrap();
+    let (shared, private) = (
+        context.create_event().unwrap(),
+        context.create_event().unwrap(),
+    );
+    shared.handle().unwrap();
+    for _ in 0..COUNT {
+        queue.signal(&shared).unwrap();
+        queue.signal(&private).unwrap();
+        assert!(shared.try_wait().unwrap() && private.try_wait().unwrap());
+    }
+    for _ in 0..COUNT {
+        let fill = || Command::fill(memory.all(), &[1]).unwrap();
+        queue.submit(fill()).unwrap();
+        queue.submit(fill().signal(&shared)).unwrap();
+        queue.submit(fill().signal(&private)).unwrap();
+    }
+    queue.finish_timeout(LONG).unwrap();
+    drop((memory, shared, private, queue, context));
+    await_the_end();
+    assert_eq!(calls("zeCommandListAppendMemoryFill"), 3 * COUNT);
+    // Marks of the thread's: fewer than there are commands.
+    let signals = calls("zeCommandListAppendSignalEvent");
+    assert!(signals < COUNT, "{signals}: {}", report());
+}

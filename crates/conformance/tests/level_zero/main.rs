@@ -152,6 +152,8 @@ roles! {
     /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
     lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
+    /// Others cost more than the commands themselves.
+    lists::commands_take_a_call_each [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_list_may_be_asked_for_while_others_submit [("COMMAND_DELAY_US", "20")];
     lists::a_refused_part_fails_its_command_later [
