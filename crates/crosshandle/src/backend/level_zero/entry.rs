@@ -181,13 +181,6 @@ pub(super) fn is_there(wait: &Point) -> bool {
     matches!(wait.event.result(wait.number), Some(Ok(())))
 }
 
-pub(super) fn copy_of(wait: &Point) -> Point {
-    Point {
-        event: Arc::clone(&wait.event),
-        ..*wait
-    }
-}
-
 /// Completes signals that the list has seen; their owners may not know yet.
 pub(super) fn witness(waits: &[Point]) {
     let told = waits.iter().filter(|wait| wait.promise.is_some());
@@ -209,6 +202,13 @@ pub(super) fn is_broken(wait: &Point) -> bool {
 fn is_revoked(wait: &Point) -> bool {
     wait.promise
         .is_some_and(|promise| wait.event.is_revoked(promise))
+}
+
+pub(super) fn copy_of(wait: &Point) -> Point {
+    Point {
+        event: Arc::clone(&wait.event),
+        ..*wait
+    }
 }
 
 /// An error as the waiters for a failed command get to see it.
