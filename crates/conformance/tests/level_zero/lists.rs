@@ -1,8 +1,9 @@
 //! What becomes of lists that are busy, and of commands that they have only a part of.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report};
-use crosshandle::{Command, Error};
+use crosshandle::{AllocationOptions, Command, Error, MemoryKind};
 use crosshandle_conformance::PeerOptions;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Everything takes 200 ms here, so that the list has not gone on long after the signal came.
@@ -137,7 +138,44 @@ pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
     }
     drop((event, queue, context));
     await_the_end();
-    assert_eq!(calls("zeCommandListAppendBarrier"), 0, "{}", report());
+    for function in [
+        "zeCommandListAppendWaitOnEvents",
+        "zeCommandListAppendBarrier",
+    ] {
+        assert_eq!(calls(function), 0, "{}", report());
+    }
+}
+
+/// What one thread submits stays in order while another one asks for the list.
+pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
+    const LAST: u8 = 250;
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let options = AllocationOptions::new(4096).kind(MemoryKind::Host);
+    let memory = context.allocate_with(options).unwrap();
+    for first in (0..LAST).step_by(10) {
+        let queue = context.create_queue().unwrap();
+        let submitted = AtomicU8::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while submitted.load(Ordering::Relaxed) < first {
+                    std::hint::spin_loop();
+                }
+                queue.native_handle().unwrap();
+            });
+            for number in 1..=LAST {
+                let fill = Command::fill(memory.all(), &[number]).unwrap();
+                queue.submit(fill).unwrap();
+                submitted.store(number, Ordering::Relaxed);
+            }
+        });
+        queue.finish_timeout(LONG).unwrap();
+        let mut found = [0; 4096];
+        memory.bytes().unwrap().read(0, &mut found).unwrap();
+        assert!(found.iter().all(|byte| *byte == LAST), "{found:?}");
+    }
+    drop((memory, context));
+    await_the_end();
 }
 
 /// As many calls of the driver as there are commands, and none for what is over at once.

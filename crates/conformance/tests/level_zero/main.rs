@@ -155,6 +155,7 @@ roles! {
     /// Others cost more than the commands themselves.
     lists::commands_take_a_call_each [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
+    lists::a_list_may_be_asked_for_while_others_submit [("COMMAND_DELAY_US", "20")];
     lists::a_refused_part_fails_its_command_later [
         ("REFUSE", "zeCommandListAppendMemoryCopyRegion:78000004"),
         ("COMMAND_DELAY_US", "100000")
