@@ -316,7 +316,6 @@ fn memory_can_be_freed_before_its_buffer() {
     release(buffer);
 }
 
-/// `cargo xtask gpu-pack` packs these for a machine that has one.
 mod on_a_gpu {
     use super::*;
 

@@ -3,6 +3,7 @@
 //!
 //! Threads of the user do it themselves. The threads that queues depend on leave it to another one.
 
+use super::driver::Driver;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +42,15 @@ pub(super) fn leave_to_others() {
     IS_NEEDED.set(true);
 }
 
-/// Drops things, here or elsewhere. No lock is held.
+/// Runs a function that must drop nothing on this thread, which has locked something.
+pub(super) fn leaving_to_others<R>(function: impl FnOnce() -> R) -> R {
+    let before = IS_NEEDED.replace(true);
+    let result = function();
+    IS_NEEDED.set(before);
+    result
+}
+
+/// Drops things, here or elsewhere. Here no lock is held.
 pub(super) fn discard<T: Any + Send>(things: impl IntoIterator<Item = T>) {
     if !IS_NEEDED.get() {
         things.into_iter().for_each(end);
@@ -69,6 +78,9 @@ fn end<T>(thing: T) {
 }
 
 fn run() {
+    if let Ok(driver) = Driver::get() {
+        driver.ignore_captures();
+    }
     let mut discarded = discarded();
     loop {
         let things = std::mem::take(&mut discarded.things);

@@ -87,7 +87,7 @@ impl BackendQueue for HostQueue {
         if may_run {
             return run_at_once(submission);
         }
-        self.0.enqueue(&mut state, submission.take())
+        self.0.enqueue(&mut state, submission)
     }
 
     fn flush(&self) -> Result<()> {
@@ -182,7 +182,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue(self: &Arc<Self>, state: &mut State, submission: Submission) -> Result<()> {
+    fn enqueue(self: &Arc<Self>, state: &mut State, submission: &mut Submission) -> Result<()> {
         if !state.has_thread {
             let inner = Arc::clone(self);
             std::thread::Builder::new()
@@ -195,13 +195,11 @@ impl Inner {
             state.has_thread = true;
         }
         // Under the lock, so that numbers follow the order of the queue.
-        let signal = match submission.signal {
-            Some(event) => {
-                let ticket = event.issue()?;
-                Some((event, ticket))
-            }
-            None => None,
-        };
+        let ticket = submission.signal.as_ref().map(|event| event.issue());
+        let ticket = ticket.transpose()?;
+        // Not before it is sure to run: what is refused is not dropped under the lock.
+        let submission = submission.take();
+        let signal = submission.signal.zip(ticket);
         let number = state.count;
         state.count += 1;
         state.commands.push_back(Command {

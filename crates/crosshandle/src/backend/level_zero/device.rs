@@ -219,8 +219,9 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn reuses_shared_memory(&self) -> bool {
-        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds.
-        true
+        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds. In the program's own
+        // context nothing can be kept for that long: it may end that when all of ours has gone.
+        self.core.is_ours()
     }
 
     fn shared_segment(&self, kind: MemoryKind) -> usize {

@@ -4,6 +4,7 @@ use super::Lanes;
 use crate::backend::cuda::caretaker;
 use crate::backend::cuda::held::Held;
 use crate::backend::cuda::lane::{Due, Lane, profile_of};
+use crate::backend::cuda::leftovers;
 use crate::backend::cuda::waits::{self, Wait};
 use crate::backend::cuda::work;
 use crate::backend::{QueueOrder, Submission, Work};
@@ -35,7 +36,7 @@ impl Lanes {
             let mut place = self.place(held)?;
             if place.is_none() && self.gpu.traffic().is_crowded() {
                 // Perhaps only because nobody has looked.
-                caretaker::settle();
+                leftovers::leaving_to_others(caretaker::settle);
                 place = self.place(held)?;
             }
             if place.is_some() {
@@ -49,6 +50,8 @@ impl Lanes {
     #[inline]
     pub(super) fn place(&mut self, held: &Held) -> Result<Option<Place>> {
         let submission = &held.submission;
+        // Who submits by himself needs it done when the call returns.
+        let is_kept_never = self.is_shared || matches!(submission.work, Work::Native(_));
         let lane = match self.order {
             QueueOrder::InOrder => {
                 self.lanes[0].prune();
@@ -57,6 +60,7 @@ impl Lanes {
             QueueOrder::OutOfOrder if submission.after_earlier => 0,
             QueueOrder::OutOfOrder => match self.choose()? {
                 Some(lane) => lane,
+                None if is_kept_never => 0,
                 None => return Ok(None),
             },
         };
@@ -79,9 +83,7 @@ impl Lanes {
             let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
             due.chain(of_order).chain(turn)
         };
-        // Who submits by himself needs it done when the call returns.
-        let is_native = matches!(submission.work, Work::Native(_));
-        if self.is_shared || is_native || !chosen.may_hold() {
+        if is_kept_never || !chosen.may_hold() {
             chosen.waits().add(waits());
             return Ok(Some(Place { lane, due }));
         }

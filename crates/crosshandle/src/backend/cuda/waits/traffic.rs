@@ -3,6 +3,7 @@
 //! Calls of the driver that return only when no stream waits are made on a thread of their own, on
 //! which nobody depends: streams may wait of which nothing is known here, the program's own.
 
+use super::super::driver::Driver;
 use super::{Waits, connections};
 use crate::os::process;
 use rustix::thread::set_current_timer_slack;
@@ -200,6 +201,9 @@ impl Traffic {
     }
 
     fn work(&self) {
+        if let Ok(driver) = Driver::get() {
+            driver.ignore_captures();
+        }
         if let Err(error) = set_current_timer_slack(Some(SLACK)) {
             tracing::debug!(%error, "naps are longer than they should be");
         }

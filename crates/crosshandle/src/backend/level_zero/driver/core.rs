@@ -58,6 +58,11 @@ impl Core {
         }
     }
 
+    /// Whether it ends with this, not when the program likes.
+    pub(in crate::backend::level_zero) fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
     /// New memory, at a multiple of `align`. What is to be shared is made so that it can be exported
     /// as `export`: Intel's driver puts small memory beside other memory of the process, and would
     /// share all of that. On some GPUs it also compresses other memory, which handles tell since
