@@ -57,7 +57,7 @@ pub(crate) struct Profile {
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
     /// Present if a device keeps the times of the command that signalled last.
-    device: Mutex<Option<Box<dyn Timestamps>>>,
+    device: Mutex<Option<Arc<dyn Timestamps>>>,
 }
 
 /// Times that a device keeps of a command.
@@ -80,23 +80,28 @@ impl Profile {
     }
 
     /// Takes the times of that command from the device.
-    pub(crate) fn follow(&self, device: Box<dyn Timestamps>) {
+    pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
         *self.device() = Some(device);
     }
 
-    fn device(&self) -> MutexGuard<'_, Option<Box<dyn Timestamps>>> {
+    fn device(&self) -> MutexGuard<'_, Option<Arc<dyn Timestamps>>> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the command was submitted, started and ended.
     pub(crate) fn times(&self) -> (u64, u64, u64) {
-        let mut device = self.device();
-        if let Some(times) = &*device {
+        // Read without the lock: that may take a while, and whoever submits takes it.
+        let asked = self.device().clone();
+        if let Some(times) = asked {
             let (started, ended) = times.read();
-            self.started.store(started, Ordering::Relaxed);
-            self.ended.store(ended, Ordering::Relaxed);
-            if ended != 0 {
-                *device = None;
+            let mut device = self.device();
+            // Not if another command was submitted meanwhile.
+            if device.as_ref().is_some_and(|now| Arc::ptr_eq(now, &times)) {
+                self.started.store(started, Ordering::Relaxed);
+                self.ended.store(ended, Ordering::Relaxed);
+                if ended != 0 {
+                    *device = None;
+                }
             }
         }
         let read = |place: &AtomicU64| place.load(Ordering::Acquire);

@@ -131,7 +131,7 @@ impl Lane {
         unsafe { work::enqueue(&self.gpu, self.stream, &used.work, &mut used.extra)? };
         if let (Some(times), Some(profile)) = (times, profile) {
             times.end(self.stream)?;
-            profile.follow(Box::new(times));
+            profile.follow(Arc::new(times));
         }
         Ok(())
     }
