@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::handle::EventHandle;
 use crate::os::process;
 use crate::sharing::EventCore;
+use crate::sharing::deferred;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,6 +278,13 @@ impl Event {
         result
             .map(|()| index)
             .map_err(|error| event.core.error_of(value, error))
+    }
+}
+
+impl Drop for Event {
+    #[inline]
+    fn drop(&mut self) {
+        deferred::settle();
     }
 }
 

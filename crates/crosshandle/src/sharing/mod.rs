@@ -13,7 +13,7 @@
 mod arena;
 mod attachment;
 mod companion;
-mod deferred;
+pub(crate) mod deferred;
 mod device;
 mod event;
 mod exporter;
