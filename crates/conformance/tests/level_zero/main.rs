@@ -9,36 +9,17 @@ mod run;
 use run::{Outcome, role, suite};
 
 /// Everything went well, nothing was used wrongly, and processes that ended by themselves left
-/// nothing of the driver's behind. A process may end while a thread of it lets go of the last; what
-/// leaks does so every time.
-fn cleanly(run: impl Fn() -> Vec<Outcome>) {
-    let mut left = Vec::new();
-    for _ in 0..3 {
-        let outcomes = run();
-        for outcome in &outcomes {
-            assert!(outcome.succeeded, "{}", outcome.printed);
-            assert_eq!(outcome.misuse, "", "{}", outcome.printed);
-        }
-        let found: Vec<_> = outcomes.iter().flat_map(left_behind).collect();
-        if found.is_empty() {
-            return;
-        }
-        left.push(found);
-    }
-    panic!("each time: {left:?}");
-}
-
-/// What the driver says is still there at the end of a process.
-fn left_behind(outcome: &Outcome) -> impl Iterator<Item = String> + '_ {
-    let lines = outcome.reports.iter().flat_map(|report| report.lines());
-    lines.filter_map(|line| {
+/// nothing of the driver's behind.
+fn clean(outcome: &Outcome) {
+    assert!(outcome.succeeded, "{}", outcome.printed);
+    assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    for line in outcome.reports.iter().flat_map(|report| report.lines()) {
         let words: Vec<_> = line.split(' ').collect();
-        match words[..] {
-            ["live", "drivers" | "devices", ..] | ["live", _, "0", ..] => None,
-            ["live", ..] => Some(line.to_owned()),
-            _ => None,
+        if let ["live", kind, count, ..] = words[..] {
+            let is_permanent = matches!(kind, "drivers" | "devices");
+            assert!(is_permanent || count == "0", "{line}");
         }
-    })
+    }
 }
 
 #[test]
@@ -55,7 +36,9 @@ fn the_suite_passes() {
 #[test]
 fn the_driver_may_fetch_descriptors() {
     for filter in ["memory::", "queues::", "timeline::"] {
-        cleanly(|| suite(filter, &[("TRANSPORT", "pidfd")]));
+        suite(filter, &[("TRANSPORT", "pidfd")])
+            .iter()
+            .for_each(clean);
     }
 }
 
@@ -63,14 +46,14 @@ fn the_driver_may_fetch_descriptors() {
 #[test]
 fn the_driver_may_fetch_the_wrong_descriptors() {
     let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
-    cleanly(|| suite("memory::", &switches));
+    suite("memory::", &switches).iter().for_each(clean);
 }
 
 #[test]
 fn the_loader_may_stand_between() {
     let switches = [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
     for filter in ["memory::", "physical::", "queues::", "queue_events::"] {
-        cleanly(|| suite(filter, &switches));
+        suite(filter, &switches).iter().for_each(clean);
     }
 }
 
@@ -81,7 +64,7 @@ fn the_driver_may_have_no_events_of_its_own() {
         ("API_VERSION", "1.4"),
     ] {
         for filter in ["events::", "timeline::", "queues::"] {
-            cleanly(|| suite(filter, &[switch]));
+            suite(filter, &[switch]).iter().for_each(clean);
         }
     }
 }
@@ -105,13 +88,17 @@ fn what_the_driver_cannot_share_is_skipped() {
 
 #[test]
 fn physical_memory_may_be_mapped_once_at_a_time() {
-    cleanly(|| suite("physical::", &[("MISSING", "several_mappings")]));
+    suite("physical::", &[("MISSING", "several_mappings")])
+        .iter()
+        .for_each(clean);
 }
 
 /// Such memory would share the rest of a pool, too.
 #[test]
 fn small_memory_is_made_to_be_shared() {
-    cleanly(|| suite("memory::", &[("MISSING", "pooled_exports")]));
+    suite("memory::", &[("MISSING", "pooled_exports")])
+        .iter()
+        .for_each(clean);
 }
 
 #[test]
@@ -126,7 +113,9 @@ fn freed_memory_may_come_back_at_once() {
 
 #[test]
 fn commands_may_take_long() {
-    cleanly(|| suite("queue_events::", &[("COMMAND_DELAY_US", "3000")]));
+    suite("queue_events::", &[("COMMAND_DELAY_US", "3000")])
+        .iter()
+        .for_each(clean);
 }
 
 /// What a role does is in `roles`; each is run here, in a process of its own.
@@ -138,7 +127,7 @@ macro_rules! roles {
             if run::is_role() {
                 return $module::$name();
             }
-            cleanly(|| role(stringify!($name), &[$($switch),*]));
+            role(stringify!($name), &[$($switch),*]).iter().for_each(clean);
         })*
     };
 }
@@ -189,7 +178,9 @@ fn two_drivers_are_kept_apart() {
     }
     let drivers = run::two_drivers();
     let switch = ("ZE_ENABLE_ALT_DRIVERS", drivers.as_str());
-    cleanly(|| role("two_drivers_are_kept_apart", &[switch]));
+    role("two_drivers_are_kept_apart", &[switch])
+        .iter()
+        .for_each(clean);
 }
 
 /// A device that stops fails what it has not done, and nothing hangs.
