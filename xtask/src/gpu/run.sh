@@ -3,7 +3,9 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). OUT: where whole outputs go.
+# PARTS: only these of driver, suite, clients, programs, checker, bench. JOBS: cases at a time (half of
+# the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick). OUT: where
+# whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,6 +13,8 @@ out=${OUT:-$here/results}
 jobs=${JOBS:-$((($(nproc) + 1) / 2))}
 limit=${LIMIT:-300}
 filter=${1:-}
+if [ -z "$filter" ]; then all="driver suite clients programs checker bench"; else all="driver suite checker"; fi
+parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
 : > "$table"
@@ -22,6 +26,11 @@ if [ "$gpus" -eq 0 ]; then
     exit 2
 fi
 "$here/crosshandle" devices
+
+# Whether a part is to be run.
+wants() {
+    case " $parts " in *" $1 "*) ;; *) false ;; esac
+}
 
 # row NAME PASSED SKIPPED FAILED SECONDS
 row() {
@@ -127,30 +136,35 @@ share_and_read() {
         exit $code' "$here/crosshandle" "$out"
 }
 
-run "driver" "$here/crosshandle-units" backend::cuda --include-ignored --test-threads 1
-run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
-conformance host host
-conformance cuda:0 cuda:0
-conformance host cuda:0
-conformance cuda:0 host
-if [ "$gpus" -gt 1 ]; then
-    conformance cuda:0 cuda:1
-    conformance cuda:1 cuda:0
+if wants driver; then
+    run "driver" "$here/crosshandle-units" backend::cuda --include-ignored --test-threads 1
+    run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
 fi
-if [ -z "$filter" ]; then
-    clients
+if wants suite; then
+    conformance host host
+    conformance cuda:0 cuda:0
+    conformance host cuda:0
+    conformance cuda:0 host
+    if [ "$gpus" -gt 1 ]; then
+        conformance cuda:0 cuda:1
+        conformance cuda:1 cuda:0
+    fi
+fi
+wants clients && clients
+if wants programs; then
     run "demo" "$here/crosshandle" demo --device cuda:0
     [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
     share_and_read
 fi
 # The driver's own checker, over the same cases. What a call refuses is no error of ours.
-if command -v compute-sanitizer > /dev/null; then
+if wants checker && command -v compute-sanitizer > /dev/null; then
     checker="compute-sanitizer --tool memcheck --report-api-errors no --target-processes all"
     run "compute-sanitizer" "$here/conformance" --device cuda:0 --peer-device cuda:0 --jobs "$jobs" \
         --under "$checker --error-exitcode 9" $filter
 fi
-if [ -z "$filter" ] && "$here/bench" --help | grep -q '^ *cuda'; then
-    run "bench cuda" "$here/bench" cuda --quick
+if wants bench; then
+    # shellcheck disable=SC2086
+    run "bench cuda" "$here/bench" cuda ${BENCH---quick}
     cat "$out/bench-cuda.log"
 fi
 
