@@ -149,8 +149,10 @@ fn run() {
         }
         looked = Instant::now();
         look();
+        let is_left = leftovers::look();
         let mut care = self::care();
-        idle = if care.queues.is_empty() { idle + 1 } else { 0 };
+        let has_nothing = care.queues.is_empty() && !is_left;
+        idle = if has_nothing { idle + 1 } else { 0 };
         if idle > PATIENCE {
             care.has_thread = false;
             return;

@@ -1,6 +1,7 @@
 //! The GPUs, and contexts on them.
 
 use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::gate::Gate;
 use super::info;
 use super::memory::{self, CudaPhysical};
 use super::queue;
@@ -95,7 +96,9 @@ pub(super) struct Gpu {
     lasting: Option<Arc<Gpu>>,
     clock: Clock,
     visitors: OnceLock<Vec<DeviceHandle>>,
-    stock: Stock,
+    stock: Arc<Stock>,
+    /// Into its context.
+    gate: Arc<Gate>,
     /// That of its context, which others may use too.
     traffic: Arc<Traffic>,
 }
@@ -110,7 +113,8 @@ impl Gpu {
             lasting: None,
             clock: Clock::default(),
             visitors: OnceLock::new(),
-            stock: Stock::default(),
+            stock: Arc::default(),
+            gate: Arc::default(),
             traffic: Arc::default(),
         })
     }
@@ -123,7 +127,8 @@ impl Gpu {
             info: self.info.clone(),
             primary: OnceLock::from(context),
             lasting: Some(Arc::clone(self.lasting())),
-            stock: Stock::default(),
+            stock: Arc::default(),
+            gate: Arc::default(),
             traffic: traffic_of(context),
             clock: Clock::default(),
             visitors: OnceLock::new(),
@@ -164,8 +169,13 @@ impl Gpu {
     }
 
     /// Streams for its queues.
-    pub(super) fn stock(&self) -> &Stock {
+    pub(super) fn stock(&self) -> &Arc<Stock> {
         &self.stock
+    }
+
+    /// What threads of ours go through who do something in its context later.
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     pub(super) fn info(&self) -> &DeviceInfo {
@@ -244,6 +254,15 @@ impl Gpu {
         };
         if let Err(error) = released {
             tracing::warn!(%error, what, "could not release");
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // The program may end its context after this.
+        if !self.is_lasting() && !process::is_forked() {
+            self.gate.shut();
         }
     }
 }

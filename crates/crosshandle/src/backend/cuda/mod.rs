@@ -11,6 +11,7 @@ mod device;
 mod driver;
 mod entry;
 mod foreign;
+mod gate;
 mod held;
 mod image;
 mod info;

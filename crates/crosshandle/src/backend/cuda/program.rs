@@ -10,7 +10,7 @@ use crate::os::address::Address;
 use crate::program::{ProgramImage, ProgramOptions};
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Bytes of the device that a program takes, for want of a better guess.
 const SIZE: usize = 1 << 20;
@@ -20,22 +20,17 @@ const SIZE: usize = 1 << 20;
 pub(super) struct CudaProgram {
     gpu: Arc<Gpu>,
     module: ModuleHandle,
-    /// `None` if it is somebody else's, and while it is being dropped.
-    own: Option<OwnModule>,
+    /// Unless it is somebody else's.
+    is_owned: bool,
     log: String,
 }
-
-/// Unloads a program when it is dropped. It may be kept until no stream waits, and a context of the
-/// program's may end before that, with all that is loaded there: not before the last thing made of
-/// it is gone, though.
-struct OwnModule(Weak<Gpu>, ModuleHandle);
 
 impl CudaProgram {
     fn new(gpu: &Arc<Gpu>, module: ModuleHandle, is_owned: bool, log: String) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             module,
-            own: is_owned.then(|| OwnModule(Arc::downgrade(gpu), module)),
+            is_owned,
             log,
         }
     }
@@ -47,21 +42,17 @@ impl CudaProgram {
 
 impl Drop for CudaProgram {
     fn drop(&mut self) {
-        if let Some(module) = self.own.take() {
-            self.gpu.traffic().when_quiet(SIZE, move || drop(module));
+        if !self.is_owned {
+            return;
         }
-    }
-}
-
-impl Drop for OwnModule {
-    fn drop(&mut self) {
-        if let Some(gpu) = self.0.upgrade() {
-            gpu.release("a program", |driver| {
-                // SAFETY: loaded for the program that is gone, or given to it. Kernels and commands
-                // keep the programs they use.
-                unsafe { driver.unload_module(self.1) }
-            });
-        }
+        let module = self.module;
+        // A context of the program's may end before that, with all that is loaded there.
+        let unload = self.gpu.later("unloading a program", move |driver| {
+            // SAFETY: loaded for this, or given to it. Kernels and commands keep the programs that
+            // they use.
+            unsafe { driver.unload_module(module) }
+        });
+        self.gpu.traffic().when_quiet(SIZE, unload);
     }
 }
 

@@ -4,9 +4,10 @@ use super::call::Worker;
 use super::caretaker;
 use super::device::Gpu;
 use super::driver::{Stream, StreamHandle};
+use super::gate::await_thread;
 use super::lane::Lane;
 use super::lanes::{Abandoned, Lanes};
-use super::leftovers::discard;
+use super::leftovers::{self, discard};
 use crate::backend::{BackendQueue, NativeQueue, QueueOrder, Submission};
 use crate::error::{Error, Result};
 use crate::os::process;
@@ -207,13 +208,13 @@ impl Inner {
         }
     }
 
-    /// What the caretaker does for it now and then.
-    pub(super) fn tend(self: &Arc<Self>) {
+    /// What the caretaker does for it now and then. Whether it was done, since nobody else has it.
+    pub(super) fn tend(self: &Arc<Self>) -> bool {
         let Some(mut state) = self.try_state() else {
-            return;
+            return false;
         };
         let Ok(_current) = self.gpu.enter() else {
-            return;
+            return true;
         };
         let (is_done, left) = self.finish(&mut state);
         state.lanes.feed();
@@ -229,6 +230,12 @@ impl Inner {
         for (event, number) in blockers {
             event.assist(number);
         }
+        true
+    }
+
+    /// Whether something is left to do, so that the caretaker keeps it, as far as can be told.
+    fn is_watched(&self) -> bool {
+        self.try_state().is_some_and(|state| state.is_watched)
     }
 
     /// Finds out which of its streams are done, if there are too many in its context.
@@ -365,16 +372,17 @@ impl Drop for CudaQueue {
         // If it has nothing to do it goes at once: the caretaker could not keep up with who makes
         // many, and lets go of a context of the program's too late. Otherwise it keeps it.
         self.0.leave();
-        self.0.tend();
-        if !self.0.gpu.is_lasting() {
-            // The context may end now, if nothing is left to do. Perhaps the caretaker looks at this
-            // queue just now.
-            for _ in 0..100 {
-                if Arc::strong_count(&self.0) == 1 {
-                    return;
-                }
-                std::thread::sleep(SHORTEST_NAP);
-            }
+        if self.0.gpu.is_lasting() {
+            self.0.tend();
+            return;
+        }
+        // If nothing is left to do the context may end now. Perhaps the caretaker looks at this queue
+        // just now, or something that it used is being dropped.
+        let is_alone = || Arc::strong_count(&self.0) == 1;
+        await_thread(|| self.0.tend());
+        await_thread(|| is_alone() || self.0.is_watched());
+        if is_alone() {
+            leftovers::await_drops();
         }
     }
 }

@@ -5,16 +5,18 @@
 //! back when their queue is gone.
 
 use super::device::Gpu;
-use super::driver::Stream;
-use crate::error::Result;
+use super::driver::{Driver, Stream};
+use crate::error::{Error, Result};
 use crate::os::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// With fewer than this in stock, more are made when no stream waits: up to the other number, which
-/// takes about a millisecond.
+/// With fewer than this in stock, more are made when no stream waits: up to the other number, so
+/// many at a time, since streams that would wait are kept back meanwhile. One takes 20 µs, or some
+/// milliseconds while many processes begin.
 const FEW: usize = 16;
 const FULL: usize = 64;
+const STEP: usize = 8;
 /// How many are made when there are none and streams wait.
 const SOME: usize = 2;
 
@@ -25,6 +27,8 @@ pub(super) struct Stock {
     /// Whether somebody will make more when no stream waits, and whether at once.
     is_ordered: AtomicBool,
     is_urgent: AtomicBool,
+    /// Why none could be made at once.
+    failed: Mutex<Option<Error>>,
 }
 
 impl Stock {
@@ -32,59 +36,63 @@ impl Stock {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn failed(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A stream with nothing under way. The device's context is current. If none is left while
     /// others wait, this may too.
-    pub(super) fn take(&self, gpu: &Arc<Gpu>) -> Result<Stream> {
+    pub(super) fn take(&self, gpu: &Gpu) -> Result<Stream> {
         match self.try_take(gpu) {
-            Some(stream) => Ok(stream),
-            None => gpu.driver().create_stream(),
+            Ok(Some(stream)) => Ok(stream),
+            Ok(None) | Err(_) => gpu.driver().create_stream(),
         }
     }
 
-    /// The same without waiting for other streams, if there is one.
-    pub(super) fn try_take(&self, gpu: &Arc<Gpu>) -> Option<Stream> {
-        let order = |count| {
-            // What waits may outlast the program's context.
-            let weak = Arc::downgrade(gpu);
-            move || {
-                if let Some(gpu) = weak.upgrade() {
-                    gpu.stock().fill(&gpu, count);
-                }
-            }
-        };
+    /// The same without waiting for other streams, if there is one. An error if the driver makes
+    /// none.
+    pub(super) fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
         if self.streams().len() < FEW && !self.is_ordered.swap(true, Ordering::Relaxed) {
-            gpu.traffic().when_quiet(0, order(FULL));
+            for count in (STEP..=FULL).step_by(STEP) {
+                let make = order(gpu, move |stock, driver| {
+                    let made = stock.fill(driver, count);
+                    if count == FULL {
+                        stock.is_ordered.store(false, Ordering::Relaxed);
+                    }
+                    made
+                });
+                gpu.traffic().sometime(make);
+            }
         }
         if let Some(stream) = self.streams().pop() {
-            return Some(stream);
+            return Ok(Some(stream));
         }
         // As a rule some can be made all the same, and what the streams wait for may come after this
         // one.
-        if !self.is_urgent.swap(true, Ordering::Relaxed) {
-            gpu.traffic().at_once(order(SOME));
+        if self.is_urgent.swap(true, Ordering::Relaxed) {
+            gpu.traffic().prompt();
+        } else {
+            let make = order(gpu, |stock, driver| {
+                let made = stock.fill(driver, SOME);
+                *stock.failed() = made.clone().err();
+                stock.is_urgent.store(false, Ordering::Relaxed);
+                made
+            });
+            gpu.traffic().at_once(make);
         }
-        self.streams().pop()
+        match (self.streams().pop(), self.failed().take()) {
+            (None, Some(error)) => Err(error),
+            (stream, _) => Ok(stream),
+        }
     }
 
     /// Makes so many of them.
-    fn fill(&self, gpu: &Gpu, count: usize) {
-        if let Ok(_current) = gpu.enter() {
-            while self.streams().len() < count {
-                match gpu.driver().create_stream() {
-                    Ok(stream) => self.streams().push(stream),
-                    Err(error) => {
-                        tracing::debug!(%error, "no streams are made ahead");
-                        break;
-                    }
-                }
-            }
+    fn fill(&self, driver: &'static Driver, count: usize) -> Result<()> {
+        while self.streams().len() < count {
+            let stream = driver.create_stream()?;
+            self.streams().push(stream);
         }
-        let order = if count == FULL {
-            &self.is_ordered
-        } else {
-            &self.is_urgent
-        };
-        order.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes one back that has nothing under way.
@@ -97,4 +105,16 @@ impl Stock {
             streams.push(stream);
         }
     }
+}
+
+/// Has something done for the stock of a context later, which keeps neither.
+fn order(
+    gpu: &Gpu,
+    make: impl FnOnce(&Stock, &'static Driver) -> Result<()> + Send + 'static,
+) -> impl FnOnce() + Send + 'static {
+    let stock = Arc::downgrade(gpu.stock());
+    gpu.later("making streams ahead", move |driver| {
+        // Where the gate is open it is there.
+        stock.upgrade().map_or(Ok(()), |stock| make(&stock, driver))
+    })
 }

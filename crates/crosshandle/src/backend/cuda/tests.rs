@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 mod crowd;
 mod dropped;
+mod ended;
 mod foreign;
 mod native;
 

@@ -73,7 +73,7 @@ fn base(gpu: &Arc<Gpu>, longest: u64) -> Result<Option<Arc<Base>>> {
 /// Finds such a moment now.
 fn find(gpu: &Arc<Gpu>, longest: u64) -> Result<Option<Base>> {
     let driver = gpu.driver();
-    let Some(stream) = gpu.stock().try_take(gpu) else {
+    let Ok(Some(stream)) = gpu.stock().try_take(gpu) else {
         return Ok(None);
     };
     let mut best: Option<(u64, Base)> = None;

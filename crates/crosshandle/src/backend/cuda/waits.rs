@@ -124,15 +124,33 @@ impl Waits {
         }
     }
 
-    /// Takes note of waits that nobody has to admit.
+    /// Takes note of waits that nobody has to admit. They are for now, so this waits while something
+    /// is done that they would get in the way of: the stream shall not wait before it returns.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
-        // What is over goes, in the order in which streams wait.
+        let mut waits = waits.into_iter().peekable();
+        if waits.peek().is_none() || self.extend(&mut waits) {
+            return;
+        }
+        let _state = self.traffic.state_between();
+        self.list().extend(waits);
+    }
+
+    /// Takes note of more waits if there are some, and nobody needs quiet. Whether it has.
+    fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> bool {
+        // Before the lock, so that it is dropped after it.
         let mut over = Over::new();
         let mut list = self.list();
+        // What is over goes, in the order in which streams wait.
         while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
             over.push(wait);
         }
-        list.extend(waits);
+        // Whoever needs quiet has said so before it looks at this list: either that is seen here, or
+        // these waits are seen there.
+        let may_wait = !list.is_empty() && !self.traffic.is_halted();
+        if may_wait {
+            list.extend(waits);
+        }
+        may_wait
     }
 
     /// Nothing that the stream waits for will happen.
@@ -173,25 +191,17 @@ impl Waits {
     }
 
     fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
-        // Before the locks, so that it is dropped after them.
-        let mut over = Over::new();
-        let mut list = self.list();
-        while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
-            over.push(wait);
-        }
-        // One that waits already may wait more. Whoever needs quiet has said so before it looks at
-        // this list: either that is seen here, or these waits are seen there.
-        if !list.is_empty() && !self.traffic.is_halted() {
-            list.extend(waits);
+        let mut waits = waits.into_iter();
+        // One that waits already may wait more.
+        if self.extend(&mut waits) {
             return true;
         }
-        let is_free = list.is_empty();
-        drop(list);
+        let is_free = self.list().is_empty();
         let state = self.traffic.state();
         // Perhaps no longer.
         self.traffic.show(&state);
         let is_full = || state.blocked() >= most || self.traffic.is_overcrowded();
-        if state.is_halted() || is_free && is_full() {
+        if self.traffic.halts(&state) || is_free && is_full() {
             return false;
         }
         // Under the lock, so that it is known before anybody finds the streams quiet.

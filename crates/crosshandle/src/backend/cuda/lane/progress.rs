@@ -67,10 +67,17 @@ impl Lane {
             return Ok(true);
         }
         let driver = self.gpu.driver();
-        let is_done = match self.is_left {
+        // Asking would spoil what somebody records.
+        let is_recording = match self.is_shared && !self.is_left {
+            true => driver.is_recording(self.stream),
+            false => Ok(false),
+        };
+        let is_done = match (is_recording, self.is_left) {
+            (Ok(true), _) => Ok(false),
+            (Err(error), _) => Err(error),
             // Whether the device still works: any call says so.
-            true => driver.free_memory().map(|_| false),
-            false => driver.is_stream_done(self.stream),
+            (_, true) => driver.free_memory().map(|_| false),
+            (_, false) => driver.is_stream_done(self.stream),
         };
         match is_done {
             Ok(true) => {}

@@ -140,14 +140,19 @@ impl Lanes {
                 let (next, others) = (running.next(), running.count());
                 let is_enough = next.is_some() && others + 1 >= waits::most_running();
                 // Not one that might have to be waited for: this may be looking after all queues.
-                let more = (!is_enough).then(|| self.gpu.stock().try_take(&self.gpu));
-                match (more.flatten(), next) {
-                    (Some(stream), _) => {
+                let more = match is_enough {
+                    true => Ok(None),
+                    false => self.gpu.stock().try_take(&self.gpu),
+                };
+                match (more, next) {
+                    (Ok(Some(stream)), _) => {
                         self.lanes.push(Lane::new(&self.gpu, stream)?);
                         count
                     }
-                    (None, Some(next)) => next,
-                    (None, None) => return Ok(None),
+                    (_, Some(next)) => next,
+                    (Ok(None), None) => return Ok(None),
+                    // It might be the one that those wait for, so it can't wait for them.
+                    (Err(error), None) => return Err(error),
                 }
             }
         };

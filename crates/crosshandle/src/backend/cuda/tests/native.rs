@@ -17,7 +17,7 @@ pub(super) fn context() -> Context {
     Context::new(&Device::find("cuda").unwrap()).unwrap()
 }
 
-fn native(value: usize) -> NativeHandle {
+pub(super) fn native(value: usize) -> NativeHandle {
     NativeHandle::new(BackendKind::Cuda, value)
 }
 

@@ -1,6 +1,6 @@
 //! Streams without a driver.
 
-use super::traffic::{LONGEST, PATIENCE};
+use super::traffic::{LONGEST, PATIENCE, STUCK};
 use super::*;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -99,12 +99,12 @@ fn what_never_gets_quiet_holds_up_nobody() {
         let began = Instant::now();
         match is_urgent {
             true => traffic.at_once(act),
-            false => traffic.when_quiet(PATIENCE + 1, act),
+            false => traffic.when_quiet(1, act),
         }
         let later = chore(&traffic, PATIENCE + 1);
         traffic.make_room();
         assert!(began.elapsed() < SOON / 2 && !is_set(&is_done) && !is_set(&later));
-        std::thread::sleep(LONGEST);
+        std::thread::sleep(STUCK);
         for stream in &streams {
             assert!(stream.admit(wait_for(&gate)));
             assert!(stream.admit(wait_for(&gate)));
@@ -138,4 +138,141 @@ fn contexts_are_counted_by_themselves() {
     until(|| is_set(&elsewhere));
     assert!(!is_set(&chore(&here, 1)));
     set(&gate);
+}
+
+#[test]
+fn where_no_thread_can_be_started_nobody_waits_for_one() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
+    let gate = flag();
+    traffic.state().cannot_start = true;
+    let began = Instant::now();
+    let quiet = chore(&traffic, PATIENCE + 1);
+    let urgent = flag();
+    let done = Arc::clone(&urgent);
+    traffic.at_once(move || set(&done));
+    traffic.make_room();
+    assert!(!is_set(&quiet) && !is_set(&urgent));
+    // Quiet would be for nothing.
+    assert!(stream.admit(wait_for(&gate)) && other.admit(wait_for(&gate)));
+    assert!(began.elapsed() < SOON / 2);
+
+    traffic.state().cannot_start = false;
+    traffic.prompt();
+    until(|| is_set(&urgent));
+    assert!(!is_set(&quiet), "streams wait");
+    set(&gate);
+    until(|| is_set(&quiet));
+}
+
+#[test]
+fn much_that_needs_quiet_comes_before_streams_that_would_wait() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
+    let [gate, next] = [(); 2].map(|()| flag());
+    assert!(stream.admit(wait_for(&gate)));
+    let late = chore(&traffic, 1);
+    let much = chore(&traffic, PATIENCE);
+    // So long that the thread looks rarely.
+    std::thread::sleep(Duration::from_millis(1_000));
+    assert!(!is_set(&late) && !other.admit(wait_for(&next)));
+    set(&gate);
+    until(|| other.admit(wait_for(&next)));
+    assert!(is_set(&late) && is_set(&much));
+}
+
+#[test]
+fn what_is_as_slow_as_its_size_explains_is_not_taken_for_stuck() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let stream = Known::new(&traffic);
+    let [begun, gate] = [(); 2].map(|()| flag());
+    let (let_go, blocked) = mpsc::channel::<()>();
+    let started = Arc::clone(&begun);
+    traffic.when_quiet(64 << 30, move || {
+        set(&started);
+        let _ = blocked.recv_timeout(SOON);
+    });
+    until(|| is_set(&begun));
+    std::thread::sleep(STUCK + LONGEST);
+    assert!(!stream.admit(wait_for(&gate)), "it would be in the way");
+    let_go.send(()).unwrap();
+    until(|| stream.admit(wait_for(&gate)));
+}
+
+#[test]
+fn streams_get_their_turn_among_many_releases() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let stream = Known::new(&traffic);
+    let [gate, first] = [(); 2].map(|()| flag());
+    assert!(stream.admit(wait_for(&first)));
+    let done: Vec<_> = (0..100)
+        .map(|_| {
+            let is_done = flag();
+            let done = Arc::clone(&is_done);
+            traffic.when_quiet(1, move || {
+                std::thread::sleep(LONGEST / 5);
+                set(&done);
+            });
+            is_done
+        })
+        .collect();
+    set(&first);
+    until(|| is_set(&done[0]));
+    until(|| stream.admit(wait_for(&gate)));
+    assert!(!is_set(&done[99]), "it need not wait for all");
+    set(&gate);
+    until(|| is_set(&done[99]));
+}
+
+#[test]
+fn no_stream_begins_to_wait_while_something_is_done_that_needs_quiet() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
+    let gate = flag();
+    for is_urgent in [false, true] {
+        let (let_go, blocked) = mpsc::channel::<()>();
+        let is_done = flag();
+        let done = Arc::clone(&is_done);
+        let act = move || {
+            let _ = blocked.recv_timeout(SOON);
+            set(&done);
+        };
+        match is_urgent {
+            true => traffic.at_once(act),
+            false => traffic.sometime(act),
+        }
+        until(|| traffic.state().is_halted());
+        // However slow the machine is.
+        std::thread::sleep(5 * LONGEST);
+        assert!(!stream.admit(wait_for(&gate)));
+        let_go_later(let_go);
+        // A stream that nothing is kept back from.
+        other.add(wait_for(&gate));
+        assert!(is_set(&is_done), "it would be in the way");
+        assert!(stream.admit(wait_for(&gate)));
+        stream.clear();
+        other.clear();
+    }
+}
+
+#[test]
+fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
+    let gate = flag();
+    assert!(stream.admit(wait_for(&gate)));
+    let (let_go, blocked) = mpsc::channel::<()>();
+    // It may wait for that stream, which may wait for the other one.
+    traffic.at_once(move || {
+        let _ = blocked.recv_timeout(SOON);
+    });
+    assert!(other.admit(wait_for(&gate)));
+    let_go.send(()).unwrap();
+}
+
+fn let_go_later(let_go: mpsc::Sender<()>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(5 * LONGEST);
+        let _ = let_go.send(());
+    });
 }

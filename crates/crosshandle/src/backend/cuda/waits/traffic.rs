@@ -6,9 +6,8 @@
 use super::super::driver::Driver;
 use super::{Waits, connections};
 use crate::os::process;
-use rustix::thread::set_current_timer_slack;
 use std::collections::VecDeque;
-use std::num::NonZeroU64;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,17 +17,22 @@ use std::time::{Duration, Instant};
 pub(super) const PATIENCE: usize = 256 << 20;
 /// How long an allocation that failed waits for what can be unregistered.
 const ROOM: Duration = Duration::from_secs(1);
-/// What takes longer than this waits for a stream that is not known here. Then neither streams nor
-/// callers wait for it any more.
+/// How long who has something done waits until it is, and how long streams are kept quiet for one
+/// thing after another.
 pub(super) const LONGEST: Duration = Duration::from_millis(10);
+/// What takes longer than this, and than its bytes explain, is taken to wait for a stream that is
+/// not known here, which may in turn wait for one that is kept from waiting: so those go on. It is a
+/// guess, and dear if it is wrong: the driver may then wait for those too, and lets nobody else copy
+/// or call meanwhile.
+pub(super) const STUCK: Duration = Duration::from_secs(1);
+/// What may take a millisecond more: pages are released one by one.
+const BYTES_PER_MILLISECOND: usize = 2 << 20;
 
-/// How long the thread sleeps while streams wait: this part of the time since it did something,
-/// within bounds.
+/// How long the thread sleeps while streams wait, unless it is prompted: this part of the time
+/// since something changed, within bounds.
 const STEPS: u32 = 8;
-const SHORTEST_NAP: Duration = Duration::from_micros(10);
-const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// How late the system may wake it then, in nanoseconds.
-const SLACK: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
+const SHORTEST_NAP: Duration = Duration::from_millis(1);
+const LONGEST_NAP: Duration = Duration::from_millis(50);
 /// How long it stays with nothing to do.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -36,8 +40,8 @@ const IDLE: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(in super::super) struct Traffic {
     state: Mutex<State>,
-    /// There is something to do for the thread.
-    added: Condvar,
+    /// There may be something to do for the thread.
+    prompted: Condvar,
     /// It has done something.
     done: Condvar,
     /// Whether no stream may begin to wait: see `State::is_halted`. Changed under the lock.
@@ -55,11 +59,36 @@ pub(super) struct State {
     quiet_bytes: usize,
     /// What is done at once.
     urgent: VecDeque<Chore>,
-    /// Since when the thread does one or several of them.
-    doing: Option<(Urgency, Instant)>,
+    /// What the thread is at.
+    doing: Option<Doing>,
     has_thread: bool,
     /// Allocations that failed and wait for it.
     waiting: usize,
+    #[cfg(test)]
+    pub(super) cannot_start: bool,
+}
+
+/// One chore, or several in turn while it is quiet.
+struct Doing {
+    /// No stream waited when it began, so none begins to.
+    is_quiet: bool,
+    /// When the first of them began, and the present one.
+    began: Instant,
+    since: Instant,
+    /// How long the present one may take.
+    longest: Duration,
+}
+
+impl Doing {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self {
+            is_quiet: true,
+            began: now,
+            since: now,
+            longest: STUCK,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,17 +111,29 @@ impl State {
         streams.filter(|stream| stream.is_blocked()).count()
     }
 
+    /// Whether there is nothing to do.
+    fn has_nothing(&self) -> bool {
+        self.quiet.is_empty() && self.urgent.is_empty()
+    }
+
     /// Whether the driver waits for a stream that is not known here.
     fn is_stuck(&self) -> bool {
         self.doing
-            .is_some_and(|(_, since)| since.elapsed() > LONGEST)
+            .as_ref()
+            .is_some_and(|doing| doing.since.elapsed() > doing.longest)
+    }
+
+    /// Whether something is done that no stream may get in the way of.
+    fn is_kept_quiet(&self) -> bool {
+        self.doing.as_ref().is_some_and(|doing| doing.is_quiet) && !self.is_stuck()
     }
 
     /// Whether something is done that needs quiet, or must be before streams wait again.
     pub(super) fn is_halted(&self) -> bool {
-        let is_quiet = matches!(self.doing, Some((Urgency::WhenQuiet, _)));
-        let is_pressed = self.quiet_bytes > PATIENCE || self.waiting > 0 && !self.quiet.is_empty();
-        (is_quiet || is_pressed) && !self.is_stuck()
+        let is_much = self.quiet_bytes > PATIENCE || self.waiting > 0 && !self.quiet.is_empty();
+        // Without a thread, quiet would not help.
+        let is_pressed = is_much && self.has_thread;
+        self.is_kept_quiet() || is_pressed && !self.is_stuck()
     }
 }
 
@@ -121,6 +162,15 @@ impl Traffic {
         self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Whether no stream may begin to wait. If that is for what can be done now, has it done.
+    pub(super) fn halts(&self, state: &State) -> bool {
+        let is_halted = state.is_halted();
+        if is_halted && state.doing.is_none() && state.blocked() == 0 {
+            self.prompted.notify_one();
+        }
+        is_halted
+    }
+
     /// Whether one more stream that begins would come behind another one.
     pub(in super::super) fn is_crowded(&self) -> bool {
         self.busy.load(Ordering::SeqCst) >= connections()
@@ -131,6 +181,17 @@ impl Traffic {
         self.busy.load(Ordering::SeqCst) > connections()
     }
 
+    /// The state, when nothing is done that a stream could get in the way of which begins to wait
+    /// before the lock is given back.
+    pub(super) fn state_between(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        while state.is_kept_quiet() {
+            let waited = self.done.wait_timeout(state, LONGEST);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+
     /// Has something done that returns only when no stream waits, and after which so many bytes are
     /// free: now if none does, otherwise later.
     pub(in super::super) fn when_quiet(
@@ -138,16 +199,27 @@ impl Traffic {
         bytes: usize,
         act: impl FnOnce() + Send + 'static,
     ) {
-        self.take_on(Urgency::WhenQuiet, bytes, Box::new(act));
+        self.take_on(Urgency::WhenQuiet, LONGEST, bytes, Box::new(act));
+    }
+
+    /// The same without waiting for that.
+    pub(in super::super) fn sometime(self: &Arc<Self>, act: impl FnOnce() + Send + 'static) {
+        self.take_on(Urgency::WhenQuiet, Duration::ZERO, 0, Box::new(act));
     }
 
     /// Has something done that may return only when no stream waits, but not later than that.
     pub(in super::super) fn at_once(self: &Arc<Self>, act: impl FnOnce() + Send + 'static) {
-        self.take_on(Urgency::AtOnce, 0, Box::new(act));
+        self.take_on(Urgency::AtOnce, LONGEST, 0, Box::new(act));
     }
 
-    /// It is done when this returns, unless a stream waits.
-    fn take_on(self: &Arc<Self>, urgency: Urgency, bytes: usize, act: Box<dyn FnOnce() + Send>) {
+    /// It is done when this returns, unless a stream waits or it takes too long.
+    fn take_on(
+        self: &Arc<Self>,
+        urgency: Urgency,
+        patience: Duration,
+        bytes: usize,
+        act: Box<dyn FnOnce() + Send>,
+    ) {
         if process::is_forked() {
             // Where the driver is not called, and locks may be held by threads that are not here.
             return;
@@ -159,18 +231,21 @@ impl Traffic {
             is_done: Arc::clone(&is_done),
         };
         let mut state = self.state();
+        let is_first = state.has_nothing();
         match urgency {
             Urgency::WhenQuiet => state.quiet.push_back(chore),
             Urgency::AtOnce => state.urgent.push_back(chore),
         }
         state.quiet_bytes += bytes;
-        self.show(&state);
-        let mut state = self.start(state);
-        self.added.notify_one();
-        let is_soon = urgency == Urgency::AtOnce || state.blocked() == 0;
+        self.start(&mut state);
+        let is_soon = state.has_thread && (urgency == Urgency::AtOnce || state.blocked() == 0);
+        // While streams wait it looks by itself.
+        if is_soon || is_first {
+            self.prompted.notify_one();
+        }
         let began = Instant::now();
         while is_soon && !is_done.load(Ordering::Relaxed) && !state.is_stuck() {
-            let Some(left) = LONGEST.checked_sub(began.elapsed()) else {
+            let Some(left) = patience.checked_sub(began.elapsed()) else {
                 break;
             };
             state = self
@@ -181,50 +256,62 @@ impl Traffic {
         }
     }
 
-    /// Makes sure that somebody does what there is to do.
-    fn start<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if state.has_thread {
-            return state;
-        }
-        let traffic = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("crosshandle-quiet".into());
-        match thread.spawn(move || traffic.work()) {
-            Ok(_) => state.has_thread = true,
-            Err(error) => {
-                tracing::warn!(%error, "what needs quiet streams is done where it comes up");
-                while let Some(chore) = self.next(&mut state) {
-                    state = self.act(state, chore);
+    /// Has the thread look now. Also if there was none for what there is to do.
+    pub(in super::super) fn prompt(self: &Arc<Self>) {
+        self.start(&mut self.state());
+        self.prompted.notify_one();
+    }
+
+    /// Makes sure that there is a thread, if there is something to do. Where none can be started
+    /// everything is left until one can: who comes along may not wait for streams.
+    fn start(self: &Arc<Self>, state: &mut State) {
+        if !state.has_thread && !state.has_nothing() {
+            match self.spawn(state) {
+                Ok(()) => state.has_thread = true,
+                Err(error) => {
+                    tracing::warn!(%error, "memory and programs are released when a thread can be started");
                 }
             }
         }
-        state
+        self.show(state);
+    }
+
+    fn spawn(self: &Arc<Self>, _state: &State) -> io::Result<()> {
+        #[cfg(test)]
+        if _state.cannot_start {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let traffic = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("crosshandle-quiet".into());
+        thread.spawn(move || traffic.work()).map(drop)
     }
 
     fn work(&self) {
         if let Ok(driver) = Driver::get() {
             driver.ignore_captures();
         }
-        if let Err(error) = set_current_timer_slack(Some(SLACK)) {
-            tracing::debug!(%error, "naps are longer than they should be");
-        }
-        let mut acted = Instant::now();
+        let mut changed = Instant::now();
         let mut state = self.state();
         loop {
             if let Some(chore) = self.next(&mut state) {
                 state = self.act(state, chore);
-                acted = Instant::now();
-                continue;
+                changed = Instant::now();
+                if state.doing.is_some() || !state.urgent.is_empty() {
+                    continue;
+                }
+                // Streams get their turn before what is left.
             }
-            let has_nothing = state.quiet.is_empty();
+            let has_nothing = state.has_nothing();
             let nap = match has_nothing {
                 true => IDLE,
-                false => (acted.elapsed() / STEPS).clamp(SHORTEST_NAP, LONGEST_NAP),
+                false => (changed.elapsed() / STEPS).clamp(SHORTEST_NAP, LONGEST_NAP),
             };
-            let waited = self.added.wait_timeout(state, nap);
+            let waited = self.prompted.wait_timeout(state, nap);
             let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state = locked;
-            let is_over = state.quiet.is_empty() && state.urgent.is_empty();
-            if has_nothing && is_over && timeout.timed_out() {
+            if !timeout.timed_out() {
+                changed = Instant::now();
+            } else if has_nothing && state.has_nothing() {
                 state.has_thread = false;
                 return;
             }
@@ -234,26 +321,31 @@ impl Traffic {
     /// What to do now, if there is anything.
     fn next(&self, state: &mut State) -> Option<Chore> {
         if let Some(chore) = state.urgent.pop_front() {
-            state.doing = Some((Urgency::AtOnce, Instant::now()));
+            // Before the streams are looked at.
+            state.doing = Some(Doing::begin());
+            self.show(state);
+            let is_quiet = state.blocked() == 0;
+            state
+                .doing
+                .iter_mut()
+                .for_each(|doing| doing.is_quiet = is_quiet);
             self.show(state);
             return Some(chore);
         }
-        if state.quiet.is_empty() {
+        let bytes = state.quiet.front()?.bytes;
+        let doing = state.doing.get_or_insert_with(Doing::begin);
+        let more = Duration::from_millis((bytes / BYTES_PER_MILLISECOND) as u64);
+        doing.since = Instant::now();
+        doing.longest = STUCK + more;
+        // As above.
+        self.show(state);
+        if state.blocked() > 0 {
+            state.doing = None;
+            self.show(state);
             return None;
         }
-        if state.doing.is_none() {
-            // Before the streams are looked at.
-            state.doing = Some((Urgency::WhenQuiet, Instant::now()));
-            self.show(state);
-            if state.blocked() > 0 {
-                state.doing = None;
-                self.show(state);
-                return None;
-            }
-        }
-        let chore = state.quiet.pop_front()?;
-        state.quiet_bytes -= chore.bytes;
-        Some(chore)
+        state.quiet_bytes -= bytes;
+        state.quiet.pop_front()
     }
 
     fn act<'a>(&'a self, state: MutexGuard<'a, State>, chore: Chore) -> MutexGuard<'a, State> {
@@ -263,9 +355,10 @@ impl Traffic {
         }
         chore.is_done.store(true, Ordering::Relaxed);
         let mut state = self.state();
-        // While it is quiet the others come too.
-        let goes_on = matches!(state.doing, Some((Urgency::WhenQuiet, _)))
-            && !state.is_stuck()
+        // While it is quiet the others come too, for a while.
+        let is_over = |doing: &Doing| doing.began.elapsed() > LONGEST;
+        let goes_on = state.is_kept_quiet()
+            && !state.doing.as_ref().is_some_and(is_over)
             && !state.quiet.is_empty()
             && state.urgent.is_empty();
         if !goes_on {
@@ -278,16 +371,17 @@ impl Traffic {
 
     /// Waits a while until all that needs quiet is done, so that an allocation can be tried again.
     #[cold]
-    pub(in super::super) fn make_room(&self) {
+    pub(in super::super) fn make_room(self: &Arc<Self>) {
         let start = Instant::now();
         let mut state = self.state();
         state.waiting += 1;
-        self.show(&state);
         while !state.quiet.is_empty() || state.doing.is_some() {
+            self.start(&mut state);
+            self.prompted.notify_one();
             let Some(left) = ROOM.checked_sub(start.elapsed()) else {
                 break;
             };
-            if state.is_stuck() {
+            if state.is_stuck() || !state.has_thread {
                 break;
             }
             state = self

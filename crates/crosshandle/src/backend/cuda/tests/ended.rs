@@ -1,0 +1,49 @@
+//! Contexts of the program's that end as soon as nothing is left in them.
+
+use super::super::driver::sys;
+use super::native::{BYTES, SOON, context, ends, make_current, native};
+use crate::{Command, Context, ContextOptions, Device, ProgramImage, QueueOrder};
+use std::ptr;
+
+const IMAGE: &str = include_str!("../kernels.ptx");
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
+    let device = Device::find("cuda").unwrap();
+    let ordinary = context();
+    let number = device.native_handle().unwrap().value() as i32;
+    for round in 0..20 {
+        let mut made = ptr::null_mut();
+        // SAFETY: the result is live.
+        let code = unsafe { sys::cuCtxCreate_v2(&mut made, 0, number) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+        make_current(ordinary.native_handle().unwrap());
+        {
+            // SAFETY: it lives until everything of it is gone.
+            let inside = unsafe {
+                Context::adopt(&device, native(made as usize), ContextOptions::new()).unwrap()
+            };
+            // Streams are made ahead meanwhile, and the program is unloaded, on other threads.
+            let order = [QueueOrder::InOrder, QueueOrder::OutOfOrder][round % 2];
+            let queue = inside.create_queue_with(order).unwrap();
+            let memory = inside.allocate(BYTES).unwrap();
+            let fill = Command::fill(memory.all(), &[round as u8]).unwrap();
+            let filled = inside.create_event().unwrap();
+            queue.submit(fill.signal(&filled)).unwrap();
+            filled.wait_timeout(SOON).unwrap();
+            assert_eq!(ends(&queue, &memory), [round as u8; 2]);
+            drop(inside.load_program(ProgramImage::text(IMAGE)).unwrap());
+        }
+        // SAFETY: nothing uses it any more.
+        let code = unsafe { sys::cuCtxDestroy_v2(made) };
+        assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+    }
+    let queue = ordinary.create_queue().unwrap();
+    let memory = ordinary.allocate(BYTES).unwrap();
+    queue
+        .submit(Command::fill(memory.all(), &[7]).unwrap())
+        .unwrap();
+    queue.finish_timeout(SOON).unwrap();
+    assert_eq!(ends(&queue, &memory), [7; 2]);
+}
