@@ -13,6 +13,7 @@ import faulthandler
 import importlib.util
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from libraries import LIBRARIES, SOON
 GRACE = 10
 # Turns with events of the library's, each of which travels by itself.
 EVENT_TURNS = 20
+# The number of one that nobody signals.
+LAST_TURN = 1000
 
 
 class Peer:
@@ -80,16 +83,26 @@ class Numbers:
 
 
 def produce(peer, library, context, options):
-    if options.setting != "cudaMallocAsync":
-        memory, array = library.share(context)
-        numbers = Numbers(library)
-        for stream in library.streams:
-            produce_turns(peer, library, context, options.turns, stream, memory, array, numbers)
-        if library.has_events:
-            produce_events(peer, library, context, memory, array, numbers)
-        # The consumer has closed it: before, whose memory it is must not free it.
-        memory.close()
-    for what, array, size, text in library.refused(options.setting):
+    refuse(library, context, options.setting)
+    if options.setting == "cudaMallocAsync":
+        return peer.send(task="end")
+    memory, array = library.share(context)
+    numbers = Numbers(library)
+    for stream in library.streams:
+        produce_turns(peer, library, context, options.turns, stream, memory, array, numbers)
+    if library.has_events:
+        produce_events(peer, library, context, memory, array, numbers)
+    if options.setting == "expandable segments":
+        # Importers keep such memory.
+        return produce_last(peer, library, context, memory, array, numbers)
+    # Of other memory, importers must have closed it before its owner frees it: this one has.
+    memory.close()
+    peer.send(task="end")
+
+
+def refuse(library, context, setting):
+    """Offers what cannot be shared."""
+    for what, array, size, text in library.refused(setting):
         try:
             context.adopt_memory(library.address(array), size)
         except crosshandle.Error as error:
@@ -97,7 +110,6 @@ def produce(peer, library, context, options):
             say(f"{what}: refused, {error}")
         else:
             sys.exit(f"{what}: not refused")
-    peer.send(task="end")
 
 
 def produce_turns(peer, library, context, turns, name, memory, array, numbers):
@@ -173,6 +185,40 @@ def consume_events(peer, library, context, task):
     peer.send(is_closed=True)
 
 
+def produce_last(peer, library, context, memory, array, numbers):
+    """Ends while the consumer has the memory open, and its stream waits for a signal."""
+    filled = context.create_event()
+    handles = {"memory": memory.text(), "filled": filled.text()}
+    peer.send(task="outlive", process=os.getpid(), **handles)
+    peer.receive()
+    numbers.write(array, LAST_TURN)
+    library.synchronize()
+
+
+def outlive(peer, library, context, task):
+    """What is left when the producer has ended: its memory, and a stream that goes on."""
+    filled = context.open_event(task["filled"])
+    ended = os.pidfd_open(task["process"])
+    with context.open_memory(task["memory"]) as memory:
+        array = library.wrap(memory)
+        numbers = Numbers(library)
+        with library.stream("its own stream", context) as stream:
+            stream.wait(filled, 1)
+            peer.send(is_waiting=True)
+            assert select.select([ended], [], [], SOON)[0], "the producer does not end"
+            numbers.check_written(array, LAST_TURN)
+            try:
+                stream.finish(SOON)
+                filled.wait(1, SOON)
+            except crosshandle.Error as error:
+                assert "has ended" in str(error), error
+                say(f"a stream that waited for a process that ended: {error}")
+            else:
+                sys.exit("a signal that nobody gave")
+            numbers.judge("memory of a process that ended")
+        del array
+
+
 def send_event(peer, library, context):
     """What the library's current stream has done by now, as an event of ours."""
     theirs, number = library.record()
@@ -195,14 +241,17 @@ def play(options):
     peer = Peer()
     name = options.producer if options.role == "producer" else options.consumer
     library = LIBRARIES[name]()
+    say(f"{options.role}: {name} {sys.modules[name].__version__}")
     with crosshandle.Context(library.device) as context:
         if options.role == "producer":
             return produce(peer, library, context, options)
         while (task := peer.receive())["task"] != "end":
             if task["task"] == "turns":
                 consume_turns(peer, library, context, task, options.careless)
-            else:
+            elif task["task"] == "events":
                 consume_events(peer, library, context, task)
+            else:
+                return outlive(peer, library, context, task)
 
 
 def run(options, setting, variables):
