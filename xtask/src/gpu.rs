@@ -45,6 +45,13 @@ const RUNTIME: [&str; 6] = [
 ];
 /// Versions of Python that such a machine may have: dpctl is packed for each.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
+/// The example that shares arrays of torch and CuPy: its package, its library, and where its programs
+/// in Python are.
+const INTEROP: (&str, &str, &str) = (
+    "crosshandle",
+    "beneath_python",
+    "crates/crosshandle/examples/beneath_python",
+);
 /// The program that one of the clients runs on GPUs.
 const KERNELS: &str = "crates/crosshandle/src/backend/cuda/kernels.ptx";
 /// Compresses files, named after the archive: with links followed, and without directories.
@@ -76,6 +83,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
         copy(&unit_tests(workspace, package)?, &directory.join(name))?;
     }
     pack_clients(workspace, &directory)?;
+    pack_interop(workspace, &directory)?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
@@ -135,6 +143,25 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy(&script, &programs.join("arrays.py"))?;
     let kernels = workspace.root.join(KERNELS);
     copy(&kernels, &programs.join("kernels.ptx"))
+}
+
+/// What runs beside torch and CuPy.
+fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
+    let (package, example, sources) = INTEROP;
+    build(workspace, &format!("--example={example}"), &[package])?;
+    let target = directory.join("interop");
+    fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
+    let library = format!("lib{example}.so");
+    let examples = workspace.target.join(PROFILE).join("examples");
+    copy(&examples.join(&library), &target.join(&library))?;
+    let sources = workspace.root.join(sources);
+    let entries = fs::read_dir(&sources).map_err(|error| cannot("read", &sources, &error))?;
+    for entry in entries.flatten() {
+        if entry.path().extension().is_some_and(|end| end == "py") {
+            copy(&entry.path(), &target.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 /// The unit tests of a package.

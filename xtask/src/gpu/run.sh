@@ -3,9 +3,9 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, clients, programs, checker, bench. JOBS: cases at a time (half of
-# the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick). OUT: where
-# whole outputs go.
+# PARTS: only these of driver, suite, clients, interop, programs, checker, bench. JOBS: cases at a time
+# (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick). OUT:
+# where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ out=${OUT:-$here/results}
 jobs=${JOBS:-$((($(nproc) + 1) / 2))}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite clients programs checker bench"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite clients interop programs checker bench"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -122,6 +122,14 @@ on_adapter() {
         "CROSSHANDLE_SOCKET_DIR=$sockets" "KERNELS_PTX=$here/clients/kernels.ptx" "$@"
 }
 
+# Processes that share arrays of torch and CuPy; they say themselves what is missing.
+interop() {
+    for pair in "torch torch" "cupy cupy" "torch cupy"; do
+        # shellcheck disable=SC2086
+        run "${pair% *} with ${pair#* }" python3 -B "$here/interop/share_arrays.py" $pair
+    done
+}
+
 # A file's bytes on a GPU, read by another process.
 share_and_read() {
     run "share and read" sh -c '
@@ -151,6 +159,7 @@ if wants suite; then
     fi
 fi
 wants clients && clients
+wants interop && interop
 if wants programs; then
     run "demo" "$here/crosshandle" demo --device cuda:0
     [ "$gpus" -gt 1 ] && run "demo on two" "$here/crosshandle" demo --device cuda:0 --peer-device cuda:1
