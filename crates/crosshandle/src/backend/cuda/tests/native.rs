@@ -376,10 +376,18 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
     drop(inside.allocate_with(pinned).unwrap());
     drop(inside);
+    // The driver ends no context while a stream of the device waits, of whichever context.
+    let opener = {
+        let event = event.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            event.signal().unwrap();
+        })
+    };
     // SAFETY: nothing uses it any more.
     let code = unsafe { sys::cuCtxDestroy_v2(made.value() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
-    event.signal().unwrap();
+    opener.join().unwrap();
     waiting.finish_timeout(SOON).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     // What was registered meanwhile still serves.
