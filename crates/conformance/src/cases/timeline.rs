@@ -144,12 +144,15 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
     let events = events?;
     let peers: Result<Vec<_>, Failure> = (0..PEERS).map(|_| harness.peer()).collect();
     let peers = peers?;
-    let mut runners = Vec::new();
     for (peer, pair) in peers.iter().zip(events.windows(2)) {
         peer.ask(format!("open-event from {}", pair[0].handle()?))?;
         peer.ask(format!("open-event to {}", pair[1].handle()?))?;
-        runners.push(peer.begin(format!("ping-pong from to {ROUNDS}")));
     }
+    // When all are there: the first would have given up before the last has found its device.
+    let runners: Vec<_> = peers
+        .iter()
+        .map(|peer| peer.begin(format!("ping-pong from to {ROUNDS}")))
+        .collect();
     let end = &events[PEERS];
     for round in 1..=ROUNDS {
         events[0].signal()?;
