@@ -52,7 +52,7 @@ impl Exporter {
         directory: Option<PathBuf>,
         lingers: bool,
     ) -> Result<Arc<Self>> {
-        lingering::sweep();
+        lingering::sweep(usize::MAX);
         let mut secret = [0; 16];
         process::random(&mut secret).map_err(Error::os("reading random bytes"))?;
         // A handle with an all-zero secret is refused, so this one never occurs.
@@ -186,7 +186,7 @@ impl Exporter {
         if process::is_forked() {
             return;
         }
-        lingering::sweep();
+        lingering::sweep(most);
         let mut freed = Vec::new();
         {
             let mut records = self.records();
@@ -221,7 +221,7 @@ impl Exporter {
         for (record, keep) in retired.into_iter().filter(|(_, keep)| keep.is_some()) {
             lingering::add(record, &holders, keep);
         }
-        lingering::sweep();
+        lingering::sweep(LOOKS);
     }
 
     fn holders(&self) -> Holders {
@@ -348,7 +348,9 @@ impl Exports for Exporter {
         }
         // Buried before its number can go to somebody else.
         self.arena.bury(&Gone(owner));
-        self.importers().remove(&owner);
+        if let Some(importer) = self.importers().remove(&owner) {
+            importer.ledger.end();
+        }
         self.reclaim_all();
     }
 

@@ -5,12 +5,15 @@ use crate::error::{Error, Result};
 use crate::os::mapping::{Access, Mapping};
 use crate::os::memfd;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const LEN: usize = MAX_RECORDS as usize * size_of::<AtomicU32>();
 
 /// A mapped ledger, the importer's own or the exporter's view of it.
-pub(super) struct Ledger(Mapping);
+pub(super) struct Ledger {
+    mapping: Mapping,
+    is_over: AtomicBool,
+}
 
 impl Ledger {
     /// A new one, and the descriptor to send to the exporter.
@@ -33,7 +36,19 @@ impl Ledger {
         let mapping = Mapping::shared(file, LEN, 1, Access::ReadWrite)
             .map_err(Error::memory("mapping a ledger", LEN))?;
         mapping.exclude_from_dumps();
-        Ok(Self(mapping))
+        Ok(Self {
+            mapping,
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// Its importer has hung up, so that it counts no longer.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
     }
 
     /// How often a record below [`MAX_RECORDS`] is open.
@@ -44,7 +59,7 @@ impl Ledger {
         // long as `self`, and atomic.
         unsafe {
             &*self
-                .0
+                .mapping
                 .start()
                 .as_ptr()
                 .cast::<AtomicU32>()

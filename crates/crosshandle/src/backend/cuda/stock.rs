@@ -43,27 +43,37 @@ impl Stock {
     /// A stream with nothing under way. The device's context is current. If none is left while
     /// others wait, this may too.
     pub(super) fn take(&self, gpu: &Gpu) -> Result<Stream> {
+        // Before any stream waits: then it would be too late.
+        if self.order(gpu) && !gpu.traffic().is_blocked() {
+            gpu.traffic().make_room();
+        }
         match self.try_take(gpu) {
             Ok(Some(stream)) => Ok(stream),
             Ok(None) | Err(_) => gpu.driver().create_stream(),
         }
     }
 
-    /// The same without waiting for other streams, if there is one. An error if the driver makes
-    /// none.
-    pub(super) fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
-        if self.streams().len() < FEW && !self.is_ordered.swap(true, Ordering::Relaxed) {
+    /// Has more of them made when no stream waits, if there are few. Whether that is new.
+    fn order(&self, gpu: &Gpu) -> bool {
+        let is_new = self.streams().len() < FEW && !self.is_ordered.swap(true, Ordering::Relaxed);
+        if is_new {
             for count in (STEP..=FULL).step_by(STEP) {
-                let make = order(gpu, move |stock, driver| {
+                gpu.traffic().sometime(later(gpu, move |stock, driver| {
                     let made = stock.fill(driver, count);
                     if count == FULL {
                         stock.is_ordered.store(false, Ordering::Relaxed);
                     }
                     made
-                });
-                gpu.traffic().sometime(make);
+                }));
             }
         }
+        is_new
+    }
+
+    /// The same as [`take`](Self::take) without waiting for other streams, if there is one. An error
+    /// if the driver makes none.
+    pub(super) fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
+        self.order(gpu);
         if let Some(stream) = self.streams().pop() {
             return Ok(Some(stream));
         }
@@ -72,7 +82,7 @@ impl Stock {
         if self.is_urgent.swap(true, Ordering::Relaxed) {
             gpu.traffic().prompt();
         } else {
-            let make = order(gpu, |stock, driver| {
+            let make = later(gpu, |stock, driver| {
                 let made = stock.fill(driver, SOME);
                 *stock.failed() = made.clone().err();
                 stock.is_urgent.store(false, Ordering::Relaxed);
@@ -108,7 +118,7 @@ impl Stock {
 }
 
 /// Has something done for the stock of a context later, which keeps neither.
-fn order(
+fn later(
     gpu: &Gpu,
     make: impl FnOnce(&Stock, &'static Driver) -> Result<()> + Send + 'static,
 ) -> impl FnOnce() + Send + 'static {

@@ -7,6 +7,7 @@
 //! programs, say. So it is known here what every stream waits for: only so many may at a time, the
 //! others keep their commands back, and such calls are made when none does.
 
+mod chore;
 mod traffic;
 
 use super::words::Word;

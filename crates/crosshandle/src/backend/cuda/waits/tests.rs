@@ -1,6 +1,7 @@
 //! Streams without a driver.
 
-use super::traffic::{LONGEST, PATIENCE, STUCK};
+use super::chore::STUCK;
+use super::traffic::{LONGEST, PATIENCE};
 use super::*;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

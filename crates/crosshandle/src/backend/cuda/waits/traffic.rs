@@ -4,6 +4,7 @@
 //! which nobody depends: streams may wait of which nothing is known here, the program's own.
 
 use super::super::driver::Driver;
+use super::chore::{Chore, Doing, Urgency};
 use super::{Waits, connections};
 use crate::os::process;
 use std::collections::VecDeque;
@@ -20,14 +21,6 @@ const ROOM: Duration = Duration::from_secs(1);
 /// How long who has something done waits until it is, and how long streams are kept quiet for one
 /// thing after another.
 pub(super) const LONGEST: Duration = Duration::from_millis(10);
-/// What takes longer than this, and than its bytes explain, is taken to wait for a stream that is
-/// not known here, which may in turn wait for one that is kept from waiting: so those go on. It is a
-/// guess, and dear if it is wrong: the driver may then wait for those too, and lets nobody else copy
-/// or call meanwhile.
-pub(super) const STUCK: Duration = Duration::from_secs(1);
-/// What may take a millisecond more: pages are released one by one.
-const BYTES_PER_MILLISECOND: usize = 2 << 20;
-
 /// How long the thread sleeps while streams wait, unless it is prompted: this part of the time
 /// since something changed, within bounds.
 const STEPS: u32 = 8;
@@ -62,46 +55,10 @@ pub(super) struct State {
     /// What the thread is at.
     doing: Option<Doing>,
     has_thread: bool,
-    /// Allocations that failed and wait for it.
+    /// Those who wait for it.
     waiting: usize,
     #[cfg(test)]
     pub(super) cannot_start: bool,
-}
-
-/// One chore, or several in turn while it is quiet.
-struct Doing {
-    /// No stream waited when it began, so none begins to.
-    is_quiet: bool,
-    /// When the first of them began, and the present one.
-    began: Instant,
-    since: Instant,
-    /// How long the present one may take.
-    longest: Duration,
-}
-
-impl Doing {
-    fn begin() -> Self {
-        let now = Instant::now();
-        Self {
-            is_quiet: true,
-            began: now,
-            since: now,
-            longest: STUCK,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Urgency {
-    WhenQuiet,
-    AtOnce,
-}
-
-struct Chore {
-    /// How much memory is free after it.
-    bytes: usize,
-    act: Box<dyn FnOnce() + Send>,
-    is_done: Arc<AtomicBool>,
 }
 
 impl State {
@@ -118,9 +75,7 @@ impl State {
 
     /// Whether the driver waits for a stream that is not known here.
     fn is_stuck(&self) -> bool {
-        self.doing
-            .as_ref()
-            .is_some_and(|doing| doing.since.elapsed() > doing.longest)
+        self.doing.as_ref().is_some_and(Doing::is_stuck)
     }
 
     /// Whether something is done that no stream may get in the way of.
@@ -169,6 +124,11 @@ impl Traffic {
             self.prompted.notify_one();
         }
         is_halted
+    }
+
+    /// Whether a stream waits.
+    pub(in super::super) fn is_blocked(&self) -> bool {
+        self.state().blocked() > 0
     }
 
     /// Whether one more stream that begins would come behind another one.
@@ -333,10 +293,10 @@ impl Traffic {
             return Some(chore);
         }
         let bytes = state.quiet.front()?.bytes;
-        let doing = state.doing.get_or_insert_with(Doing::begin);
-        let more = Duration::from_millis((bytes / BYTES_PER_MILLISECOND) as u64);
-        doing.since = Instant::now();
-        doing.longest = STUCK + more;
+        state
+            .doing
+            .get_or_insert_with(Doing::begin)
+            .begin_next(bytes);
         // As above.
         self.show(state);
         if state.blocked() > 0 {
@@ -369,7 +329,8 @@ impl Traffic {
         state
     }
 
-    /// Waits a while until all that needs quiet is done, so that an allocation can be tried again.
+    /// Waits a while until all that needs quiet is done: so that an allocation can be tried again, or
+    /// streams are there before they are needed.
     #[cold]
     pub(in super::super) fn make_room(self: &Arc<Self>) {
         let start = Instant::now();
