@@ -1,6 +1,6 @@
 //! Commands: what queues run.
 
-use crate::backend::{Point, Submission, Work};
+use crate::backend::{Pattern, Point, RectCopy, RowFill, Submission, Work};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::kernel::{Kernel, KernelArguments, LaunchShape};
@@ -81,13 +81,13 @@ impl Command {
                 len: region.width,
             }
         } else {
-            Work::CopyRect {
+            Work::CopyRect(Box::new(RectCopy {
                 to,
                 to_pitches,
                 from,
                 from_pitches,
                 region,
-            }
+            }))
         }))
     }
 
@@ -124,7 +124,7 @@ impl Command {
         Ok(Self::new(Work::Fill {
             len: to.len(),
             to: to.into_place(),
-            pattern: pattern.into(),
+            pattern: Pattern::from_slice(pattern),
         }))
     }
 
@@ -150,7 +150,7 @@ impl Command {
             return Ok(Self::new(Work::Nothing));
         }
         let Region { width, rows, .. } = region.simplify(&mut side);
-        let (to, pattern) = (to.into_place(), pattern.into());
+        let (to, pattern) = (to.into_place(), Pattern::from_slice(pattern));
         Ok(Self::new(if rows == 1 {
             Work::Fill {
                 to,
@@ -158,13 +158,13 @@ impl Command {
                 pattern,
             }
         } else {
-            Work::Fill2d {
+            Work::Fill2d(Box::new(RowFill {
                 to,
                 pitch,
                 width,
                 rows,
                 pattern,
-            }
+            }))
         }))
     }
 

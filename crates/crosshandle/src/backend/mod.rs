@@ -40,7 +40,9 @@ mod submission;
 pub use info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
-pub(crate) use submission::{HostFunction, Launch, Place, Point, Points, Submission, Work};
+pub(crate) use submission::{
+    HostFunction, Launch, Pattern, Place, Point, Points, RectCopy, RowFill, Submission, Work,
+};
 
 use crate::error::Result;
 use crate::exchange::Fetched;

@@ -81,37 +81,22 @@ impl Point {
     }
 }
 
-/// What a command does.
+/// What a command does. Small, since it is moved.
 pub(crate) enum Work {
     /// Nothing: a signal, a wait, a barrier.
     Nothing,
     /// Copies bytes between ranges that may overlap.
     Copy { to: Place, from: Place, len: usize },
-    /// Copies the rows of a region between two rectangles that don't overlap. There are at least
-    /// two rows, and as few of them as can be; slice pitches are multiples of the row pitches, as
-    /// drivers' 3D copies have it, also with one slice.
-    CopyRect {
-        to: Place,
-        to_pitches: Pitches,
-        from: Place,
-        from_pitches: Pitches,
-        region: Region,
-    },
+    /// Copies the rows of a region between two rectangles.
+    CopyRect(Box<RectCopy>),
     /// Repeats a pattern; `len` is a multiple of its length.
     Fill {
         to: Place,
         len: usize,
-        pattern: Box<[u8]>,
+        pattern: Pattern,
     },
-    /// Repeats a pattern in at least two rows, which start every `pitch` bytes, more than the
-    /// width; `width` is a multiple of the pattern's length.
-    Fill2d {
-        to: Place,
-        pitch: usize,
-        width: usize,
-        rows: usize,
-        pattern: Box<[u8]>,
-    },
+    /// Repeats a pattern in several rows.
+    Fill2d(Box<RowFill>),
     /// Calls the host.
     Call(HostFunction),
     /// Calls a function during the submission, with the driver's queue: what that queues there is
@@ -125,10 +110,10 @@ impl Work {
     /// Whether the host can access all memory that it names.
     pub(crate) fn is_on_host(&self) -> bool {
         match self {
-            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => {
-                to.is_on_host && from.is_on_host
-            }
-            Self::Fill { to, .. } | Self::Fill2d { to, .. } => to.is_on_host,
+            Self::Copy { to, from, .. } => to.is_on_host && from.is_on_host,
+            Self::CopyRect(copy) => copy.to.is_on_host && copy.from.is_on_host,
+            Self::Fill { to, .. } => to.is_on_host,
+            Self::Fill2d(fill) => fill.to.is_on_host,
             Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
         }
     }
@@ -137,11 +122,37 @@ impl Work {
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         let (to, from) = match self {
             Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
-            Self::Copy { to, from, .. } | Self::CopyRect { to, from, .. } => (Some(to), Some(from)),
-            Self::Fill { to, .. } | Self::Fill2d { to, .. } => (Some(to), None),
+            Self::Copy { to, from, .. } => (Some(to), Some(from)),
+            Self::CopyRect(copy) => (Some(&copy.to), Some(&copy.from)),
+            Self::Fill { to, .. } => (Some(to), None),
+            Self::Fill2d(fill) => (Some(&fill.to), None),
         };
         to.into_iter().chain(from)
     }
+}
+
+/// Few bytes, as a rule, which take no allocation then.
+pub(crate) type Pattern = SmallVec<[u8; 16]>;
+
+/// A copy of rows between two rectangles that don't overlap. There are at least two rows, and as few
+/// of them as can be; slice pitches are multiples of the row pitches, as drivers' 3D copies have it,
+/// also with one slice.
+pub(crate) struct RectCopy {
+    pub(crate) to: Place,
+    pub(crate) to_pitches: Pitches,
+    pub(crate) from: Place,
+    pub(crate) from_pitches: Pitches,
+    pub(crate) region: Region,
+}
+
+/// A pattern in at least two rows, which start every `pitch` bytes, more than the width; `width` is a
+/// multiple of the pattern's length.
+pub(crate) struct RowFill {
+    pub(crate) to: Place,
+    pub(crate) pitch: usize,
+    pub(crate) width: usize,
+    pub(crate) rows: usize,
+    pub(crate) pattern: Pattern,
 }
 
 /// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the

@@ -38,14 +38,9 @@ pub(super) fn calls(work: &Work) -> u32 {
     match work {
         Work::Nothing => 0,
         Work::Copy { .. } => 2,
-        Work::CopyRect { .. } | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
+        Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
         Work::Fill { pattern, len, .. } => row(*len, pattern),
-        Work::Fill2d {
-            pattern,
-            width,
-            rows,
-            ..
-        } => row(*width, pattern) + doublings(*rows),
+        Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
     }
 }
 
@@ -54,9 +49,7 @@ pub(super) fn calls(work: &Work) -> u32 {
 pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
     let is_unknown = |place: &Place| is_foreign(place) && !gpu.driver().knows(address(place));
     match work {
-        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
-            is_unknown(to) || is_unknown(from)
-        }
+        Work::Copy { .. } | Work::CopyRect(_) => work.places().any(is_unknown),
         _ => false,
     }
 }
@@ -64,9 +57,7 @@ pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
 /// Whether work may do that, as far as is known without asking the driver.
 pub(super) fn may_hold_up(work: &Work) -> bool {
     match work {
-        Work::Copy { to, from, .. } | Work::CopyRect { to, from, .. } => {
-            is_foreign(to) || is_foreign(from)
-        }
+        Work::Copy { .. } | Work::CopyRect(_) => work.places().any(is_foreign),
         _ => false,
     }
 }
@@ -96,27 +87,15 @@ pub(super) unsafe fn enqueue(
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
             }
-            Work::CopyRect {
-                to,
-                to_pitches,
-                from,
-                from_pitches,
-                region,
-            } => {
-                let to = (address(to), *to_pitches);
-                let from = (address(from), *from_pitches);
-                copy_rect(gpu, stream, to, from, *region)
+            Work::CopyRect(copy) => {
+                let to = (address(&copy.to), copy.to_pitches);
+                let from = (address(&copy.from), copy.from_pitches);
+                copy_rect(gpu, stream, to, from, copy.region)
             }
-            Work::Fill2d {
-                to,
-                pitch,
-                width,
-                rows,
-                pattern,
-            } => {
-                let to = address(to);
-                fill(gpu, stream, to, *width, pattern, extra)?;
-                repeat_row(gpu, stream, to, *pitch, *width, *rows)
+            Work::Fill2d(rows) => {
+                let to = address(&rows.to);
+                fill(gpu, stream, to, rows.width, &rows.pattern, extra)?;
+                repeat_row(gpu, stream, to, rows.pitch, rows.width, rows.rows)
             }
             Work::Fill { to, len, pattern } => fill(gpu, stream, address(to), *len, pattern, extra),
         }

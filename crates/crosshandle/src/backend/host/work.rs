@@ -1,6 +1,6 @@
 //! What commands do to host memory.
 
-use crate::backend::{Place, Work};
+use crate::backend::{Place, RectCopy, Work};
 use crate::error::{Error, Result};
 use crate::rect::Pitches;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,8 +11,8 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
         Work::Nothing => true,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
-        Work::CopyRect { region, .. } => region.bytes() <= limit,
-        Work::Fill2d { width, rows, .. } => width.saturating_mul(*rows) <= limit,
+        Work::CopyRect(copy) => copy.region.bytes() <= limit,
+        Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows) <= limit,
         Work::Call(_) | Work::Native(_) | Work::Launch(_) => false,
     }
 }
@@ -46,13 +46,14 @@ pub(super) fn run(work: &mut Work) -> Result<()> {
             copy(to, 0, from, 0, *len);
             Ok(())
         }
-        Work::CopyRect {
-            to,
-            to_pitches,
-            from,
-            from_pitches,
-            region,
-        } => {
+        Work::CopyRect(rect) => {
+            let RectCopy {
+                to,
+                to_pitches,
+                from,
+                from_pitches,
+                region,
+            } = &**rect;
             for slice in 0..region.slices {
                 for row in 0..region.rows {
                     let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
@@ -66,15 +67,9 @@ pub(super) fn run(work: &mut Work) -> Result<()> {
             fill(to, 0, *len, pattern);
             Ok(())
         }
-        Work::Fill2d {
-            to,
-            pitch,
-            width,
-            rows,
-            pattern,
-        } => {
-            for row in 0..*rows {
-                fill(to, row * *pitch, *width, pattern);
+        Work::Fill2d(rows) => {
+            for row in 0..rows.rows {
+                fill(&rows.to, row * rows.pitch, rows.width, &rows.pattern);
             }
             Ok(())
         }

@@ -20,8 +20,8 @@ pub(super) fn bytes(work: &Work) -> usize {
         Work::Nothing | Work::Call(_) => 0,
         Work::Copy { to, from, .. } if to.address == from.address => 0,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
-        Work::CopyRect { region, .. } => region.bytes(),
-        Work::Fill2d { width, rows, .. } => width.saturating_mul(*rows),
+        Work::CopyRect(copy) => copy.region.bytes(),
+        Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows),
         Work::Native(_) | Work::Launch(_) => usize::MAX,
     }
 }
@@ -62,26 +62,15 @@ impl Target<'_> {
                 Work::Copy { to, from, len } => {
                     self.copy(to.address, from.address, *len, extra, signal)
                 }
-                Work::CopyRect {
-                    to,
-                    to_pitches,
-                    from,
-                    from_pitches,
-                    region,
-                } => {
-                    let (to, from) = ((to.address, *to_pitches), (from.address, *from_pitches));
-                    self.copy_rect(to, from, *region, signal)
+                Work::CopyRect(copy) => {
+                    let to = (copy.to.address, copy.to_pitches);
+                    let from = (copy.from.address, copy.from_pitches);
+                    self.copy_rect(to, from, copy.region, signal)
                 }
-                Work::Fill2d {
-                    to,
-                    pitch,
-                    width,
-                    rows,
-                    pattern,
-                } => {
-                    let to = to.address;
-                    self.fill(to, *width, pattern, extra, None)?;
-                    self.repeat_row(to, *pitch, *width, *rows, signal)
+                Work::Fill2d(rows) => {
+                    let to = rows.to.address;
+                    self.fill(to, rows.width, &rows.pattern, extra, None)?;
+                    self.repeat_row(to, rows.pitch, rows.width, rows.rows, signal)
                 }
                 Work::Fill { to, len, pattern } => {
                     self.fill(to.address, *len, pattern, extra, signal)
