@@ -7,6 +7,8 @@ use common::{DEADLINE, Directory, alone};
 use crosshandle::{Command, Error, Queue};
 use std::convert::Infallible;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -73,6 +75,28 @@ fn a_skipped_command_whose_drop_panics_fails_alone() {
         Ok::<_, Infallible>(())
     });
     fails(&directory, &queue, skipped.after_value(&failed, 1));
+}
+
+#[test]
+fn a_short_command_that_panics_when_it_is_dropped_is_done() {
+    let directory = Directory::new();
+    let context = directory.context();
+    let queue = context.create_queue().expect("a queue");
+    let memory = context.allocate(64).expect("memory");
+    let event = context.create_event().expect("an event");
+    for value in [1, 2] {
+        let kept = memory.all().keeping(Arc::new(Explosive));
+        let fill = Command::fill(kept, &[value]).expect("valid").signal(&event);
+        // It runs at once, and is dropped here.
+        let submitted = catch_unwind(AssertUnwindSafe(|| queue.submit(fill)));
+        submitted.expect_err("the panic is the caller's");
+        event.wait_timeout(DEADLINE).expect("it is done");
+        assert_eq!(event.value(), u64::from(value));
+        let mut found = [0; 64];
+        memory.read(0, &mut found).expect("read");
+        assert_eq!(found, [value; 64]);
+        queue.finish_timeout(DEADLINE).expect("the queue goes on");
+    }
 }
 
 #[test]

@@ -11,7 +11,12 @@ pub(crate) fn enter(body: impl FnOnce() -> Result<()>) -> ur_result_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ur_result_t::UR_RESULT_SUCCESS,
         Ok(Err(failure)) => failure.report(),
-        Err(payload) => Failure::panicked(&*payload).report(),
+        Err(payload) => {
+            let result = Failure::panicked(&*payload).report();
+            // Its drop may panic too.
+            std::mem::forget(payload);
+            result
+        }
     }
 }
 

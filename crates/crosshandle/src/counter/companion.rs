@@ -13,7 +13,7 @@ use super::slot::{Issued, Owner, RING, Slot, WATCHED};
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
-/// Bits of the number: 50, as in `issued`. 0: it is not known.
+/// Bits of the number: 50, as in `issued`. 0: it is not known, as while a signal is on its way.
 const NUMBER: u64 = (1 << 50) - 1;
 /// A signal is on its way.
 const SIGNALLING: u64 = 1 << 50;
@@ -66,15 +66,12 @@ impl Slot {
     }
 
     fn stands_for(&self, companion: u64, number: u64) -> bool {
-        number != 0 && companion & (NUMBER | SIGNALLING) == number
+        number != 0 && companion & NUMBER == number
     }
 
     /// Takes back what was signalled: some of it will never come.
     pub(crate) fn revoke_companion(&self) {
-        self.change_companion(|current| {
-            let number = if current & SIGNALLING == 0 { NUMBER } else { 0 };
-            Some((current & !number).wrapping_add(REVOKED))
-        });
+        self.change_companion(|current| Some((current & !NUMBER).wrapping_add(REVOKED)));
     }
 
     /// Whether what a wait relies on was taken back since.

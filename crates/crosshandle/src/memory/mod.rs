@@ -336,7 +336,9 @@ impl MemoryRange {
     }
 
     /// The same range, which keeps `object` too: it is dropped when no command uses the range any
-    /// more, maybe on a thread of a queue. Its drop may use queues, but should not wait there.
+    /// more, maybe on a thread of a queue. Its drop may use queues, but should not wait there. A
+    /// panic of its drop ends there. A command that is done at once is dropped by the call that
+    /// submits it, out of which the panic comes then.
     pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
         Self {
             keep: Some(match self.keep {

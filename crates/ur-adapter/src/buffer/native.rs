@@ -5,10 +5,11 @@ use super::storage::Storage;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::native::ownership;
+use crosshandle::Error;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use unified_runtime_sys::ur_native_handle_t;
+use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 
 /// Those that native handles were given of.
 static GIVEN: Mutex<Vec<Weak<Storage>>> = Mutex::new(Vec::new());
@@ -75,16 +76,20 @@ fn adopt_allocation(
     let missing = "this native handle is neither a living buffer's nor memory of this context";
     let missing = || Failure::argument(missing);
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native)).ok_or_else(missing)?;
-    context
-        .devices()
-        .find_map(|device| {
-            let inner = context.on(device).ok()?;
-            // SAFETY: the caller of `urMemBufferCreateWithNativeHandle` passes memory of the driver,
-            // or what is none, and keeps it unless he gives it away.
-            let memory = unsafe { inner.adopt_allocation(start, ownership(is_owned)) }.ok()?;
-            Some(Storage::adopt(inner, start, memory.all(), false))
-        })
-        .ok_or_else(missing)
+    let mut failure = None;
+    for device in context.devices() {
+        let inner = context.on(device)?;
+        // SAFETY: the caller of `urMemBufferCreateWithNativeHandle` passes memory of the driver, or
+        // what is none, and keeps it unless he gives it away.
+        match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
+            Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
+            // What the driver said against it.
+            Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
+            Err(_) => {}
+        }
+    }
+    let wrong = ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT;
+    Err(failure.map_or_else(missing, |failure| failure.with_result(wrong)))
 }
 
 fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {

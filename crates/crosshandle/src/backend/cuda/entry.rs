@@ -31,8 +31,9 @@ pub(super) struct Used {
     pub(super) extra: Extra,
     /// What signals instead of the device.
     pub(super) job: Option<Arc<Job>>,
-    /// What it should have waited for and signalled, if it was refused.
-    _events: Option<(Points, Option<Arc<EventCore>>)>,
+    /// What it should have waited for and signalled, if it was refused: the last that keeps an
+    /// event may be among it.
+    _events: Option<Box<(Points, Option<Arc<EventCore>>)>>,
 }
 
 impl Used {
@@ -48,7 +49,7 @@ impl Used {
     /// What would be used by a command that was not submitted.
     pub(super) fn refused(submission: Submission) -> Self {
         Self {
-            _events: Some((submission.waits, submission.signal)),
+            _events: Some(Box::new((submission.waits, submission.signal))),
             ..Self::new(submission.work)
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Registered<T> {
     memory: T,
 }
 
-impl<T> Registered<T> {
+impl<T: Send + 'static> Registered<T> {
     /// Registers whole pages.
     ///
     /// # Safety
@@ -57,6 +57,7 @@ impl<T> Registered<T> {
             memory,
         };
         if address != start.addr().get() as DeviceAddress {
+            registered.release(len);
             return Err(Error::Unsupported(format!(
                 "{} sees host memory at other addresses than the host does",
                 gpu.info().name
@@ -64,9 +65,7 @@ impl<T> Registered<T> {
         }
         Ok(registered)
     }
-}
 
-impl<T: Send + 'static> Registered<T> {
     /// Drops it, and `len` bytes with it, when no stream waits, which may be now.
     pub(super) fn release(self, len: usize) {
         let gpu = Arc::clone(&self.gpu);

@@ -129,15 +129,16 @@ impl Waits {
     /// is done that they would get in the way of: the stream shall not wait before it returns.
     pub(super) fn add(&self, waits: impl IntoIterator<Item = Wait>) {
         let mut waits = waits.into_iter().peekable();
-        if waits.peek().is_none() || self.extend(&mut waits) {
+        if waits.peek().is_none() || self.extend(&mut waits).is_ok() {
             return;
         }
         let _state = self.traffic.state_between();
         self.list().extend(waits);
     }
 
-    /// Takes note of more waits if there are some, and nobody needs quiet. Whether it has.
-    fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> bool {
+    /// Takes note of more waits if there are some, and nobody needs quiet; otherwise whether there are
+    /// none.
+    fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> Result<(), bool> {
         // Before the lock, so that it is dropped after it.
         let mut over = Over::new();
         let mut list = self.list();
@@ -147,11 +148,11 @@ impl Waits {
         }
         // Whoever needs quiet has said so before it looks at this list: either that is seen here, or
         // these waits are seen there.
-        let may_wait = !list.is_empty() && !self.traffic.is_halted();
-        if may_wait {
-            list.extend(waits);
+        if list.is_empty() || self.traffic.is_halted() {
+            return Err(list.is_empty());
         }
-        may_wait
+        list.extend(waits);
+        Ok(())
     }
 
     /// Nothing that the stream waits for will happen.
@@ -194,10 +195,9 @@ impl Waits {
     fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
         let mut waits = waits.into_iter();
         // One that waits already may wait more.
-        if self.extend(&mut waits) {
+        let Err(is_free) = self.extend(&mut waits) else {
             return true;
-        }
-        let is_free = self.list().is_empty();
+        };
         let state = self.traffic.state();
         // Perhaps no longer.
         self.traffic.show(&state);
