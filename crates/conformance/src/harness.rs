@@ -7,11 +7,27 @@ use crosshandle::{Capabilities, Context, ContextOptions, Device, MemoryKind};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+/// The variable that says how many times as long as usual anything may take: under a checker, say.
+pub const SLOWDOWN: &str = "CONFORMANCE_SLOWDOWN";
+
+/// How many times as long as usual anything may take.
+pub fn slowdown() -> u32 {
+    static TIMES: LazyLock<u32> = LazyLock::new(|| {
+        let text = std::env::var(SLOWDOWN).ok();
+        let times = text.and_then(|text| text.parse().ok());
+        times.unwrap_or(1).max(1)
+    });
+    *TIMES
+}
+
 /// How long anything may take that should be quick.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) fn deadline() -> Duration {
+    Duration::from_secs(10) * slowdown()
+}
 
 /// The devices of one run of the suite, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -186,10 +202,10 @@ pub(crate) fn eventually(
     what: &str,
     mut holds: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let end = Instant::now() + DEADLINE;
+    let end = Instant::now() + deadline();
     while !holds()? {
         if Instant::now() >= end {
-            return Err(Failure::new(format!("{what}: not within {DEADLINE:?}")));
+            return Err(Failure::new(format!("{what}: not within {:?}", deadline())));
         }
         std::thread::sleep(Duration::from_millis(1));
     }

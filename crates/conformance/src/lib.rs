@@ -26,7 +26,7 @@ pub mod tamper;
 mod transfer;
 
 pub use failure::{Failure, Verdict};
-pub use harness::{Devices, Harness};
+pub use harness::{Devices, Harness, SLOWDOWN, slowdown};
 pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};

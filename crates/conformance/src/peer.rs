@@ -1,7 +1,7 @@
 //! Another process, seen from the suite.
 
 use crate::failure::Failure;
-use crate::harness::{DEADLINE, Harness, eventually};
+use crate::harness::{Harness, deadline, eventually};
 use crate::procfs::{self, Usage};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
@@ -207,7 +207,8 @@ impl Peer {
     /// What the peer was refused; also if it is late or has ended.
     #[track_caller]
     pub fn ask(&self, question: impl fmt::Display) -> Reply {
-        self.start_asking(&question.to_string(), "").reply(DEADLINE)
+        self.start_asking(&question.to_string(), "")
+            .reply(deadline())
     }
 
     /// Has the peer do something in a thread of its own.
@@ -379,7 +380,7 @@ impl Pending<'_> {
     /// # Errors
     /// As [`reply`](Self::reply).
     pub fn begun(&self) -> Result<u32, Refused> {
-        self.wait(DEADLINE, |inbox| inbox.begun.remove(&self.number))
+        self.wait(deadline(), |inbox| inbox.begun.remove(&self.number))
     }
 
     /// Whether the answer is there.

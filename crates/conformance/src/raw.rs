@@ -1,7 +1,7 @@
 //! The exchange's sockets, spoken to by hand: what a hostile or broken process can do.
 
 use crate::failure::Failure;
-use crate::harness::DEADLINE;
+use crate::harness::deadline;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -104,7 +104,7 @@ impl Socket {
     }
 
     fn is_ready(&self) -> rustix::io::Result<bool> {
-        let limit = DEADLINE.try_into().ok();
+        let limit = deadline().try_into().ok();
         let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
         Ok(poll(&mut ready, limit.as_ref())? > 0)
     }

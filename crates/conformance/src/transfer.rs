@@ -1,13 +1,10 @@
 //! Bytes into and out of memory that the host may not be able to access.
 
+use crate::harness::deadline;
 use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, MemoryRange, Queue, Result,
     VirtualRange,
 };
-use std::time::Duration;
-
-/// How long a copy may take.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Reads and writes memory: directly where the host can, otherwise through a queue.
 pub struct Transfer {
@@ -106,7 +103,7 @@ impl Transfer {
         let staging = self.staging(bytes.len())?;
         staging.write(0, bytes)?;
         queue.submit(Command::copy(to, staging.all())?)?;
-        queue.finish_timeout(LIMIT)
+        queue.finish_timeout(deadline())
     }
 
     fn copy_out(&self, queue: &Queue, from: MemoryRange, bytes: &mut [u8]) -> Result<()> {
@@ -115,7 +112,7 @@ impl Transfer {
         }
         let staging = self.staging(bytes.len())?;
         queue.submit(Command::copy(staging.all(), from)?)?;
-        queue.finish_timeout(LIMIT)?;
+        queue.finish_timeout(deadline())?;
         staging.read(0, bytes)
     }
 

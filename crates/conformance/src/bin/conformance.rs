@@ -3,13 +3,13 @@
 //!
 //! Without options all contexts are on the host. `--device cuda:0` puts those of the cases and of
 //! their peers on that device, `--peer-device cuda:1` the peers' on another one. `--under
-//! "compute-sanitizer --error-exitcode 9"` runs each case under a checker.
+//! "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it more time.
 //!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own,
 //! so that a crash or a hang is that case's alone; with `--jobs` several at a time. Ends with the
 //! counts; exit code 1 if a case failed, 2 for a wrong command line.
 
-use crosshandle_conformance::{Case, Devices, Outcome, find, run, suite};
+use crosshandle_conformance::{Case, Devices, Outcome, SLOWDOWN, find, run, slowdown, suite};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;
@@ -23,6 +23,8 @@ const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N
      [--under COMMAND] [--list] [FILTER]";
 /// How long a case may take.
 const LIMIT: Duration = Duration::from_secs(120);
+/// How many times as long under a checker.
+const CHECKING: u32 = 4;
 /// Exit codes of a case's process.
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
@@ -67,6 +69,14 @@ impl Arguments {
             case,
             filter: filter.unwrap_or_default(),
         })
+    }
+
+    /// How many times as long as usual everything may take.
+    fn slowdown(&self) -> u32 {
+        match self.under.is_empty() {
+            true => slowdown(),
+            false => CHECKING.max(slowdown()),
+        }
     }
 }
 
@@ -175,6 +185,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     let child = std::env::current_exe().and_then(|program| {
         let mut words = under.iter().map(OsStr::new).chain([program.as_os_str()]);
         Command::new(words.next().unwrap_or_default())
+            .env(SLOWDOWN, arguments.slowdown().to_string())
             .args(words)
             .args(["--device", &devices.own, "--peer-device", &devices.peer])
             .args(["--case", name])
@@ -189,11 +200,12 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     };
     let output = collect(child.stdout.take());
     let complaints = collect(child.stderr.take());
-    let status = wait(&mut child);
+    let limit = LIMIT * arguments.slowdown();
+    let status = wait(&mut child, limit);
     let text = output.join().unwrap_or_default();
     let complaints = complaints.join().unwrap_or_default();
     match status.map(|status| (status, status.code())) {
-        None => ("late", format!("not done within {LIMIT:?} {complaints}")),
+        None => ("late", format!("not done within {limit:?} {complaints}")),
         Some((_, Some(0))) => ("ok", text),
         Some((_, Some(code))) if code == i32::from(SKIPPED) => ("skipped", text),
         Some((_, Some(code))) if code == i32::from(UNAVAILABLE) => ("unavailable", text),
@@ -203,8 +215,8 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
 }
 
 /// Waits for a child until it is late, and then ends it.
-fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
-    let end = Instant::now() + LIMIT;
+fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let end = Instant::now() + limit;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),

@@ -2,7 +2,7 @@
 
 use super::memory::KINDS;
 use crate::failure::Verdict;
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
@@ -103,7 +103,7 @@ pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
         words[0].fetch_add(1, Ordering::Relaxed);
     }
     for peer in adding {
-        peer.reply(DEADLINE)?;
+        peer.reply(deadline())?;
     }
     assert_eq!(words[0].load(Ordering::Relaxed), 3 * EACH);
     let typed = memory.typed::<u64>()?;

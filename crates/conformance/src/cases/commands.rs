@@ -1,7 +1,7 @@
 //! What commands keep, and when and where that goes.
 
 use crate::failure::Verdict;
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
 use crosshandle::{Command, Error, Queue, QueueOrder};
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
         let (said, dropped) = mpsc::channel();
         let [done, failed] = [context.create_event()?, context.create_event()?];
         queue.submit(Command::call(|| Err("as asked")).signal(&failed))?;
-        let wanted = failed.wait_timeout(DEADLINE);
+        let wanted = failed.wait_timeout(deadline());
         assert!(matches!(wanted, Err(Error::CommandFailed(_))), "{wanted:?}");
         for len in LENS {
             let memory = context.allocate(len)?;
@@ -49,17 +49,17 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
                 let command = command.signal(&done);
                 if is_skipped {
                     queue.submit(command.after(&failed))?;
-                    let skipped = done.wait_timeout(DEADLINE);
+                    let skipped = done.wait_timeout(deadline());
                     assert!(
                         matches!(skipped, Err(Error::CommandFailed(_))),
                         "{skipped:?}"
                     );
                 } else {
                     queue.submit(command)?;
-                    done.wait_timeout(DEADLINE)?;
+                    done.wait_timeout(deadline())?;
                 }
-                queue.finish_timeout(DEADLINE)?;
-                dropped.recv_timeout(DEADLINE)?;
+                queue.finish_timeout(deadline())?;
+                dropped.recv_timeout(deadline())?;
             }
         }
     }
@@ -79,7 +79,7 @@ pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
     }
     let queue = context.create_queue()?;
     let (release, released) = mpsc::channel();
-    let waiting = Command::call(move || released.recv_timeout(DEADLINE));
+    let waiting = Command::call(move || released.recv_timeout(deadline()));
     queue.submit(waiting.signal(&first))?;
     let refused = queue.submit(Command::call(|| Ok::<_, Infallible>(())).signal(&spent));
     assert!(
@@ -90,7 +90,7 @@ pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
     std::thread::sleep(Duration::from_millis(100));
     assert!(!first.try_wait()? && !after.try_wait()?);
     release.send(())?;
-    after.wait_timeout(DEADLINE)?;
+    after.wait_timeout(deadline())?;
     assert!(first.try_wait()?);
     PASSED
 }
@@ -104,15 +104,15 @@ pub(crate) fn they_keep_their_event(harness: &Harness) -> Verdict {
         let other = harness.context()?;
         let done = other.create_event()?;
         waits.signal(&done)?;
-        waits.finish_timeout(DEADLINE)?;
+        waits.finish_timeout(deadline())?;
         let (release, released) = mpsc::channel();
-        let waiting = Command::call(move || released.recv_timeout(DEADLINE));
+        let waiting = Command::call(move || released.recv_timeout(deadline()));
         calls.submit(waiting.signal(&gate))?;
         waits.submit(Command::barrier().after(&gate).signal(&done))?;
         drop((done, other));
         release.send(())?;
-        waits.finish_timeout(DEADLINE)?;
-        calls.finish_timeout(DEADLINE)?;
+        waits.finish_timeout(deadline())?;
+        calls.finish_timeout(deadline())?;
     }
     PASSED
 }

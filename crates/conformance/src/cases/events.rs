@@ -1,7 +1,7 @@
 //! An event is one, however many processes have it.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
 use crosshandle::{Command, Context, Device, Error, Event, EventHandle, EventOptions};
 use std::time::{Duration, Instant};
@@ -33,9 +33,9 @@ pub(crate) fn signals_cross_in_both_directions(harness: &Harness) -> Verdict {
     let answer = peer.begin("ping-pong ping pong 2000");
     for round in 1..=2000 {
         assert_eq!(ping.signal()?, round);
-        pong.wait_value_timeout(round, DEADLINE)?;
+        pong.wait_value_timeout(round, deadline())?;
     }
-    answer.reply(DEADLINE)?;
+    answer.reply(deadline())?;
     assert_eq!(pong.value(), 2000);
     // The peer's own event, and both sides signal it.
     peer.ask("event e")?;
@@ -116,13 +116,13 @@ pub(crate) fn a_signal_wakes_sleepers_elsewhere(harness: &Harness) -> Verdict {
         let sent = Instant::now();
         event.signal()?;
         for sleeper in sleepers {
-            sleeper.reply(DEADLINE)?;
+            sleeper.reply(deadline())?;
         }
         taken.push(sent.elapsed());
     }
     // And the other way: this process sleeps, a peer signals.
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| event.wait_value_timeout(51, DEADLINE));
+        let waiter = scope.spawn(|| event.wait_value_timeout(51, deadline()));
         one.ask("signal e")?;
         waiter.join().expect("it doesn't panic")?;
         Ok::<_, Failure>(())
@@ -145,9 +145,9 @@ pub(crate) fn low_power_waits(harness: &Harness) -> Verdict {
     for round in 1..=20 {
         let sleeper = peer.begin_and_sleep(format!("wait-value e {round}"))?;
         event.signal()?;
-        sleeper.reply(DEADLINE)?;
+        sleeper.reply(deadline())?;
         let waited = peer.begin("wait-any 10000 e");
-        waited.reply(DEADLINE)?;
+        waited.reply(deadline())?;
     }
     let began = Instant::now();
     let late = event.wait_value_timeout(21, SOON);
@@ -180,7 +180,7 @@ pub(crate) fn timeouts_and_tries(harness: &Harness) -> Verdict {
         peer.refused(format!("wait-value e 2 {millis}"), "TimedOut")?;
     }
     gate.signal()?;
-    event.wait_timeout(DEADLINE)?;
+    event.wait_timeout(deadline())?;
     peer.ask("wait e 10000")?;
     assert!(event.try_wait()? && event.try_wait_value(1)?);
     assert!(!event.try_wait_value(2)? && !event.try_wait_value(u64::MAX)?);
@@ -216,7 +216,7 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     Event::wait_all(&[], Some(SOON))?;
 
     let first = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| Event::wait_any_value(&next, Some(DEADLINE)));
+        let waiter = scope.spawn(|| Event::wait_any_value(&next, Some(deadline())));
         two.ask("signal c")?;
         Ok::<_, Failure>(waiter.join().expect("it doesn't panic")?)
     })?;
@@ -235,8 +235,8 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     let late = Event::wait_all(&all, Some(SOON));
     assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
     one.ask("signal gate")?;
-    waiter.reply(DEADLINE)?;
-    Event::wait_all(&all, Some(DEADLINE))?;
+    waiter.reply(deadline())?;
+    Event::wait_all(&all, Some(deadline()))?;
     PASSED
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn profiling_excludes_sharing(harness: &Harness) -> Verdict {
         Ok::<_, Error>(())
     });
     queue.submit(pause.signal(&event))?;
-    event.wait_timeout(DEADLINE)?;
+    event.wait_timeout(deadline())?;
     let profile = event.profile()?;
     assert!(profile.submitted > 0 && profile.submitted <= profile.started);
     // As exactly as the device tells time.
@@ -298,13 +298,13 @@ pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
     drop(event);
     peer.ask("close a")?;
     peer.ask("signal b")?;
-    clone.wait_value_timeout(1, DEADLINE)?;
+    clone.wait_value_timeout(1, deadline())?;
     // Whoever has it open may go on after its creator dropped it.
     let other = harness.context()?;
     let opened = other.open_event(&handle)?;
     drop(clone);
     peer.ask("signal b")?;
-    opened.wait_value_timeout(2, DEADLINE)?;
+    opened.wait_value_timeout(2, deadline())?;
     opened.signal()?;
     peer.ask("wait-value b 3 10000")?;
     peer.refused(format!("open-event c {handle}"), "Stale")?;
@@ -327,7 +327,7 @@ pub(crate) fn stale_handles_of_reused_slots(harness: &Harness) -> Verdict {
             "round {round} gets a fresh event"
         );
         peer.ask("signal e 3")?;
-        event.wait_value_timeout(3, DEADLINE)?;
+        event.wait_value_timeout(3, deadline())?;
         drop(event);
         // Still open there: the next events must not disturb it.
         let others: Result<Vec<_>, _> = (0..5).map(|_| context.create_event()).collect();
@@ -363,7 +363,7 @@ pub(crate) fn every_device_opens_them(harness: &Harness) -> Verdict {
         queue.signal(&event)?;
         peer.ask(format!("wait-value e {} 10000", value + 2))?;
         peer.ask("submit q barrier signal=e")?;
-        event.wait_value_timeout(value + 3, DEADLINE)?;
+        event.wait_value_timeout(value + 3, deadline())?;
         // One that nobody has signalled yet.
         let done = context.create_event()?;
         queue.submit(
@@ -373,8 +373,8 @@ pub(crate) fn every_device_opens_them(harness: &Harness) -> Verdict {
         )?;
         assert!(!done.try_wait()?, "{device}");
         peer.ask("signal e")?;
-        done.wait_timeout(DEADLINE)?;
-        queue.finish_timeout(DEADLINE)?;
+        done.wait_timeout(deadline())?;
+        queue.finish_timeout(deadline())?;
         value += 4;
     }
     PASSED

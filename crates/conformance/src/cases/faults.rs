@@ -1,7 +1,7 @@
 //! Processes die at any point: nothing hangs, and everybody else goes on.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness, eventually};
+use crate::harness::{Harness, deadline, eventually};
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
 use crosshandle::{Command, Device, Error, EventHandle, MemoryHandle};
@@ -88,7 +88,7 @@ pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
                 exporter.kill();
             });
             let start = Instant::now();
-            while start.elapsed() < DEADLINE {
+            while start.elapsed() < deadline() {
                 // A new one, which connects anew and maps anew.
                 let context = harness.context()?;
                 let opened = context
@@ -167,14 +167,14 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let own = own.expect("it doesn't panic");
         assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
         for waiter in waiters {
-            let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+            let refused = waiter.reply(deadline()).expect_err("nobody signalled");
             assert_eq!(refused.kind, "PeerDied", "{refused}");
         }
         slowest = slowest.max(sent.elapsed());
         assert_eq!(witness.ask("status e")?, ["1", "1", "PeerDied"]);
         // Nothing else is disturbed, and the event itself goes on.
         assert_eq!(witness.ask("signal other")?, ["1"]);
-        other.wait_value_timeout(1, DEADLINE)?;
+        other.wait_value_timeout(1, deadline())?;
         assert_eq!(event.signal()?, 2);
         witness.ask("wait e 10000")?;
         witness.refused("wait-value e 1 1000", "PeerDied")?;
@@ -190,7 +190,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let sent = victim.kill();
         let own = event.wait();
         assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
-        let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
         slowest = slowest.max(sent.elapsed());
         assert_eq!(event.signal()?, 2);
@@ -251,7 +251,7 @@ pub(crate) fn newcomers_inherit_nothing(harness: &Harness) -> Verdict {
         newcomer.ask(format!("open-event e {handle}"))?;
         newcomer.refused("wait e 5000", "PeerDied")?;
         newcomer.ask("signal e")?;
-        event.wait_timeout(DEADLINE)?;
+        event.wait_timeout(deadline())?;
     }
     PASSED
 }
@@ -281,12 +281,12 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     victim.kill();
     let (here, there) = (harness.device(), harness.peer_device());
     let failed = "CommandFailed";
-    failed_late(here, failed, waiter.reply(DEADLINE).map(drop))?;
-    failed_late(here, failed, dependent.wait_timeout(DEADLINE))?;
-    after.wait_timeout(DEADLINE)?;
+    failed_late(here, failed, waiter.reply(deadline()).map(drop))?;
+    failed_late(here, failed, dependent.wait_timeout(deadline()))?;
+    after.wait_timeout(deadline())?;
     witness.ask("wait after 10000")?;
     failed_late(there, failed, witness.ask("wait own 10000").map(drop))?;
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     witness.ask("finish q 10000")?;
     // A command without an event of its own tells `finish`.
     let second = harness.peer()?;
@@ -294,8 +294,8 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     leave_unfinished(&second, "unfinished")?;
     queue.submit(Command::barrier().after(&unfinished))?;
     second.kill();
-    failed_late(here, "PeerDied", queue.finish_timeout(DEADLINE))?;
-    queue.finish_timeout(DEADLINE)?;
+    failed_late(here, "PeerDied", queue.finish_timeout(deadline()))?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -318,9 +318,9 @@ pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
         victim.kill();
         drop(asleep);
         assert_eq!(event.signal()?, value, "round {round}");
-        living.reply(DEADLINE)?;
+        living.reply(deadline())?;
         assert_eq!(witness.ask("signal e 20")?, [(value + 20).to_string()]);
-        event.wait_timeout(DEADLINE)?;
+        event.wait_timeout(deadline())?;
     }
     PASSED
 }
@@ -346,7 +346,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let here = event.wait_value(1);
     assert!(matches!(here, Err(Error::PeerDied)), "{here:?}");
     for waiter in waiters {
-        let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
     }
     let taken = sent.elapsed();
@@ -354,7 +354,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let failed = "CommandFailed";
     let there = witness.ask("wait done 10000").map(drop);
     failed_late(harness.peer_device(), failed, there)?;
-    failed_late(harness.device(), failed, own.wait_timeout(DEADLINE))?;
+    failed_late(harness.device(), failed, own.wait_timeout(deadline()))?;
     // The survivors can still use it among themselves. What a device waited for is taken by then.
     let number = event.signal()?;
     witness.ask(format!("wait-value e {number} 10000"))?;
@@ -373,7 +373,7 @@ pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
     let waiter = third.begin_and_sleep("wait e")?;
     assert_eq!(third.ask("try-wait e")?, ["false"], "its signaller lives");
     let sent = second.kill();
-    let refused = waiter.reply(DEADLINE).expect_err("nobody signalled");
+    let refused = waiter.reply(deadline()).expect_err("nobody signalled");
     let taken = sent.elapsed();
     assert_eq!(refused.kind, "PeerDied", "{refused}");
     assert!(taken < harness.promptness(), "known after {taken:?}");

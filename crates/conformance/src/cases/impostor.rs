@@ -2,7 +2,7 @@
 
 use super::hostile::{LEDGER, exporter, secret};
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::raw::{self, ATTACH, FETCH, REPLY, Socket, VERSION, borrowed, field, reply, request};
 use crate::suite::PASSED;
 use crate::tamper::{at, with};
@@ -41,7 +41,7 @@ impl Impostor {
 }
 
 fn expect(pending: Pending<'_>, kind: &str) -> Result<(), Failure> {
-    match pending.reply(DEADLINE) {
+    match pending.reply(deadline()) {
         Err(refused) if refused.kind == kind => Ok(()),
         other => Err(Failure::new(format!("{kind} expected, but {other:?}"))),
     }
@@ -245,7 +245,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     truth.send(&question, &[])?;
     let (answer, memory) = truth.receive()?;
     connection.send(&answer, &borrowed(&memory))?;
-    asked.reply(DEADLINE)?;
+    asked.reply(deadline())?;
     importer.ask("check m 0 1 100")?;
     PASSED
 }

@@ -1,7 +1,7 @@
 //! Kernels compute on what processes share, in the order that events give.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::kernels::Kernels;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, Usage};
@@ -52,10 +52,10 @@ pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
             ));
             let fill = kernels.fill(&memory.all(), 7 * round)?;
             queue.submit(fill.signal(&filled))?;
-            later.reply(DEADLINE)?;
+            later.reply(deadline())?;
             let copy = Command::copy(own.all(), memory.all())?;
             queue.submit(copy.after_value(&scaled, filled.value()))?;
-            queue.finish_timeout(DEADLINE)?;
+            queue.finish_timeout(deadline())?;
             check(&transfer, &own, 3 * 7 * round + round)?;
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     peer.ask("close kernels")?;
     peer.ask("close memory")?;
     gate.signal()?;
-    done.wait_value_timeout(1, DEADLINE)?;
+    done.wait_value_timeout(1, deadline())?;
     check(&transfer, &memory, 9)?;
     PASSED
 }
@@ -113,18 +113,18 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     peer.ask(format!("open-event before {}", before.handle()?))?;
     peer.ask(format!("open-event failed {}", failed.handle()?))?;
     peer.ask("submit q fill-words kernels memory 5 signal=before")?;
-    before.wait_value_timeout(1, DEADLINE)?;
+    before.wait_value_timeout(1, deadline())?;
     // Submitted before it can fault, which may end the process.
     peer.ask("submit q fault kernels after-value=gate:1 signal=failed")?;
     gate.signal()?;
-    let result = failed.wait_value_timeout(1, DEADLINE);
+    let result = failed.wait_value_timeout(1, deadline());
     assert!(
         matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied)),
         "{result:?}"
     );
     let queue = context.create_queue()?;
     queue.submit(kernels.scale(&memory.all(), 1)?)?;
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     check(&transfer, &memory, 16)?;
     PASSED
 }
@@ -139,7 +139,7 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
         let kernels = Kernels::load(&context)?;
         queue.submit(kernels.fill(&memory.all(), 1)?)?;
         drop(kernels);
-        Ok(queue.finish_timeout(DEADLINE)?)
+        Ok(queue.finish_timeout(deadline())?)
     };
     (0..20).try_for_each(round)?;
     // What leaks does so every time; a thread that looks after queues starts once.

@@ -1,7 +1,7 @@
 //! At the limits of the system and of the crate: clear errors, nothing lost, and on it goes.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness, eventually};
+use crate::harness::{Harness, deadline, eventually};
 use crate::raw::Socket;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
@@ -33,7 +33,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     let (memory, event) = (context.allocate(1_000)?, context.create_event()?);
     peer.ask(format!("open-event e {}", event.handle()?))?;
     peer.ask("signal e")?;
-    event.wait_value_timeout(1, DEADLINE)?;
+    event.wait_value_timeout(1, deadline())?;
     peer.refused(
         format!("open-memory m {}", memory.handle()?),
         "LimitReached",
@@ -223,10 +223,10 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
         .map(|peer| peer.begin("signal e 100"))
         .collect();
     for signal in signals {
-        signal.reply(DEADLINE)?;
+        signal.reply(deadline())?;
     }
     let all = PEERS as u64 * 100;
-    event.wait_value_timeout(all, DEADLINE)?;
+    event.wait_value_timeout(all, deadline())?;
     assert_eq!(event.value(), all);
     for place in 0..PEERS {
         transfer.check(&memory, place * 100, place as u64, 100)?;
@@ -241,7 +241,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     }
     drop(peers);
     for other in &others? {
-        let failed = other.wait_timeout(DEADLINE);
+        let failed = other.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
     }
     PASSED
@@ -277,13 +277,13 @@ pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
     assert_eq!(event.value(), turns);
     gate.signal()?;
     for value in 1..=turns {
-        event.wait_value_timeout(value, DEADLINE)?;
+        event.wait_value_timeout(value, deadline())?;
     }
     let status = event.status();
     assert_eq!((status.submitted, status.completed), (turns, turns));
     // And on it goes.
     assert_eq!(peer.ask("signal e")?, [(turns + 1).to_string()]);
     queue.signal(&event)?;
-    event.wait_value_timeout(turns + 2, DEADLINE)?;
+    event.wait_value_timeout(turns + 2, deadline())?;
     PASSED
 }

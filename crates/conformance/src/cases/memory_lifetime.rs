@@ -1,7 +1,7 @@
 //! Who keeps memory, and when it may be used again.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness, eventually};
+use crate::harness::{Harness, deadline, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Transfer, Usage, pattern};
@@ -227,7 +227,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event e {}", event.handle()?))?;
         peer.ask("write l 0 1 100")?;
         peer.ask("signal e")?;
-        event.wait_value_timeout(1, DEADLINE)?;
+        event.wait_value_timeout(1, deadline())?;
         if number.is_multiple_of(2) {
             drop((small, large, event));
             peer.ask("close s l e")?;
@@ -352,6 +352,6 @@ pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     drop(context.open_memory(&handle)?);
     assert!(!queue.is_idle());
     gate.signal()?;
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }

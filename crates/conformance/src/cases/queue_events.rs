@@ -2,7 +2,7 @@
 //! wait themselves.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::suite::{Outcome, PASSED};
 use crosshandle::{Command, Context, Error, Event, EventOptions, Queue, QueueOrder};
 use std::sync::Arc;
@@ -33,13 +33,13 @@ pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
     let waiter = peer.begin_and_sleep("wait-value e 30")?;
     gate.signal()?;
     for number in [8, 1, 15, 30, 29] {
-        event.wait_value_timeout(number, DEADLINE)?;
+        event.wait_value_timeout(number, deadline())?;
     }
-    waiter.reply(DEADLINE)?;
+    waiter.reply(deadline())?;
     // And the host goes on from there.
     assert_eq!(event.signal()?, 31);
     peer.ask("wait-value e 31 10000")?;
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -60,16 +60,16 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
     // The second one's: 2, 4, 6 and no more, since 9 comes after 2, but 8 after 1.
     gates[1].signal()?;
     for number in [2, 4, 6] {
-        event.wait_value_timeout(number, DEADLINE)?;
+        event.wait_value_timeout(number, deadline())?;
     }
     assert!(!event.try_wait_value(1)?, "its queue has not begun");
     gates[0].signal()?;
     for number in 1..=20 {
-        event.wait_value_timeout(number, DEADLINE)?;
+        event.wait_value_timeout(number, deadline())?;
     }
     assert_eq!(event.status().completed, 20);
     for queue in &queues {
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
     }
     PASSED
 }
@@ -86,7 +86,7 @@ pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
         let waiter = peer.begin_and_sleep(format!("wait-value e {number}"))?;
         let sent = Instant::now();
         queue.signal(&event)?;
-        waiter.reply(DEADLINE)?;
+        waiter.reply(deadline())?;
         slowest = slowest.max(Some(sent.elapsed()));
     }
     let notes = slowest.map(|time| format!("known after {time:?}"));
@@ -113,9 +113,9 @@ pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
         queue.submit(command.signal(gate))?;
     }
     for done in &done {
-        done.wait_timeout(DEADLINE)?;
+        done.wait_timeout(deadline())?;
     }
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -139,10 +139,10 @@ pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
         queue.submit(fill.signal(gate))?;
         queue.submit(Command::barrier().after(done))?;
     }
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     for (queue, done) in queues.iter().zip(&done) {
-        done.wait_timeout(DEADLINE)?;
-        queue.finish_timeout(DEADLINE)?;
+        done.wait_timeout(deadline())?;
+        queue.finish_timeout(deadline())?;
     }
     PASSED
 }
@@ -159,15 +159,15 @@ pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
         move || -> Result<(), Error> {
             let memory = own.allocate(10_000)?;
             other.submit(Command::fill(memory.all(), &[7])?.signal(&inner))?;
-            inner.wait_timeout(DEADLINE)?;
+            inner.wait_timeout(deadline())?;
             let called = own.create_event()?;
             other.submit(Command::call(|| Ok::<_, Error>(())).signal(&called))?;
-            called.wait_timeout(DEADLINE)
+            called.wait_timeout(deadline())
         }
     };
     queue.submit(Command::call(function).signal(&done))?;
-    done.wait_timeout(DEADLINE)?;
-    queue.finish_timeout(DEADLINE)?;
+    done.wait_timeout(deadline())?;
+    queue.finish_timeout(deadline())?;
     assert_eq!((inner.value(), done.value()), (1, 1));
     PASSED
 }
@@ -194,14 +194,14 @@ pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
     two.submit(Command::barrier().after(third))?;
     gate.signal()?;
     for event in [first, second, third] {
-        let failed = event.wait_timeout(DEADLINE);
+        let failed = event.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
     }
     // The last one signals nothing, so its queue tells.
-    let told = two.finish_timeout(DEADLINE);
+    let told = two.finish_timeout(deadline());
     assert!(matches!(told, Err(Error::CommandFailed(_))), "{told:?}");
-    one.finish_timeout(DEADLINE)?;
-    two.finish_timeout(DEADLINE)?;
+    one.finish_timeout(deadline())?;
+    two.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -219,8 +219,8 @@ pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
             _ => Command::barrier(),
         };
         queue.submit(command.signal(&event))?;
-        event.wait_timeout(DEADLINE)?;
-        queue.finish_timeout(DEADLINE)?;
+        event.wait_timeout(deadline())?;
+        queue.finish_timeout(deadline())?;
         let times = event.profile()?;
         let in_order = times.submitted <= times.started && times.started <= times.ended;
         assert!(times.submitted > 0 && in_order, "{round}: {times:?}");

@@ -2,7 +2,7 @@
 
 use super::faults::failed_late;
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
 use crosshandle::{
@@ -49,14 +49,14 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
         peer.ask("write theirs 0 2 1000")?;
         let (to, from) = (mine.range(77, 1_000)?, theirs.range(0, 1_000)?);
         queue.submit(Command::copy(to, from)?.signal(&done))?;
-        done.wait_timeout(DEADLINE)?;
+        done.wait_timeout(deadline())?;
         transfer.check(&mine, 77, 2, 1_000)?;
         // By the peer's queue, into this process.
         peer.ask(format!("open-memory mine {}", mine.handle()?))?;
         peer.ask("queue q")?;
         peer.ask(format!("write theirs 0 3 {LEN}"))?;
         peer.ask("submit q copy mine theirs signal=done")?;
-        done.wait_value_timeout(3, DEADLINE)?;
+        done.wait_value_timeout(3, deadline())?;
         transfer.check(&mine, 0, 3, LEN)?;
     }
     PASSED
@@ -75,7 +75,7 @@ pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
         );
         transfer.write(&from, 0, &pattern(seed, LEN))?;
         queue.submit(Command::copy(to.all(), from.all())?)?;
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
         transfer.check(&to, 0, seed, LEN)?;
         let mut own = vec![0_u8; LEN];
         let place = NonNull::from(own.as_mut_slice()).cast();
@@ -112,7 +112,7 @@ pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
             memory.range(to, len)?,
             memory.range(from, len)?,
         )?)?;
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
         assert!(
             transfer.read(&memory, 0, LEN)? == wanted,
             "{len} bytes from {from} to {to}"
@@ -134,7 +134,7 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
             let wanted: Vec<u8> = repeated.iter().copied().cycle().take(len).collect();
             let before = transfer.read(&memory, 0, LEN)?;
             queue.submit(Command::fill(memory.range(3, len)?, &repeated)?)?;
-            queue.finish_timeout(DEADLINE)?;
+            queue.finish_timeout(deadline())?;
             let after = transfer.read(&memory, 0, LEN)?;
             assert!(after[3..3 + len] == wanted, "{times} times {size} bytes");
             assert!(after[..3] == before[..3] && after[3 + len..] == before[3 + len..]);
@@ -170,7 +170,7 @@ pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
     assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
     gate.signal()?;
     queue.flush()?;
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     assert!(queue.is_idle());
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(seen.iter().copied().eq(0..100), "{seen:?}");
@@ -205,8 +205,8 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     assert_eq!(done.value(), COUNT / 5, "numbers are taken at once");
     assert!(!queue.is_idle() && !done.try_wait()?);
     gate.signal()?;
-    done.wait_timeout(DEADLINE)?;
-    queue.finish_timeout(DEADLINE)?;
+    done.wait_timeout(deadline())?;
+    queue.finish_timeout(deadline())?;
     let last = (COUNT - 5).to_le_bytes();
     assert_eq!(transfer.read(&memory, 0, 16)?, [last, last].concat());
     let called = *called.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,19 +229,19 @@ pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     let call = || Command::call(|| Ok::<_, Error>(()));
     queue.submit(call().after_value(&gate, 1).signal(&first))?;
     queue.submit(call().signal(&second))?;
-    second.wait_timeout(DEADLINE)?;
+    second.wait_timeout(deadline())?;
     assert!(!first.try_wait()?);
     queue.submit(Command::barrier())?;
     queue.submit(call().signal(&third))?;
     let late = third.wait_timeout(Duration::from_millis(20));
     assert!(matches!(late, Err(Error::TimedOut(_))), "past a barrier");
     peer.ask("signal gate")?;
-    third.wait_timeout(DEADLINE)?;
+    third.wait_timeout(deadline())?;
     assert!(
         first.try_wait()?,
         "a barrier comes after what was before it"
     );
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -260,17 +260,17 @@ pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
     queue.submit(marker.signal(&marked))?;
     let (free, held) = (event()?, event()?);
     queue.submit(Command::nothing().signal(&free))?;
-    free.wait_timeout(DEADLINE)?;
+    free.wait_timeout(deadline())?;
     queue.submit(Command::nothing().before_later().after_value(&gate, 1))?;
     queue.submit(Command::nothing().signal(&held))?;
     let late = held.wait_timeout(Duration::from_millis(20));
     assert!(matches!(late, Err(Error::TimedOut(_))), "not held");
     peer.ask("signal gate")?;
-    held.wait_timeout(DEADLINE)?;
+    held.wait_timeout(deadline())?;
     assert!(!marked.try_wait()?, "it did not wait for what was before");
     peer.ask("signal early")?;
-    marked.wait_timeout(DEADLINE)?;
-    queue.finish_timeout(DEADLINE)?;
+    marked.wait_timeout(deadline())?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -309,12 +309,12 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         assert_eq!(seen.load(Ordering::SeqCst), 0);
         peer.ask("signal a")?;
-        done.wait_timeout(DEADLINE)?;
+        done.wait_timeout(deadline())?;
         assert_eq!(seen.load(Ordering::SeqCst), 1);
         assert!(b.try_wait()? && c.try_wait()?);
         one.signal(done)?;
         two.wait(done)?;
-        two.finish_timeout(DEADLINE)?;
+        two.finish_timeout(deadline())?;
         assert_eq!(done.value(), 2);
     }
     PASSED
@@ -332,30 +332,30 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
         // Here, seen there.
         queue.submit(Command::call(|| Err::<(), _>("no paper")).signal(&event))?;
         queue.submit(Command::barrier().after(&event).signal(&next))?;
-        let failed = event.wait_timeout(DEADLINE).expect_err("it failed");
+        let failed = event.wait_timeout(deadline()).expect_err("it failed");
         assert!(failed.to_string().contains("no paper"), "{failed}");
-        failed_late(harness.device(), "", next.wait_timeout(DEADLINE))?;
+        failed_late(harness.device(), "", next.wait_timeout(deadline()))?;
         // What has failed already fails what waits for it anywhere.
         queue.submit(Command::barrier().after(&event).signal(&next))?;
-        let failed = next.wait_timeout(DEADLINE);
+        let failed = next.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
         peer.refused("wait e 10000", "CommandFailed")?;
         assert_eq!(peer.ask("status e")?[2], "CommandFailed");
         // There, seen here.
         for work in ["fail paper", "panic"] {
             peer.ask(format!("submit q {work} signal=e"))?;
-            let failed = event.wait_timeout(DEADLINE);
+            let failed = event.wait_timeout(deadline());
             assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
         }
         let panics = Command::call(|| -> Result<(), Error> { panic!("as asked") });
         queue.submit(panics.signal(&next))?;
-        let failed = next.wait_timeout(DEADLINE);
+        let failed = next.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
         // What comes after is no worse for it.
         event.signal()?;
-        event.wait_timeout(DEADLINE)?;
+        event.wait_timeout(deadline())?;
         peer.ask("wait e 1000")?;
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
         peer.ask("finish q 10000")?;
     }
     PASSED
@@ -367,9 +367,9 @@ pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
     let queue = context.create_queue()?;
     queue.submit(Command::call(|| Err::<(), _>("first")))?;
     queue.submit(Command::call(|| Err::<(), _>("second")))?;
-    let told = queue.finish_timeout(DEADLINE).expect_err("two failed");
+    let told = queue.finish_timeout(deadline()).expect_err("two failed");
     assert!(told.to_string().contains("first"), "{told}");
-    queue.finish_timeout(DEADLINE)?;
+    queue.finish_timeout(deadline())?;
     PASSED
 }
 
@@ -395,7 +395,7 @@ pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
     }
     assert!(!done.try_wait()?);
     gate.signal()?;
-    done.wait_timeout(DEADLINE)?;
+    done.wait_timeout(deadline())?;
     peer.ask(format!("check theirs 0 9 {LEN}"))?;
     PASSED
 }

@@ -1,7 +1,7 @@
 //! Rectangles of two and three dimensions, copied and filled.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::pattern::Random;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
@@ -92,7 +92,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
         )?;
         queue.submit(command.signal(&done))?;
         signals += 1;
-        done.wait_value_timeout(signals, DEADLINE)?;
+        done.wait_value_timeout(signals, deadline())?;
         assert!(
             transfer.read(&theirs, 0, LEN)? == their_bytes,
             "there: {region:?} from {b:?} to {a:?}"
@@ -114,7 +114,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
             side(a)
         ))?;
         signals += 1;
-        done.wait_value_timeout(signals, DEADLINE)?;
+        done.wait_value_timeout(signals, deadline())?;
         assert!(
             transfer.read(&mine, 0, LEN)? == my_bytes,
             "back: {region:?} from {a:?} to {b:?}"
@@ -148,7 +148,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
         }
         let command = Command::copy_2d(to.all(), to_pitch, from.all(), from_pitch, width, rows)?;
         queue.submit(command)?;
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
         assert!(transfer.read(&to, 0, LEN)? == wanted, "{width} × {rows}");
     }
     PASSED
@@ -197,7 +197,7 @@ pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
                 bytes.join(",")
             ))?;
         }
-        done.wait_value_timeout(number as u64 + 1, DEADLINE)?;
+        done.wait_value_timeout(number as u64 + 1, deadline())?;
         assert!(
             transfer.read(&memory, 0, LEN)? == wanted,
             "{rows} rows of {width} bytes"
@@ -264,7 +264,7 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
         let command = Command::copy_rect(memory.all(), pitches, memory.all(), pitches, region)?;
         let queue = context.create_queue()?;
         queue.submit(command)?;
-        queue.finish_timeout(DEADLINE)?;
+        queue.finish_timeout(deadline())?;
     }
     if context.device().info().capabilities.read_only_memory {
         let peer = harness.peer()?;

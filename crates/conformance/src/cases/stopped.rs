@@ -2,7 +2,7 @@
 
 use super::faults::{event_of, leave_unfinished, memory_of};
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness, eventually};
+use crate::harness::{Harness, deadline, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, pattern};
@@ -79,7 +79,7 @@ pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
     transfer.write(&opened, 0, &pattern(9, 1_000))?;
     exporter.ask("check large 0 9 1000")?;
     exporter.ask("signal gate-e")?;
-    event.wait_timeout(DEADLINE)?;
+    event.wait_timeout(deadline())?;
     // What is open here is used for nothing else there.
     exporter.ask("close first")?;
     for round in 0..10 {

@@ -1,7 +1,7 @@
 //! Values of events: they only grow, and every wait belongs to one of them.
 
 use crate::failure::{Failure, Verdict};
-use crate::harness::{DEADLINE, Harness};
+use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
 use crosshandle::{Command, Error, Event, EventHandle};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
     let beyond = peer.begin_and_sleep("wait-value e 1001")?;
     event.signal_value(1000)?;
     for waiter in waiters {
-        waiter.reply(DEADLINE)?;
+        waiter.reply(deadline())?;
     }
     assert!(!beyond.is_answered());
     assert_eq!(peer.ask("value e")?, ["1000"]);
     peer.ask("signal-value e 1001")?;
-    beyond.reply(DEADLINE)?;
-    event.wait_value_timeout(1001, DEADLINE)?;
+    beyond.reply(deadline())?;
+    event.wait_value_timeout(1001, deadline())?;
     assert_eq!(event.signal()?, 1002);
     PASSED
 }
@@ -54,7 +54,7 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
         event.signal_value(leap * step)?;
         peer.ask(format!("wait-value e {} 10000", leap * step))?;
         peer.ask("signal e")?;
-        event.wait_value_timeout(leap * step + 1, DEADLINE)?;
+        event.wait_value_timeout(leap * step + 1, deadline())?;
         assert!(!event.try_wait_value(leap * step + 2)?);
         assert!(event.try_wait_value(1)?);
     }
@@ -108,11 +108,11 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
                 assert!(waits, "signal {} ended too early", place + 1);
                 assert!(!event.try_wait_value(place as u64 + 1)?);
             } else if let Some(wait) = wait.take() {
-                wait.reply(DEADLINE)?;
+                wait.reply(deadline())?;
             }
         }
     }
-    event.wait_timeout(DEADLINE)?;
+    event.wait_timeout(deadline())?;
     let status = event.status();
     assert_eq!((status.submitted, status.completed), (all, all));
     PASSED
@@ -131,7 +131,7 @@ pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
         assert!(!done.try_wait()?, "after {} signals", number - 1);
         peer.ask("signal e")?;
     }
-    done.wait_timeout(DEADLINE)?;
+    done.wait_timeout(deadline())?;
     PASSED
 }
 
@@ -156,10 +156,10 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
     let end = &events[PEERS];
     for round in 1..=ROUNDS {
         events[0].signal()?;
-        end.wait_value_timeout(round, DEADLINE)?;
+        end.wait_value_timeout(round, deadline())?;
     }
     for runner in runners {
-        runner.reply(DEADLINE)?;
+        runner.reply(deadline())?;
     }
     assert_eq!(end.value(), ROUNDS);
     PASSED

@@ -3,6 +3,7 @@
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
 use crosshandle::{Event, EventHandle, EventOptions};
+use crosshandle_conformance::slowdown;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,7 +152,7 @@ fn ping_pong(state: &State, request: &Request<'_>) -> Answer {
     let ping = state.event(request.word(0)?)?;
     let pong = state.event(request.word(1)?)?;
     for round in 1..=request.parsed(2)? {
-        ping.wait_value_timeout(round, Duration::from_secs(10))?;
+        ping.wait_value_timeout(round, Duration::from_secs(10) * slowdown())?;
         pong.signal()?;
     }
     done()

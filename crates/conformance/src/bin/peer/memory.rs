@@ -7,7 +7,7 @@ use crosshandle::{
     Access, AllocationOptions, Command, Context, EventHandle, Memory, MemoryHandle, MemoryKind,
     MemoryRange,
 };
-use crosshandle_conformance::{Transfer, pattern};
+use crosshandle_conformance::{Transfer, pattern, slowdown};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -195,6 +195,6 @@ pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
     let range = unsafe { MemoryRange::from_raw_parts(place, 1, Access::ReadWrite) };
     let queue = context.create_queue()?;
     queue.submit(Command::fill(range, &[0x5A])?)?;
-    queue.finish_timeout(Duration::from_secs(5))?;
+    queue.finish_timeout(Duration::from_secs(5) * slowdown())?;
     done()
 }
