@@ -11,13 +11,9 @@ use crate::program::{ProgramImage, ProgramOptions};
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Bytes of the device that a program takes, for want of a better guess.
 const SIZE: usize = 1 << 20;
-
-/// How long the driver may compile.
-const LONGEST_LOAD: Duration = Duration::from_secs(60);
 
 /// A program, loaded into the device's primary context. On drop it is unloaded when no stream
 /// waits: before, the driver would not return.
@@ -72,8 +68,6 @@ impl Programs for CudaContext {
             .map(image::prepare)
             .collect::<Result<Vec<_>>>()?;
         let _current = gpu.enter()?;
-        // If a stream waited meanwhile the driver would wait for it, and let nobody copy.
-        let _quiet = gpu.traffic().keep_quiet(LONGEST_LOAD);
         let (module, log) = match &prepared[..] {
             [one] => gpu
                 .driver()

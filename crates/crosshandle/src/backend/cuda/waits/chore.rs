@@ -34,8 +34,6 @@ pub(super) struct Doing {
     since: Instant,
     /// How long the present one may take.
     longest: Duration,
-    /// Not on the thread.
-    pub(super) is_elsewhere: bool,
 }
 
 impl Doing {
@@ -46,16 +44,6 @@ impl Doing {
             began: now,
             since: now,
             longest: STUCK,
-            is_elsewhere: false,
-        }
-    }
-
-    /// Something that is done on another thread, and may take so long.
-    pub(super) fn elsewhere(longest: Duration) -> Self {
-        Self {
-            longest,
-            is_elsewhere: true,
-            ..Self::begin()
         }
     }
 

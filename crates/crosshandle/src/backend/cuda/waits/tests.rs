@@ -271,40 +271,6 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     let_go.send(()).unwrap();
 }
 
-#[test]
-fn calls_of_other_threads_are_kept_quiet_too() {
-    let traffic: Arc<Traffic> = Arc::default();
-    let stream = Known::new(&traffic);
-    let gate = flag();
-    let quiet = traffic.keep_quiet(SOON);
-    let [late, urgent] = [(); 2].map(|()| flag());
-    for (is_urgent, done) in [(false, &late), (true, &urgent)] {
-        let done = Arc::clone(done);
-        match is_urgent {
-            true => traffic.at_once(move || set(&done)),
-            false => traffic.sometime(move || set(&done)),
-        }
-    }
-    assert!(!stream.admit(wait_for(&gate)) && !is_set(&late) && !is_set(&urgent));
-    drop(quiet);
-    until(|| is_set(&late) && is_set(&urgent));
-    until(|| stream.admit(wait_for(&gate)));
-
-    // Not for ever: the stream may wait for what comes after the call.
-    let began = Instant::now();
-    drop(traffic.keep_quiet(SOON));
-    assert!(began.elapsed() < SOON / 2 && stream.is_blocked());
-    let last = Arc::clone(&gate);
-    let opener = std::thread::spawn(move || {
-        std::thread::sleep(5 * LONGEST);
-        set(&last);
-    });
-    let quiet = traffic.keep_quiet(SOON);
-    assert!(!stream.is_blocked());
-    drop(quiet);
-    opener.join().unwrap();
-}
-
 fn let_go_later(let_go: mpsc::Sender<()>) {
     std::thread::spawn(move || {
         std::thread::sleep(5 * LONGEST);

@@ -3,8 +3,6 @@
 //! Calls of the driver that return only when no stream waits are made on a thread of their own, on
 //! which nobody depends: streams may wait of which nothing is known here, the program's own.
 
-mod quiet;
-
 use super::super::driver::Driver;
 use super::chore::{Chore, Doing, Urgency};
 use super::{Waits, connections};
@@ -59,8 +57,6 @@ pub(super) struct State {
     has_thread: bool,
     /// Those who wait for it.
     waiting: usize,
-    /// Those who wait until no stream does.
-    calling: usize,
     #[cfg(test)]
     pub(super) cannot_start: bool,
 }
@@ -91,7 +87,7 @@ impl State {
     pub(super) fn is_halted(&self) -> bool {
         let is_much = self.quiet_bytes > PATIENCE || self.waiting > 0 && !self.quiet.is_empty();
         // Without a thread, quiet would not help.
-        let is_pressed = is_much && self.has_thread || self.calling > 0;
+        let is_pressed = is_much && self.has_thread;
         self.is_kept_quiet() || is_pressed && !self.is_stuck()
     }
 }
@@ -284,9 +280,6 @@ impl Traffic {
 
     /// What to do now, if there is anything.
     fn next(&self, state: &mut State) -> Option<Chore> {
-        if state.doing.as_ref().is_some_and(|doing| doing.is_elsewhere) {
-            return None;
-        }
         if let Some(chore) = state.urgent.pop_front() {
             // Before the streams are looked at.
             state.doing = Some(Doing::begin());
