@@ -55,12 +55,13 @@ impl Gate {
 }
 
 impl Gpu {
-    /// Something to be done later with this context current, on whichever thread: not at all once
-    /// nothing is left in a context of the program's, of which it keeps nothing.
+    /// Something to be done later with this context current, on whichever thread, or to hear why it
+    /// can't be: not at all once nothing is left in a context of the program's, of which it keeps
+    /// nothing.
     pub(super) fn later(
         &self,
         what: &'static str,
-        act: impl FnOnce(&'static Driver) -> Result<()> + Send + 'static,
+        act: impl FnOnce(Result<&'static Driver>) -> Result<()> + Send + 'static,
     ) -> impl FnOnce() + Send + 'static {
         let gate = Arc::clone(self.gate());
         let driver = self.driver();
@@ -68,7 +69,10 @@ impl Gpu {
         move || {
             gate.pass(|| {
                 let current = context.and_then(|context| driver.enter(context));
-                let done = current.and_then(|_current| act(driver));
+                let done = match current {
+                    Ok(_current) => act(Ok(driver)),
+                    Err(error) => act(Err(error)),
+                };
                 if let Err(error) = done {
                     tracing::warn!(%error, what, "failed");
                 }

@@ -181,6 +181,7 @@ impl Lanes {
         };
         if let Err(error) = ordered {
             held.refuse(&error, &mut self.lanes[index].left);
+            self.lanes[index].wait_for_nothing_if_idle();
             return Err(error);
         }
         let lane = &mut self.lanes[index];

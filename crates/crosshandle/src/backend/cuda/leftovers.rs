@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const IDLE: Duration = Duration::from_secs(2);
 /// How long it may be at one thing before another one does the rest.
 const LONGEST: Duration = Duration::from_millis(20);
+/// So many of them at most: the rest waits.
+const MOST: usize = 16;
 
 type Thing = Box<dyn Any + Send>;
 
@@ -28,6 +30,7 @@ struct Discarded {
     /// The number of the thread that takes the next one; others end with what they are at.
     latest: u64,
     has_thread: bool,
+    threads: usize,
     /// Since when it is at one.
     since: Option<Instant>,
 }
@@ -37,6 +40,7 @@ static DISCARDED: Mutex<Discarded> = Mutex::new(Discarded {
     left: 0,
     latest: 0,
     has_thread: false,
+    threads: 0,
     since: None,
 });
 
@@ -109,7 +113,7 @@ impl Discarded {
             return;
         }
         let is_held_up = self.since.is_some_and(|since| since.elapsed() > LONGEST);
-        if is_held_up || !self.has_thread {
+        if is_held_up && self.threads < MOST || !self.has_thread {
             match self.start() {
                 Ok(()) => {}
                 // The next time that somebody looks.
@@ -125,6 +129,7 @@ impl Discarded {
         thread.spawn(move || run(number))?;
         self.latest = number;
         self.has_thread = true;
+        self.threads += 1;
         self.since = None;
         Ok(())
     }
@@ -151,11 +156,13 @@ fn run(number: u64) {
         let waited = ADDED.wait_timeout(discarded, IDLE);
         let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         discarded = locked;
-        if timeout.timed_out() && discarded.things.is_empty() {
+        let is_over = timeout.timed_out() && discarded.things.is_empty();
+        if is_over && discarded.latest == number {
             discarded.has_thread = false;
-            return;
+            break;
         }
     }
+    discarded.threads -= 1;
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::kernel::CudaKernel;
 use crate::backend::{LoadedKernel, LoadedProgram, Programs};
 use crate::error::{Error, Result};
 use crate::os::address::Address;
+use crate::os::process;
 use crate::program::{ProgramImage, ProgramOptions};
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
@@ -42,12 +43,13 @@ impl CudaProgram {
 
 impl Drop for CudaProgram {
     fn drop(&mut self) {
-        if !self.is_owned {
+        if !self.is_owned || process::is_forked() {
             return;
         }
         let module = self.module;
         // A context of the program's may end before that, with all that is loaded there.
         let unload = self.gpu.later("unloading a program", move |driver| {
+            let driver = driver?;
             // SAFETY: loaded for this, or given to it. Kernels and commands keep the programs that
             // they use.
             unsafe { driver.unload_module(module) }

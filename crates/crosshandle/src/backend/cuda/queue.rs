@@ -49,6 +49,7 @@ pub(super) fn adopt(
 }
 
 fn check(gpu: &Gpu) -> Result<()> {
+    check_fork()?;
     if gpu.info().capabilities.event_sharing {
         return Ok(());
     }

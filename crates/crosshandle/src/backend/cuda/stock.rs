@@ -59,7 +59,7 @@ impl Stock {
         if is_new {
             for count in (STEP..=FULL).step_by(STEP) {
                 gpu.traffic().sometime(later(gpu, move |stock, driver| {
-                    let made = stock.fill(driver, count);
+                    let made = driver.and_then(|driver| stock.fill(driver, count));
                     if count == FULL {
                         stock.is_ordered.store(false, Ordering::Relaxed);
                     }
@@ -83,7 +83,7 @@ impl Stock {
             gpu.traffic().prompt();
         } else {
             let make = later(gpu, |stock, driver| {
-                let made = stock.fill(driver, SOME);
+                let made = driver.and_then(|driver| stock.fill(driver, SOME));
                 *stock.failed() = made.clone().err();
                 stock.is_urgent.store(false, Ordering::Relaxed);
                 made
@@ -120,7 +120,7 @@ impl Stock {
 /// Has something done for the stock of a context later, which keeps neither.
 fn later(
     gpu: &Gpu,
-    make: impl FnOnce(&Stock, &'static Driver) -> Result<()> + Send + 'static,
+    make: impl FnOnce(&Stock, Result<&'static Driver>) -> Result<()> + Send + 'static,
 ) -> impl FnOnce() + Send + 'static {
     let stock = Arc::downgrade(gpu.stock());
     gpu.later("making streams ahead", move |driver| {

@@ -19,6 +19,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use traffic::State;
 pub(super) use traffic::Traffic;
 
 /// Connections of a context to its device that the driver makes unless told otherwise, by this
@@ -166,13 +167,16 @@ impl Waits {
     /// Takes note that the stream shall wait, if there is no reason against it now. What is
     /// refused is to be kept back, and tried again.
     pub(super) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
-        self.admit_among(most_blocked(), waits)
+        self.admit_among(most_blocked(), Traffic::halts, waits)
     }
 
     /// The same for a wait that follows, until a function of the user returns: nobody else can see
-    /// to that, so one at a time may even where there is only one connection.
+    /// to that, so one at a time may even where there is only one connection, and after a second
+    /// also while much memory waits to be released: what that waits for may be another function,
+    /// which waits for this one.
     pub(super) fn admit_function(&self) -> bool {
-        self.admit_among(most_blocked().max(1), [])
+        let halts = |_: &Traffic, state: &State| state.halts_functions();
+        self.admit_among(most_blocked().max(1), halts, [])
     }
 
     /// The same as [`admit`](Self::admit) for one signal, if the stream waits already; otherwise
@@ -181,7 +185,7 @@ impl Waits {
     pub(super) fn admit_more(&self, event: &Arc<EventCore>, number: u64) -> bool {
         let mut list = self.list();
         let is_blocked = list.front().is_some_and(|wait| !wait.is_over());
-        // See below.
+        // As in `extend`.
         if !is_blocked || self.traffic.is_halted() {
             return false;
         }
@@ -192,17 +196,22 @@ impl Waits {
         true
     }
 
-    fn admit_among(&self, most: usize, waits: impl IntoIterator<Item = Wait>) -> bool {
+    fn admit_among(
+        &self,
+        most: usize,
+        halts: impl FnOnce(&Traffic, &State) -> bool,
+        waits: impl IntoIterator<Item = Wait>,
+    ) -> bool {
         let mut waits = waits.into_iter();
         // One that waits already may wait more.
         let Err(is_free) = self.extend(&mut waits) else {
             return true;
         };
-        let state = self.traffic.state();
+        let mut state = self.traffic.state();
         // Perhaps no longer.
-        self.traffic.show(&state);
+        self.traffic.show(&mut state);
         let is_full = || state.blocked() >= most || self.traffic.is_overcrowded();
-        if self.traffic.halts(&state) || is_free && is_full() {
+        if halts(&self.traffic, &state) || is_free && is_full() {
             return false;
         }
         // Under the lock, so that it is known before anybody finds the streams quiet.

@@ -108,6 +108,15 @@ impl Lane {
         entries
     }
 
+    /// What it was to wait for was refused. If nothing is under way it waits for nothing.
+    #[cold]
+    pub(in super::super) fn wait_for_nothing_if_idle(&mut self) {
+        if self.backlog.is_empty() {
+            self.clear_waits();
+            self.rest();
+        }
+    }
+
     fn clear_waits(&mut self) {
         self.waits.clear();
         self.latest_wait = (Weak::new(), 0);

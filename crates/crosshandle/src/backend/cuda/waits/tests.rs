@@ -271,6 +271,23 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     let_go.send(()).unwrap();
 }
 
+#[test]
+fn functions_begin_in_the_end_although_much_is_to_be_released() {
+    let traffic: Arc<Traffic> = Arc::default();
+    let [calling, stream, inner] = [(); 3].map(|()| Known::new(&traffic));
+    let gate = flag();
+    assert!(calling.admit(wait_for(&gate)));
+    traffic.when_quiet(PATIENCE + 1, || {});
+    assert!(
+        !stream.admit(wait_for(&gate)),
+        "it would only make it later"
+    );
+    assert!(!inner.admit_function());
+    until(|| inner.admit_function());
+    assert!(!stream.admit(wait_for(&gate)));
+    set(&gate);
+}
+
 fn let_go_later(let_go: mpsc::Sender<()>) {
     std::thread::spawn(move || {
         std::thread::sleep(5 * LONGEST);

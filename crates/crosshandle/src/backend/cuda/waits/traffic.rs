@@ -57,6 +57,8 @@ pub(super) struct State {
     has_thread: bool,
     /// Those who wait for it.
     waiting: usize,
+    /// Since when something must be done before streams wait again.
+    pressed: Option<Instant>,
     #[cfg(test)]
     pub(super) cannot_start: bool,
 }
@@ -83,12 +85,22 @@ impl State {
         self.doing.as_ref().is_some_and(|doing| doing.is_quiet) && !self.is_stuck()
     }
 
-    /// Whether something is done that needs quiet, or must be before streams wait again.
-    pub(super) fn is_halted(&self) -> bool {
+    /// Whether something must be done before streams wait again.
+    fn is_pressed(&self) -> bool {
         let is_much = self.quiet_bytes > PATIENCE || self.waiting > 0 && !self.quiet.is_empty();
         // Without a thread, quiet would not help.
-        let is_pressed = is_much && self.has_thread;
-        self.is_kept_quiet() || is_pressed && !self.is_stuck()
+        is_much && self.has_thread && !self.is_stuck()
+    }
+
+    /// Whether something is done that needs quiet, or must be before streams wait again.
+    pub(super) fn is_halted(&self) -> bool {
+        self.is_kept_quiet() || self.is_pressed()
+    }
+
+    /// The same for functions of the user, which may wait for each other: not for ever.
+    pub(super) fn halts_functions(&self) -> bool {
+        let is_new = |since: Instant| since.elapsed() < ROOM;
+        self.is_kept_quiet() || self.is_pressed() && self.pressed.is_none_or(is_new)
     }
 }
 
@@ -98,7 +110,11 @@ impl Traffic {
     }
 
     /// Lets those know whether streams may wait who don't lock this.
-    pub(super) fn show(&self, state: &State) {
+    pub(super) fn show(&self, state: &mut State) {
+        state.pressed = match state.is_pressed() {
+            true => state.pressed.or_else(|| Some(Instant::now())),
+            false => None,
+        };
         self.is_halted.store(state.is_halted(), Ordering::Relaxed);
     }
 
@@ -324,7 +340,7 @@ impl Traffic {
         if !goes_on {
             state.doing = None;
         }
-        self.show(&state);
+        self.show(&mut state);
         self.done.notify_all();
         state
     }
@@ -352,6 +368,6 @@ impl Traffic {
                 .0;
         }
         state.waiting -= 1;
-        self.show(&state);
+        self.show(&mut state);
     }
 }
