@@ -39,6 +39,8 @@ struct Case {
     /// The device is at a longer command meanwhile.
     is_busy: bool,
     raw_has_event: bool,
+    /// As many commands come right before, which nobody measures.
+    follows: bool,
 }
 
 const fn case(row: &'static str, what: What, is_busy: bool) -> Case {
@@ -47,6 +49,14 @@ const fn case(row: &'static str, what: What, is_busy: bool) -> Case {
         what,
         is_busy,
         raw_has_event: true,
+        follows: false,
+    }
+}
+
+const fn following(row: &'static str, what: What) -> Case {
+    Case {
+        follows: true,
+        ..case(row, what, true)
     }
 }
 
@@ -57,7 +67,7 @@ const fn alone(row: &'static str, what: What, is_busy: bool) -> Case {
     }
 }
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 19] = [
     case("level-zero-enqueue.signal", What::Signal, false),
     case("level-zero-enqueue.signal-busy", What::Signal, true),
     case("level-zero-enqueue.private", What::SignalPrivate, false),
@@ -77,6 +87,10 @@ const CASES: [Case; 15] = [
         true,
     ),
     alone("level-zero-enqueue.fill-alone-busy", What::Fill, true),
+    following("level-zero-enqueue.signal-more", What::Signal),
+    following("level-zero-enqueue.copy-more", What::Copy),
+    following("level-zero-enqueue.fill-more", What::Fill),
+    following("level-zero-enqueue.copy-signal-more", What::CopySignal),
 ];
 
 pub(crate) static SCENARIO: Scenario = Scenario {
@@ -140,6 +154,30 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             FILL_ALONE,
             Target::None,
         ),
+        row(
+            CASES[15].row,
+            "submit another signal, device busy",
+            SIGNAL,
+            CLOSE,
+        ),
+        row(
+            CASES[16].row,
+            "submit another copy, device busy",
+            COPY,
+            CLOSE,
+        ),
+        row(
+            CASES[17].row,
+            "submit another fill, device busy",
+            FILL,
+            CLOSE,
+        ),
+        row(
+            CASES[18].row,
+            "submit another copy that signals, device busy",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
     ],
     lead,
     hand: no_hand,
@@ -162,8 +200,9 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let raw = Raw::new()?;
     let ours = Ours::new()?;
     // Before this thread is pinned, so that the threads of both sides are not.
-    ours.batch(What::Copy, true)?;
-    raw.batch(What::Copy, true, true)?;
+    let first = case("", What::Copy, true);
+    ours.batch(&first)?;
+    raw.batch(&first)?;
     seat.plan.pin(0)?;
     let mut recorder = Recorder::default();
     let batches = seat.plan.pick(40, 20);
@@ -172,8 +211,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             for side in Side::turns(round) {
                 for batch in 0..WARM_UP + batches {
                     let elapsed = match side {
-                        Side::Ours => ours.batch(case.what, case.is_busy)?,
-                        Side::Raw => raw.batch(case.what, case.is_busy, case.raw_has_event)?,
+                        Side::Ours => ours.batch(case)?,
+                        Side::Raw => raw.batch(case)?,
                     };
                     // If the device was not busy to the end, the batch was something else.
                     if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP) {
@@ -237,7 +276,8 @@ impl Ours {
     }
 
     /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
-    fn batch(&self, what: What, is_busy: bool) -> Result<Option<f64>> {
+    fn batch(&self, case: &Case) -> Result<Option<f64>> {
+        let Case { what, is_busy, .. } = *case;
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -252,7 +292,7 @@ impl Ours {
             thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
-        let elapsed = per_operation(BATCH, || -> Result<()> {
+        let mut submit = || -> Result<()> {
             match what {
                 What::Signal => self.queue.signal(&self.shared)?,
                 What::SignalPrivate => self.queue.signal(&self.private)?,
@@ -267,7 +307,11 @@ impl Ours {
                 What::CopySignal => self.queue.submit(self.copy()?.signal(&self.shared))?,
             }
             Ok(())
-        })?;
+        };
+        if case.follows {
+            per_operation(BATCH, &mut submit)?;
+        }
+        let elapsed = per_operation(BATCH, submit)?;
         let is_valid = !is_busy || !self.idle.try_wait()?;
         self.other.finish()?;
         self.queue.finish()?;
@@ -322,7 +366,8 @@ impl Raw {
     }
 
     /// As for ours.
-    fn batch(&self, what: What, is_busy: bool, has_event: bool) -> Result<Option<f64>> {
+    fn batch(&self, case: &Case) -> Result<Option<f64>> {
+        let Case { what, is_busy, .. } = *case;
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -338,15 +383,19 @@ impl Raw {
             thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
-        let private = || has_event.then_some(&self.private as _);
-        let elapsed = per_operation(BATCH, || match what {
+        let private = || case.raw_has_event.then_some(&self.private as _);
+        let mut submit = || match what {
             What::Signal => self.list.signal(&self.shared),
             What::SignalPrivate => self.list.signal(&self.private),
             What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
             What::Copy => self.list.copy(to, from, LENGTH, private()),
             What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
-        })?;
+        };
+        if case.follows {
+            per_operation(BATCH, &mut submit)?;
+        }
+        let elapsed = per_operation(BATCH, submit)?;
         let is_valid = !is_busy || !self.idle.is_done()?;
         self.finish(&self.other)?;
         self.finish(&self.list)?;

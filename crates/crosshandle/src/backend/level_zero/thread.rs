@@ -109,7 +109,7 @@ impl Inner {
         state.ended += count;
         state.marks.append(&mut left.marks);
         state.lingering.append(&mut left.lingering);
-        if state.finishers > 0 {
+        if count > 0 && state.finishers > 0 {
             self.finished.notify_all();
         }
         count
