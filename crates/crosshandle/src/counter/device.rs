@@ -94,6 +94,13 @@ impl Slot {
         }
     }
 
+    /// Whether a device that waits for a finished signal goes on: whoever signals at once writes the
+    /// word a moment later, unless he is killed or stopped before.
+    #[inline]
+    pub(crate) fn is_written(&self, number: u64) -> bool {
+        reached(sequence(self.word(number).load(Ordering::Acquire)), number)
+    }
+
     /// Does what somebody left undone for a device that waits for `number`: failing the signal of
     /// a dead process, or writing the word of a signal at once before being killed or stopped. To
     /// be called now and then while the device waits.

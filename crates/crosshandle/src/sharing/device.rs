@@ -114,6 +114,13 @@ impl EventCore {
         self.liveness().is_known_abandoned() && number > self.issued()
     }
 
+    /// Whether a device that waits for a signal goes on. If it has finished and this is not so,
+    /// [`assist`](Self::assist) sees to it.
+    #[inline]
+    pub(crate) fn is_over(&self, number: u64) -> bool {
+        self.is_settled(number) && self.slot().is_written(number)
+    }
+
     /// Whether a signal has finished, well or not.
     #[inline]
     pub(crate) fn is_settled(&self, number: u64) -> bool {

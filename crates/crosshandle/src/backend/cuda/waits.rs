@@ -42,7 +42,7 @@ impl Wait {
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         match self {
-            Self::Event(event, number) => event.is_settled(*number),
+            Self::Event(event, number) => event.is_over(*number),
             Self::Word(word, number) => word.has_reached(*number),
             #[cfg(test)]
             Self::Flag(flag) => flag.load(Ordering::Relaxed),

@@ -3,6 +3,7 @@
 use super::chore::STUCK;
 use super::traffic::{LONGEST, PATIENCE};
 use super::*;
+use crate::{Context, Device};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -269,6 +270,21 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     });
     assert!(other.admit(wait_for(&gate)));
     let_go.send(()).unwrap();
+}
+
+/// Who signals at once writes the word a moment later, and may be killed before.
+#[test]
+fn a_stream_waits_until_the_word_is_written_and_gets_help_with_that() {
+    let context = Context::new(&Device::find("host").unwrap()).unwrap();
+    let event = context.create_event().unwrap();
+    // Nobody is known to look at the word, so it stays as it is.
+    event.signal().unwrap();
+    let stream = Known::new(&Arc::default());
+    stream.add([Wait::Event(Arc::clone(event.core()), 1)]);
+    assert!(stream.is_blocked());
+    let (blocker, number) = stream.first_event().unwrap();
+    blocker.assist(number);
+    assert!(!stream.is_blocked() && stream.first_event().is_none());
 }
 
 #[test]
