@@ -123,9 +123,14 @@ impl Lane {
         }
     }
 
+    /// Whether somebody records what is submitted, which most questions about the stream spoil.
+    fn is_recording(&self) -> Result<bool> {
+        Ok(self.is_shared && self.gpu.driver().is_recording(self.stream)?)
+    }
+
     /// Refuses to let a stream signal each time that somebody replays what he is recording.
     pub(super) fn check_recording(&self) -> Result<()> {
-        if self.is_shared && self.gpu.driver().is_recording(self.stream)? {
+        if self.is_recording()? {
             return Err(Error::Unsupported(
                 "this stream is being captured: what events and memory of other processes mean \
                  cannot be replayed"

@@ -67,17 +67,15 @@ impl Lane {
             return Ok(true);
         }
         let driver = self.gpu.driver();
-        // Asking would spoil what somebody records.
-        let is_recording = match self.is_shared && !self.is_left {
-            true => driver.is_recording(self.stream),
-            false => Ok(false),
-        };
-        let is_done = match (is_recording, self.is_left) {
-            (Ok(true), _) => Ok(false),
-            (Err(error), _) => Err(error),
+        let is_done = match self.is_left {
             // Whether the device still works: any call says so.
-            (_, true) => driver.free_memory().map(|_| false),
-            (_, false) => driver.is_stream_done(self.stream),
+            true => driver.free_memory().map(|_| false),
+            false => self.is_recording().and_then(|is_recording| {
+                if is_recording {
+                    return Ok(false);
+                }
+                driver.is_stream_done(self.stream)
+            }),
         };
         match is_done {
             Ok(true) => {}

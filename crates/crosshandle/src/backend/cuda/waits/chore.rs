@@ -47,6 +47,14 @@ impl Doing {
         }
     }
 
+    /// The same beside streams that wait, so that others may begin to.
+    pub(super) fn begin_beside_streams() -> Self {
+        Self {
+            is_quiet: false,
+            ..Self::begin()
+        }
+    }
+
     /// The next one releases so many bytes.
     pub(super) fn begin_next(&mut self, bytes: usize) {
         let more = Duration::from_millis((bytes / BYTES_PER_MILLISECOND) as u64);

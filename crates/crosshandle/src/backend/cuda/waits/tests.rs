@@ -84,20 +84,26 @@ fn so_many_wait_and_nothing_that_needs_quiet_is_done_meanwhile() {
     until(|| is_set(&kept));
 }
 
+/// What takes until it is let go, as the driver where it waits for a stream of the program's; and
+/// whether it is done.
+fn held_up() -> (impl FnOnce() + Send + 'static, mpsc::Sender<()>, Flag) {
+    let (let_go, blocked) = mpsc::channel();
+    let is_done = flag();
+    let done = Arc::clone(&is_done);
+    let act = move || {
+        let _ = blocked.recv_timeout(SOON);
+        set(&done);
+    };
+    (act, let_go, is_done)
+}
+
 #[test]
 fn what_never_gets_quiet_holds_up_nobody() {
     let traffic: Arc<Traffic> = Arc::default();
     let streams: Vec<_> = (0..2).map(|_| Known::new(&traffic)).collect();
     let gate = flag();
-    // As the driver, which waits for a stream of the program's.
     for is_urgent in [false, true] {
-        let (let_go, blocked) = mpsc::channel::<()>();
-        let is_done = flag();
-        let done = Arc::clone(&is_done);
-        let act = move || {
-            let _ = blocked.recv_timeout(SOON);
-            set(&done);
-        };
+        let (act, let_go, is_done) = held_up();
         let began = Instant::now();
         match is_urgent {
             true => traffic.at_once(act),
@@ -232,13 +238,7 @@ fn no_stream_begins_to_wait_while_something_is_done_that_needs_quiet() {
     let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
     let gate = flag();
     for is_urgent in [false, true] {
-        let (let_go, blocked) = mpsc::channel::<()>();
-        let is_done = flag();
-        let done = Arc::clone(&is_done);
-        let act = move || {
-            let _ = blocked.recv_timeout(SOON);
-            set(&done);
-        };
+        let (act, let_go, is_done) = held_up();
         match is_urgent {
             true => traffic.at_once(act),
             false => traffic.sometime(act),
@@ -263,11 +263,9 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     let [stream, other] = [(); 2].map(|()| Known::new(&traffic));
     let gate = flag();
     assert!(stream.admit(wait_for(&gate)));
-    let (let_go, blocked) = mpsc::channel::<()>();
     // It may wait for that stream, which may wait for the other one.
-    traffic.at_once(move || {
-        let _ = blocked.recv_timeout(SOON);
-    });
+    let (act, let_go, _) = held_up();
+    traffic.at_once(act);
     assert!(other.admit(wait_for(&gate)));
     let_go.send(()).unwrap();
 }

@@ -300,12 +300,10 @@ impl Traffic {
             // Before the streams are looked at.
             state.doing = Some(Doing::begin());
             self.show(state);
-            let is_quiet = state.blocked() == 0;
-            state
-                .doing
-                .iter_mut()
-                .for_each(|doing| doing.is_quiet = is_quiet);
-            self.show(state);
+            if state.blocked() > 0 {
+                state.doing = Some(Doing::begin_beside_streams());
+                self.show(state);
+            }
             return Some(chore);
         }
         let bytes = state.quiet.front()?.bytes;
