@@ -82,10 +82,22 @@ impl EventCore {
         }
     }
 
-    /// Fetches it if it is still to be had from another process, and waits for the answer.
+    /// A queue could not wait for it: lets it be there for the next time, which may mean to wait for
+    /// another process's answer. Events of this process alone go without.
+    pub(crate) fn ask_for_companion(&self) {
+        if self.companion.is_some() && (self.is_exported() || matches!(self.home, Home::Opened(_)))
+        {
+            self.slot().ask_for_companion();
+            self.fetch_companion();
+        }
+    }
+
+    /// Fetches it from another process if it is wanted and still to be had from there, and waits for
+    /// the answer.
     pub(crate) fn fetch_companion(&self) {
         if let (Some(companion), Home::Opened(attachment)) = (&self.companion, &self.home)
             && companion.made.get().is_none()
+            && self.wants_companion()
         {
             self.fetched(companion, attachment);
         }
@@ -107,12 +119,11 @@ impl EventCore {
         })
     }
 
-    /// Whether queues signal the driver's own event too: if other processes may wait for it.
+    /// Whether queues signal the driver's own event too: once one, of whichever process, could have
+    /// waited for it. Hosts never do.
+    #[inline]
     pub(crate) fn wants_companion(&self) -> bool {
-        match &self.home {
-            Home::Created(_) => self.is_exported(),
-            Home::Opened(_) => true,
-        }
+        self.slot().is_companion_wanted()
     }
 
     /// Lets importers fetch it.

@@ -87,7 +87,7 @@ impl Inner {
         drop(state);
         if goes_on {
             // For the next time: submitting must not wait for another process to answer.
-            waits.iter().for_each(|wait| wait.event.fetch_companion());
+            waits.iter().for_each(|wait| wait.event.ask_for_companion());
         }
     }
 }
