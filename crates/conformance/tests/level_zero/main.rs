@@ -13,11 +13,13 @@ use run::{Outcome, role, suite};
 fn clean(outcome: &Outcome) {
     assert!(outcome.succeeded, "{}", outcome.printed);
     assert_eq!(outcome.misuse, "", "{}", outcome.printed);
-    for line in outcome.reports.iter().flat_map(|report| report.lines()) {
-        let words: Vec<_> = line.split(' ').collect();
-        if let ["live", kind, count, ..] = words[..] {
-            let is_permanent = matches!(kind, "drivers" | "devices");
-            assert!(is_permanent || count == "0", "{line}");
+    for report in &outcome.reports {
+        for line in report.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            if let ["live", kind, count, ..] = words[..] {
+                let is_permanent = matches!(kind, "drivers" | "devices");
+                assert!(is_permanent || count == "0", "{line}: {report}");
+            }
         }
     }
 }

@@ -2,15 +2,20 @@
 
 use crate::os::process;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a context that is dropped waits for commands that wait for nobody. As a rule they are
+/// done, and their thread only has to be given the time to see it.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Those of a context.
 #[derive(Default)]
 pub(super) struct Leaving(Mutex<Vec<Thread>>);
 
 struct Thread {
-    /// Whether commands are left.
-    is_busy: Box<dyn Fn() -> bool + Send>,
+    /// Whether no commands are left; waits for that until then, if they wait for nobody.
+    is_idle: Box<dyn Fn(Instant) -> bool + Send>,
     handle: JoinHandle<()>,
 }
 
@@ -19,11 +24,15 @@ impl Leaving {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, handle: JoinHandle<()>, is_busy: impl Fn() -> bool + Send + 'static) {
-        let is_busy = Box::new(is_busy);
+    pub(super) fn add(
+        &self,
+        handle: JoinHandle<()>,
+        is_idle: impl Fn(Instant) -> bool + Send + 'static,
+    ) {
+        let is_idle = Box::new(is_idle);
         let mut threads = self.threads();
         threads.retain(|thread| !thread.handle.is_finished());
-        threads.push(Thread { is_busy, handle });
+        threads.push(Thread { is_idle, handle });
     }
 
     /// Sees to it that of those that have nothing left to do all of the driver's is gone.
@@ -32,15 +41,19 @@ impl Leaving {
             return;
         }
         let threads = std::mem::take(&mut *self.threads());
-        for thread in threads.into_iter().filter(|thread| !(thread.is_busy)()) {
-            join(thread.handle);
+        let end = Instant::now() + GRACE;
+        for Thread { is_idle, handle } in threads {
+            let is_other = handle.thread().id() != thread::current().id();
+            if is_other && is_idle(end) {
+                join(handle);
+            }
         }
     }
 }
 
 /// Waits for a thread that has nothing to do any more.
 pub(super) fn join(thread: JoinHandle<()>) {
-    if thread.thread().id() != std::thread::current().id() {
+    if thread.thread().id() != thread::current().id() {
         let _ = thread.join();
     }
 }
