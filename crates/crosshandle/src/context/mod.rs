@@ -14,6 +14,7 @@ use crate::backend::QueueOrder;
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
+use crate::exchange;
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 use crate::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
 use crate::os::mapping::Access;
@@ -45,7 +46,7 @@ pub struct Context {
 }
 
 /// Empties the lists of freed memory when the last `Context` goes; they keep the core alive.
-struct Lifetime(Arc<ContextCore>);
+struct Lifetime(Arc<ContextCore>, Settled);
 
 impl Drop for Lifetime {
     fn drop(&mut self) {
@@ -53,6 +54,15 @@ impl Drop for Lifetime {
             return;
         }
         self.0.close();
+    }
+}
+
+/// Comes after the core: the exchange thread may have that too at the moment.
+struct Settled;
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        exchange::settle();
     }
 }
 
@@ -76,7 +86,7 @@ impl Context {
 
     fn of(core: ContextCore) -> Self {
         Self {
-            handle: Arc::new(Lifetime(Arc::new(core))),
+            handle: Arc::new(Lifetime(Arc::new(core), Settled)),
         }
     }
 
