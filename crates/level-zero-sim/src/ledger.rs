@@ -79,8 +79,11 @@ pub(crate) fn note_function(name: &'static str, calls: &'static AtomicU64) {
 /// Lines of words: `program ARGUMENT…`, `live NAME N of M created`, `misuse CHECK N`,
 /// `calls FUNCTION N`.
 pub(crate) fn report() -> String {
-    let arguments: Vec<_> = std::env::args().collect();
-    let mut text = format!("program {}\n", arguments.join(" "));
+    let mut text = String::from("program");
+    for argument in std::env::args_os() {
+        let _ = write!(text, " {}", argument.display());
+    }
+    text.push('\n');
     for (name, count) in NAMES.iter().zip(&COUNTS) {
         let live = count.live.load(Ordering::Relaxed);
         let total = count.total.load(Ordering::Relaxed);

@@ -3,14 +3,15 @@
 use crate::error::{Error, Result};
 use crate::os::process;
 use rustix::event::epoll;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::Duration;
 
-/// How long to wait for the exchange thread: it never blocks, but drivers may.
+/// How long to wait for the exchange thread: it doesn't block, but drivers may.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Something with a descriptor to attend to.
@@ -56,7 +57,6 @@ struct Reactor {
     turns: Mutex<Turns>,
     /// Notified at the end of a turn that somebody waits for.
     turned: Condvar,
-    thread: OnceLock<ThreadId>,
 }
 
 /// What the thread does at once, after it has slept.
@@ -65,6 +65,32 @@ struct Turns {
     is_under_way: bool,
     count: u64,
     waiters: usize,
+}
+
+/// A turn until it is dropped, in whichever way.
+struct Turn<'a>(&'a Reactor);
+
+impl<'a> Turn<'a> {
+    fn begin(reactor: &'a Reactor) -> Self {
+        reactor.turns().is_under_way = true;
+        Self(reactor)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.0.turns();
+        turns.is_under_way = false;
+        turns.count += 1;
+        if turns.waiters > 0 {
+            self.0.turned.notify_all();
+        }
+    }
+}
+
+thread_local! {
+    /// Whether this is the exchange thread: asking for the current one fails late in a thread's life.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
 static REACTOR: OnceLock<Reactor> = OnceLock::new();
@@ -112,7 +138,6 @@ impl Reactor {
             next: AtomicU64::new(0),
             turns: Mutex::default(),
             turned: Condvar::new(),
-            thread: OnceLock::new(),
         };
         // Nobody else starts one meanwhile.
         let _ = REACTOR.set(reactor);
@@ -155,7 +180,7 @@ impl Reactor {
     }
 
     fn settle(&self) {
-        if self.thread.get() == Some(&thread::current().id()) {
+        if IS_OWN.get() {
             return;
         }
         let mut turns = self.turns();
@@ -169,7 +194,7 @@ impl Reactor {
     }
 
     fn run(&self) {
-        let _ = self.thread.set(thread::current().id());
+        IS_OWN.set(true);
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -184,16 +209,11 @@ impl Reactor {
                     return;
                 }
             }
-            self.turns().is_under_way = true;
+            let turn = Turn::begin(self);
             for event in &events {
                 self.attend(event.data.u64());
             }
-            let mut turns = self.turns();
-            turns.is_under_way = false;
-            turns.count += 1;
-            if turns.waiters > 0 {
-                self.turned.notify_all();
-            }
+            drop(turn);
         }
     }
 

@@ -82,22 +82,26 @@ impl EventCore {
         }
     }
 
-    /// A queue could not wait for it: lets it be there for the next time, which may mean to wait for
-    /// another process's answer. Events of this process alone go without.
+    /// A queue could have waited for it: lets signals come with it from now on, if it is here.
+    /// Events of this process alone go without.
     pub(crate) fn ask_for_companion(&self) {
-        if self.companion.is_some() && (self.is_exported() || matches!(self.home, Home::Opened(_)))
-        {
+        let Some(companion) = &self.companion else {
+            return;
+        };
+        let made = companion.made.get().map(Option::is_some);
+        let is_here = match &self.home {
+            Home::Created(_) => self.is_exported() && made != Some(false),
+            Home::Opened(_) => made == Some(true),
+        };
+        if is_here {
             self.slot().ask_for_companion();
-            self.fetch_companion();
         }
     }
 
-    /// Fetches it from another process if it is wanted and still to be had from there, and waits for
-    /// the answer.
+    /// Fetches it if it is still to be had from another process, and waits for the answer.
     pub(crate) fn fetch_companion(&self) {
         if let (Some(companion), Home::Opened(attachment)) = (&self.companion, &self.home)
             && companion.made.get().is_none()
-            && self.wants_companion()
         {
             self.fetched(companion, attachment);
         }
