@@ -25,11 +25,13 @@ const COPY_SIGNAL: &str = "zeCommandListAppendMemoryCopy with the event";
 #[derive(Clone, Copy, PartialEq)]
 enum What {
     Signal,
-    SignalPrivate,
+    /// Of an event that no device waits for, in no process.
+    SignalHosts,
     Wait,
     Copy,
     Fill,
     CopySignal,
+    CopySignalHosts,
 }
 
 /// A row: with the raw call as it tells nobody when it is done, where there is a choice.
@@ -67,11 +69,11 @@ const fn alone(row: &'static str, what: What, is_busy: bool) -> Case {
     }
 }
 
-const CASES: [Case; 19] = [
+const CASES: [Case; 21] = [
     case("level-zero-enqueue.signal", What::Signal, false),
     case("level-zero-enqueue.signal-busy", What::Signal, true),
-    case("level-zero-enqueue.private", What::SignalPrivate, false),
-    case("level-zero-enqueue.private-busy", What::SignalPrivate, true),
+    case("level-zero-enqueue.hosts", What::SignalHosts, false),
+    case("level-zero-enqueue.hosts-busy", What::SignalHosts, true),
     case("level-zero-enqueue.wait", What::Wait, true),
     case("level-zero-enqueue.wait-done", What::Wait, false),
     case("level-zero-enqueue.copy", What::Copy, false),
@@ -91,6 +93,12 @@ const CASES: [Case; 19] = [
     following("level-zero-enqueue.copy-more", What::Copy),
     following("level-zero-enqueue.fill-more", What::Fill),
     following("level-zero-enqueue.copy-signal-more", What::CopySignal),
+    case(
+        "level-zero-enqueue.copy-hosts-busy",
+        What::CopySignalHosts,
+        true,
+    ),
+    following("level-zero-enqueue.copy-hosts-more", What::CopySignalHosts),
 ];
 
 pub(crate) static SCENARIO: Scenario = Scenario {
@@ -103,7 +111,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         row(CASES[1].row, "submit a signal, device busy", SIGNAL, CLOSE),
         row(
             CASES[2].row,
-            "submit a signal of an event without a handle",
+            "submit a signal that only hosts wait for",
             SIGNAL,
             CLOSE,
         ),
@@ -178,6 +186,18 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             COPY_SIGNAL,
             CLOSE,
         ),
+        row(
+            CASES[19].row,
+            "submit a copy with a signal that only hosts wait for, device busy",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
+        row(
+            CASES[20].row,
+            "submit another one of these, device busy",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
     ],
     lead,
     hand: no_hand,
@@ -230,8 +250,10 @@ struct Ours {
     queue: Queue,
     /// What signals the events that are waited for.
     other: Queue,
+    /// Devices wait for it.
     shared: Event,
-    private: Event,
+    /// Only hosts do.
+    hosts: Event,
     /// That the device is not busy any more.
     idle: Event,
     awaited: Vec<Event>,
@@ -242,22 +264,30 @@ struct Ours {
 impl Ours {
     fn new() -> Result<Self> {
         let context = ours::context()?;
-        let shared = || -> Result<Event> {
+        let queue = context.create_queue()?;
+        let hosts = || -> Result<Event> {
             let event = context.create_event()?;
-            // Only such events have one of the driver's beside them.
             event.handle()?;
+            Ok(event)
+        };
+        let shared = || -> Result<Event> {
+            let event = hosts()?;
+            // From the first such wait on, one of the driver's goes with it.
+            queue.submit(Command::barrier().after_value(&event, 1))?;
+            event.signal()?;
+            queue.finish()?;
             Ok(event)
         };
         let pair = |length| -> Result<[Memory; 2]> {
             Ok([context.allocate(length)?, context.allocate(length)?])
         };
         Ok(Self {
-            queue: context.create_queue()?,
             other: context.create_queue()?,
             shared: shared()?,
-            private: context.create_event()?,
+            hosts: hosts()?,
             idle: context.create_event()?,
             awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
+            queue,
             memory: pair(LENGTH)?,
             long: pair(LONG)?,
             _context: context,
@@ -295,7 +325,7 @@ impl Ours {
         let mut submit = || -> Result<()> {
             match what {
                 What::Signal => self.queue.signal(&self.shared)?,
-                What::SignalPrivate => self.queue.signal(&self.private)?,
+                What::SignalHosts => self.queue.signal(&self.hosts)?,
                 What::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
@@ -305,6 +335,7 @@ impl Ours {
                     self.queue.submit(fill)?;
                 }
                 What::CopySignal => self.queue.submit(self.copy()?.signal(&self.shared))?,
+                What::CopySignalHosts => self.queue.submit(self.copy()?.signal(&self.hosts))?,
             }
             Ok(())
         };
@@ -386,11 +417,12 @@ impl Raw {
         let private = || case.raw_has_event.then_some(&self.private as _);
         let mut submit = || match what {
             What::Signal => self.list.signal(&self.shared),
-            What::SignalPrivate => self.list.signal(&self.private),
+            What::SignalHosts => self.list.signal(&self.private),
             What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
             What::Copy => self.list.copy(to, from, LENGTH, private()),
             What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
+            What::CopySignalHosts => self.list.copy(to, from, LENGTH, Some(&self.private)),
         };
         if case.follows {
             per_operation(BATCH, &mut submit)?;

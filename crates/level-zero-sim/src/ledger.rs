@@ -76,9 +76,14 @@ pub(crate) fn note_function(name: &'static str, calls: &'static AtomicU64) {
     }
 }
 
-/// Lines of words: `live NAME N of M created`, `misuse CHECK N`, `calls FUNCTION N`.
+/// Lines of words: `program ARGUMENT…`, `live NAME N of M created`, `misuse CHECK N`,
+/// `calls FUNCTION N`.
 pub(crate) fn report() -> String {
-    let mut text = String::new();
+    let mut text = String::from("program");
+    for argument in std::env::args_os() {
+        let _ = write!(text, " {}", argument.display());
+    }
+    text.push('\n');
     for (name, count) in NAMES.iter().zip(&COUNTS) {
         let live = count.live.load(Ordering::Relaxed);
         let total = count.total.load(Ordering::Relaxed);

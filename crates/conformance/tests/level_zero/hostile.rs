@@ -340,17 +340,21 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     });
     assert_eq!(lied, nothing, "calls of the driver: {}", report());
     drop(impostor);
-    // An event asks when a queue first signals it, and goes on without the driver's.
+    // An event asks when a queue could have waited for the driver's, and goes on without.
     std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
     let impostor = Impostor::new(harness.directory(), &truth);
     let signalled = |context: &Context| {
         let event = context.open_event(&EventHandle::from_bytes(&event).unwrap());
         let (event, queue) = (event.unwrap(), context.create_queue().unwrap());
+        let waiting = context.create_queue().unwrap();
+        let wait = Command::barrier().after_value(&event, event.value() + 1);
+        waiting.submit(wait).unwrap();
         let memory = context.allocate(64).unwrap();
         let fill = Command::fill(memory.all(), &[1]).unwrap();
         queue.submit(fill.signal(&event)).unwrap();
         event.wait_timeout(LONG).unwrap();
         queue.finish_timeout(LONG).unwrap();
+        waiting.finish_timeout(LONG).unwrap();
     };
     let opens =
         || calls("zexCounterBasedEventOpenIpcHandle") + calls("zeEventCounterBasedOpenIpcHandle");

@@ -86,12 +86,19 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     const COUNT: u64 = 10_000;
     let harness = harness();
     let (exporter, importer) = (harness.context().unwrap(), harness.context().unwrap());
-    let queue = importer.create_queue().unwrap();
+    let (queue, waiting) = (importer.create_queue(), importer.create_queue());
+    let (queue, waiting) = (queue.unwrap(), waiting.unwrap());
     let memory = importer.allocate(64).unwrap();
     let round = |_| -> Result<(), Error> {
         let event = exporter.create_event()?;
         let opened = importer.open_event(&event.handle()?)?;
-        queue.submit(Command::fill(memory.all(), &[1])?.signal(&opened))?;
+        // Asks for the driver's event, which goes with the second signal.
+        waiting.submit(Command::barrier().after_value(&opened, 1))?;
+        for _ in 0..2 {
+            queue.submit(Command::fill(memory.all(), &[1])?.signal(&opened))?;
+            waiting.submit(Command::barrier().after(&opened))?;
+            waiting.finish_timeout(LONG)?;
+        }
         event.wait_timeout(LONG)
     };
     (0..100).try_for_each(round).unwrap();
@@ -103,7 +110,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         after.descriptors <= before.descriptors + 8 && after.mappings <= before.mappings + 40,
         "{before:?}, {after:?}"
     );
-    drop((memory, queue, exporter, importer));
+    drop((memory, queue, waiting, exporter, importer));
     await_the_end();
     // One more was made to see whether handles are more than snapshots.
     for (kind, count) in [
@@ -282,6 +289,47 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
     assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
 }
 
+/// What no device waits for, devices need not be told of.
+pub(crate) fn hosts_need_no_event_of_the_drivers() {
+    let harness = harness();
+    let peer = harness.peer().unwrap();
+    let mut number = 0;
+    let created = |is_awaited: bool| {
+        let context = harness.context().unwrap();
+        let (queue, event) = (
+            context.create_queue().unwrap(),
+            context.create_event().unwrap(),
+        );
+        let memory = context.allocate(64).unwrap();
+        number += 1;
+        let handle = event.handle().unwrap();
+        peer.ask(format!("open-event e{number} {handle}")).unwrap();
+        peer.ask(format!("queue q{number}")).unwrap();
+        for value in 1..=10 {
+            let fill = Command::fill(memory.all(), &[1]).unwrap();
+            if is_awaited {
+                let wait = format!("submit q{number} barrier after-value=e{number}:{value}");
+                peer.ask(wait).unwrap();
+            }
+            queue.submit(fill.signal(&event)).unwrap();
+            peer.ask(format!("wait-value e{number} {value} 10000"))
+                .unwrap();
+        }
+        if is_awaited {
+            peer.ask(format!("finish q{number} 10000")).unwrap();
+        }
+        drop((memory, event, queue, context));
+        await_the_end();
+        let report = report();
+        let is_wanted = |line: &&str| line.starts_with("live counter-events 0 of ");
+        let line = report.lines().find(is_wanted);
+        line.unwrap_or_default().to_owned()
+    };
+    let [without, with] = [false, true].map(created);
+    assert_eq!(without, "live counter-events 0 of 0 created");
+    assert_ne!(with, without);
+}
+
 pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let harness = harness();
     // Its device takes half a minute for each command.
@@ -299,6 +347,11 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
         context.create_event().unwrap(),
     );
     let memory: Memory = context.allocate(4096).unwrap();
+    // The first wait is the host's, and asks for the driver's event.
+    let first = Command::barrier().after_value(&event, 1);
+    queue.submit(first).unwrap();
+    peer.ask("signal e").unwrap();
+    queue.finish_timeout(LONG).unwrap();
     peer.ask("submit q fill m 1 signal=e").unwrap();
     queue
         .submit(Command::barrier().after(&event).signal(&dependent))

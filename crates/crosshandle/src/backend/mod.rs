@@ -112,6 +112,10 @@ pub(crate) trait BackendContext: Send + Sync {
         false
     }
 
+    /// The program has let go of the context, though not of all that was made with it. May wait a
+    /// moment, so that a process which ends now leaves no thread in the driver.
+    fn close(&self) {}
+
     /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in
     /// it is the system's affair: zeros on the host, anything on other devices.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;

@@ -227,6 +227,7 @@ impl ContextCore {
             drop(pool.close());
         }
         self.exporter.close();
+        self.backend.close();
     }
 }
 

@@ -14,6 +14,7 @@ use crate::backend::QueueOrder;
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
+use crate::exchange;
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 use crate::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
 use crate::os::mapping::Access;
@@ -29,7 +30,9 @@ use std::sync::Arc;
 /// Allocates, exports and opens on one device.
 ///
 /// Cheap to clone; any thread may use it. Objects made by it stay usable after it is dropped; what
-/// it has exported can then be opened no more, unless an object of it is still there.
+/// it has exported can then be opened no more, unless an object of it is still there. Dropping the
+/// last clone may wait a second or two, so that no thread of this library is in a driver if the process
+/// ends then; it does not wait for commands that wait for other processes.
 ///
 /// # Trust
 /// The context is the trust boundary: whoever opened one of its handles can disturb its other
@@ -45,7 +48,7 @@ pub struct Context {
 }
 
 /// Empties the lists of freed memory when the last `Context` goes; they keep the core alive.
-struct Lifetime(Arc<ContextCore>);
+struct Lifetime(Arc<ContextCore>, Settled);
 
 impl Drop for Lifetime {
     fn drop(&mut self) {
@@ -53,6 +56,15 @@ impl Drop for Lifetime {
             return;
         }
         self.0.close();
+    }
+}
+
+/// Comes after the core: the exchange thread may have that too at the moment.
+struct Settled;
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        exchange::settle();
     }
 }
 
@@ -76,7 +88,7 @@ impl Context {
 
     fn of(core: ContextCore) -> Self {
         Self {
-            handle: Arc::new(Lifetime(Arc::new(core))),
+            handle: Arc::new(Lifetime(Arc::new(core), Settled)),
         }
     }
 

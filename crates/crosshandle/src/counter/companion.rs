@@ -9,7 +9,7 @@
 //! on.
 
 use super::signal::{Completion, Ticket};
-use super::slot::{Issued, Owner, RING, Slot, WATCHED};
+use super::slot::{DEVICE_WAITS, Issued, Owner, RING, Slot, WATCHED};
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
@@ -28,6 +28,19 @@ const REVOKED: u64 = 1 << 59;
 pub(crate) struct Promise(NonZeroU8);
 
 impl Slot {
+    /// Asks whoever signals to signal the driver's event too. Before that, nobody need.
+    pub(crate) fn ask_for_companion(&self) {
+        if !self.is_companion_wanted() {
+            self.marks.fetch_or(DEVICE_WAITS, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether somebody has asked for that. Who doesn't know yet loses nothing but time.
+    #[inline]
+    pub(crate) fn is_companion_wanted(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) & DEVICE_WAITS != 0
+    }
+
     /// Announces a signal of the driver's event; `false` if it can't be given now.
     pub(crate) fn begin_companion_signal(&self) -> bool {
         // Nobody may rely on the number before while the driver changes the event.

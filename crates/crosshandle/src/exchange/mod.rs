@@ -15,4 +15,4 @@ mod reactor;
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use broker::{Broker, Client, Exports, Fetched, local_exports, publish, withdraw};
 pub(crate) use connection::Connection;
-pub(crate) use reactor::{Next, Source, Watch, watch};
+pub(crate) use reactor::{Next, Source, Watch, settle, watch};

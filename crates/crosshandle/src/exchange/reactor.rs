@@ -3,10 +3,16 @@
 use crate::error::{Error, Result};
 use crate::os::process;
 use rustix::event::epoll;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long to wait for the exchange thread: it doesn't block, but drivers may.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Something with a descriptor to attend to.
 pub(crate) trait Source: Send + Sync {
@@ -48,6 +54,43 @@ struct Reactor {
     epoll: OwnedFd,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
     next: AtomicU64,
+    turns: Mutex<Turns>,
+    /// Notified at the end of a turn that somebody waits for.
+    turned: Condvar,
+}
+
+/// What the thread does at once, after it has slept.
+#[derive(Default)]
+struct Turns {
+    is_under_way: bool,
+    count: u64,
+    waiters: usize,
+}
+
+/// A turn until it is dropped, in whichever way.
+struct Turn<'a>(&'a Reactor);
+
+impl<'a> Turn<'a> {
+    fn begin(reactor: &'a Reactor) -> Self {
+        reactor.turns().is_under_way = true;
+        Self(reactor)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.0.turns();
+        turns.is_under_way = false;
+        turns.count += 1;
+        if turns.waiters > 0 {
+            self.0.turned.notify_all();
+        }
+    }
+}
+
+thread_local! {
+    /// Whether this is the exchange thread: asking for the current one fails late in a thread's life.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
 static REACTOR: OnceLock<Reactor> = OnceLock::new();
@@ -67,11 +110,22 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
     REACTOR.wait().add(source)
 }
 
+/// Waits for what the exchange thread is doing right now, a second at most: it may be letting go of
+/// the last of something, in the driver, which a process should not end beside.
+pub(crate) fn settle() {
+    if process::is_forked() {
+        return;
+    }
+    if let Some(reactor) = REACTOR.get() {
+        reactor.settle();
+    }
+}
+
 impl Reactor {
     fn start() -> Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::os("creating the exchange's epoll"))?;
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("crosshandle".into())
             .spawn(|| REACTOR.wait().run())
             .map_err(|error| Error::LimitReached {
@@ -82,6 +136,8 @@ impl Reactor {
             epoll,
             sources: Mutex::default(),
             next: AtomicU64::new(0),
+            turns: Mutex::default(),
+            turned: Condvar::new(),
         };
         // Nobody else starts one meanwhile.
         let _ = REACTOR.set(reactor);
@@ -119,7 +175,26 @@ impl Reactor {
         drop(source);
     }
 
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&self) {
+        if IS_OWN.get() {
+            return;
+        }
+        let mut turns = self.turns();
+        let count = turns.count;
+        let is_same = |turns: &mut Turns| turns.is_under_way && turns.count == count;
+        if is_same(&mut turns) {
+            turns.waiters += 1;
+            let waited = self.turned.wait_timeout_while(turns, SOON, is_same);
+            waited.unwrap_or_else(PoisonError::into_inner).0.waiters -= 1;
+        }
+    }
+
     fn run(&self) {
+        IS_OWN.set(true);
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -134,15 +209,20 @@ impl Reactor {
                     return;
                 }
             }
+            let turn = Turn::begin(self);
             for event in &events {
-                let token = event.data.u64();
-                let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-                let source = sources.get(&token).cloned();
-                drop(sources);
-                if source.is_some_and(|source| source.ready() == Next::Drop) {
-                    self.forget(token);
-                }
+                self.attend(event.data.u64());
             }
+            drop(turn);
+        }
+    }
+
+    fn attend(&self, token: u64) {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = sources.get(&token).cloned();
+        drop(sources);
+        if source.is_some_and(|source| source.ready() == Next::Drop) {
+            self.forget(token);
         }
     }
 }

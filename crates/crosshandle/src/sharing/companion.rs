@@ -82,6 +82,22 @@ impl EventCore {
         }
     }
 
+    /// A queue could have waited for it: lets signals come with it from now on, if it is here.
+    /// Events of this process alone go without.
+    pub(crate) fn ask_for_companion(&self) {
+        let Some(companion) = &self.companion else {
+            return;
+        };
+        let made = companion.made.get().map(Option::is_some);
+        let is_here = match &self.home {
+            Home::Created(_) => self.is_exported() && made != Some(false),
+            Home::Opened(_) => made == Some(true),
+        };
+        if is_here {
+            self.slot().ask_for_companion();
+        }
+    }
+
     /// Fetches it if it is still to be had from another process, and waits for the answer.
     pub(crate) fn fetch_companion(&self) {
         if let (Some(companion), Home::Opened(attachment)) = (&self.companion, &self.home)
@@ -107,12 +123,11 @@ impl EventCore {
         })
     }
 
-    /// Whether queues signal the driver's own event too: if other processes may wait for it.
+    /// Whether queues signal the driver's own event too: once one, of whichever process, could have
+    /// waited for it. Hosts never do.
+    #[inline]
     pub(crate) fn wants_companion(&self) -> bool {
-        match &self.home {
-            Home::Created(_) => self.is_exported(),
-            Home::Opened(_) => true,
-        }
+        self.slot().is_companion_wanted()
     }
 
     /// Lets importers fetch it.

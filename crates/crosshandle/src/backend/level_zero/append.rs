@@ -61,7 +61,11 @@ impl Inner {
             match wait.event.result(wait.number) {
                 Some(Ok(())) => {}
                 None if wait.event.has_companion_signal(wait.number) => due.push(place),
-                _ => return Ok(false),
+                None => {
+                    wait.event.ask_for_companion();
+                    return Ok(false);
+                }
+                Some(Err(_)) => return Ok(false),
             }
         }
         if due.is_empty() {

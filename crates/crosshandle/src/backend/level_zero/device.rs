@@ -218,6 +218,10 @@ impl BackendContext for LevelZeroContext {
         self.gpu.reaches(device)
     }
 
+    fn close(&self) {
+        self.leaving.close();
+    }
+
     fn reuses_shared_memory(&self) -> bool {
         // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds. In the program's own
         // context nothing can be kept for that long: it may end that when all of ours has gone.

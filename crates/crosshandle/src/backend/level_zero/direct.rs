@@ -237,9 +237,9 @@ impl Drop for Direct {
             Some(thread) if is_idle => leaving::join(thread),
             Some(thread) => {
                 let list = Arc::downgrade(&self.0);
-                let is_busy = |list: Arc<Inner>| !list.state().commands.is_empty();
+                let is_idle = |list: Arc<Inner>| list.state().commands.is_empty();
                 let leaving = &self.0.notes.leaving;
-                leaving.add(thread, move || list.upgrade().is_some_and(is_busy));
+                leaving.add(thread, move |_| list.upgrade().is_none_or(is_idle));
             }
             None => {}
         }

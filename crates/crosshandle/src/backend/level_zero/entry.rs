@@ -161,7 +161,7 @@ impl Entry {
         match (self.signal, result) {
             (Some((event, ticket)), result) => {
                 event.complete(ticket, result.map_err(text_of));
-                if goes_on {
+                if goes_on && event.wants_companion() {
                     // For the next time: submitting must not wait for another process to answer.
                     event.fetch_companion();
                 }

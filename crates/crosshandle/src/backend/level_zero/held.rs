@@ -27,15 +27,14 @@ impl Inner {
         mem::forget(mem::take(&mut state.lingering));
         for entry in state.entries.iter_mut().take(state.appended) {
             entry.keep_for_ever();
-            entry.companion = None;
             for wait in &mut entry.waits {
                 wait.promise = None;
             }
             (entry.is_taken, entry.is_begun, entry.is_left) = (false, false, false);
             (entry.is_bare, entry.lingers) = (false, false);
             // Others may wait for what the old list would have signalled.
-            if let Some((event, _)) = entry.signal.as_ref()
-                && event.wants_companion()
+            if entry.companion.take().is_some()
+                && let Some((event, _)) = &entry.signal
             {
                 event.revoke_companion();
             }
@@ -87,7 +86,10 @@ impl Inner {
         drop(state);
         if goes_on {
             // For the next time: submitting must not wait for another process to answer.
-            waits.iter().for_each(|wait| wait.event.fetch_companion());
+            for wait in &waits {
+                wait.event.fetch_companion();
+                wait.event.ask_for_companion();
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Over, Rare, is_there};
+use super::entry::{Entry, Over, Rare, is_settled, is_there};
 use super::leaving;
 use super::pooled::Pooled;
 use super::queue::Notes;
@@ -230,15 +230,8 @@ impl Drop for Lane {
         state.is_closed = true;
         let thread = state.thread.take();
         self.0.press(&mut state);
-        let is_held = state.appended < state.entries.len();
-        if !state.entries.is_empty() && !is_held {
-            // The list may be past all of it, and nobody has looked.
-            state.finishers += 1;
-            let is_busy = |state: &mut State| !state.entries.is_empty();
-            let waited = self.0.finished.wait_timeout_while(state, LOOK, is_busy);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.finishers -= 1;
-        }
+        // The list may be past all of it, and nobody has looked.
+        let state = self.0.become_idle(state, Instant::now() + LOOK);
         let is_idle = state.entries.is_empty();
         drop(state);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
@@ -246,9 +239,11 @@ impl Drop for Lane {
             Some(thread) if is_idle => leaving::join(thread),
             Some(thread) => {
                 let lane = Arc::downgrade(&self.0);
-                let is_busy = |lane: Arc<Inner>| !lane.state().entries.is_empty();
                 let leaving = &self.0.notes.leaving;
-                leaving.add(thread, move || lane.upgrade().is_some_and(is_busy));
+                leaving.add(thread, move |end| {
+                    let lane = lane.upgrade();
+                    lane.is_none_or(|lane| lane.become_idle(lane.state(), end).entries.is_empty())
+                });
             }
             None => {}
         }
@@ -273,6 +268,26 @@ impl Inner {
             }
         }
         self.state()
+    }
+
+    /// Waits until no command is left, unless one waits for somebody.
+    fn become_idle<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        end: Instant,
+    ) -> MutexGuard<'a, State> {
+        let is_held = state.appended < state.entries.len();
+        let mut waits = state.entries.iter().flat_map(|entry| &entry.waits);
+        if state.entries.is_empty() || is_held || !waits.all(is_settled) {
+            return state;
+        }
+        state.finishers += 1;
+        let left = end.saturating_duration_since(Instant::now());
+        let is_busy = |state: &mut State| !state.entries.is_empty();
+        let waited = self.finished.wait_timeout_while(state, left, is_busy);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.finishers -= 1;
+        state
     }
 
     /// Lets the thread look at all commands now.

@@ -3,6 +3,7 @@
 use super::driver::{EventHandle, is_device_lost};
 use super::entry::{Entry, copy_of, is_broken, is_settled, witness};
 use super::lane::{Inner, Rest, State};
+use super::leaving;
 use super::pooled::Pooled;
 use crate::backend::{Point, Points};
 use crate::error::{Error, Result};
@@ -61,6 +62,7 @@ pub(super) struct Left {
 impl Inner {
     /// The thread. It ends when the queue is dropped and all its commands are done.
     pub(super) fn run(&self) {
+        leaving::begin();
         let mut left = Left::default();
         let mut has_napped = false;
         let mut pauses = 0;

@@ -3,6 +3,7 @@
 use super::{Appended, Gate, Inner, Left};
 use crate::backend::level_zero::driver::is_device_lost;
 use crate::backend::level_zero::entry::{Over, call, copy_of, discard, text_of};
+use crate::backend::level_zero::leaving;
 use crate::backend::level_zero::pooled::Pooled;
 use crate::backend::level_zero::queue::Notes;
 use crate::backend::{Point, Work};
@@ -17,6 +18,7 @@ const SLICE: Duration = Duration::from_secs(1);
 impl Inner {
     /// The thread. It ends when the queue is dropped and all its commands are done.
     pub(super) fn run(self: Arc<Self>) {
+        leaving::begin();
         loop {
             let mut state = self.state();
             while state.commands.is_empty() {
