@@ -327,6 +327,7 @@ pub(crate) fn hosts_need_no_event_of_the_drivers() {
     };
     let [without, with] = [false, true].map(created);
     assert_eq!(without, "live counter-events 0 of 0 created");
+    assert!(with.starts_with("live counter-events 0 of "), "{with}");
     assert_ne!(with, without);
 }
 

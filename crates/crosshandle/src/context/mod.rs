@@ -31,8 +31,9 @@ use std::sync::Arc;
 ///
 /// Cheap to clone; any thread may use it. Objects made by it stay usable after it is dropped; what
 /// it has exported can then be opened no more, unless an object of it is still there. Dropping the
-/// last clone may wait a second or two, so that no thread of this library is in a driver if the process
-/// ends then; it does not wait for commands that wait for other processes.
+/// last clone may wait a second or two for threads of this library that are letting go of something, so
+/// that a process which ends then does not end beside them; it does not wait for commands that wait for
+/// other processes.
 ///
 /// # Trust
 /// The context is the trust boundary: whoever opened one of its handles can disturb its other

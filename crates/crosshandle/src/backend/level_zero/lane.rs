@@ -95,6 +95,11 @@ impl State {
         self.ended == self.submitted
     }
 
+    /// Whether a command is not in the list yet.
+    fn is_held(&self) -> bool {
+        self.appended < self.entries.len()
+    }
+
     /// The list has a mark after all that it has.
     pub(super) fn set_marked(&mut self) {
         (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
@@ -125,8 +130,7 @@ impl Lane {
 
     /// Whether something waits for the host, so that more would come late.
     pub(super) fn is_held(&self) -> bool {
-        let state = self.0.state();
-        state.appended < state.entries.len()
+        self.0.state().is_held()
     }
 
     /// How many commands there were.
@@ -276,9 +280,8 @@ impl Inner {
         mut state: MutexGuard<'a, State>,
         end: Instant,
     ) -> MutexGuard<'a, State> {
-        let is_held = state.appended < state.entries.len();
         let mut waits = state.entries.iter().flat_map(|entry| &entry.waits);
-        if state.entries.is_empty() || is_held || !waits.all(is_settled) {
+        if state.entries.is_empty() || state.is_held() || !waits.all(is_settled) {
             return state;
         }
         state.finishers += 1;
@@ -342,7 +345,7 @@ impl Inner {
         });
         state.submitted += 1;
         self.append_more(&mut state);
-        let is_held = state.appended < state.entries.len();
+        let is_held = state.is_held();
         // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
         let is_pressing = |entry: &Entry| entry.is_awaited() || entry.is_marked();
         let is_pressing = is_held || state.entries.back().is_some_and(is_pressing);
