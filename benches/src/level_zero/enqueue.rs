@@ -300,11 +300,6 @@ impl Ours {
         Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
-    fn copy(&self) -> Result<Command> {
-        let [to, from] = &self.memory;
-        Ok(Command::copy(to.all(), from.all())?)
-    }
-
     /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, is_busy, .. } = *case;
@@ -322,6 +317,8 @@ impl Ours {
             thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
+        let [to, from] = &self.memory;
+        // Written as programs write it: a function that hands out commands moves them once more.
         let mut submit = || -> Result<()> {
             match what {
                 What::Signal => self.queue.signal(&self.shared)?,
@@ -329,13 +326,16 @@ impl Ours {
                 What::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
-                What::Copy => self.queue.submit(self.copy()?)?,
+                What::Copy => self.queue.submit(Command::copy(to.all(), from.all())?)?,
                 What::Fill => {
-                    let fill = Command::fill(self.memory[0].all(), &PATTERN)?;
-                    self.queue.submit(fill)?;
+                    self.queue.submit(Command::fill(to.all(), &PATTERN)?)?;
                 }
-                What::CopySignal => self.queue.submit(self.copy()?.signal(&self.shared))?,
-                What::CopySignalHosts => self.queue.submit(self.copy()?.signal(&self.hosts))?,
+                What::CopySignal => self
+                    .queue
+                    .submit(Command::copy(to.all(), from.all())?.signal(&self.shared))?,
+                What::CopySignalHosts => self
+                    .queue
+                    .submit(Command::copy(to.all(), from.all())?.signal(&self.hosts))?,
             }
             Ok(())
         };
