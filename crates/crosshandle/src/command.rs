@@ -34,7 +34,7 @@ impl Command {
     /// # Errors
     /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
     /// opened read-only.
-    #[inline(always)]
+    #[inline(always)] // Where it is called, it is built where it is used: moving it costs more.
     pub fn copy(to: MemoryRange, from: MemoryRange) -> Result<Self> {
         to.check_writable()?;
         if to.len() != from.len() {
