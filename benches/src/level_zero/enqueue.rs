@@ -300,11 +300,6 @@ impl Ours {
         Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
-    fn copy(&self) -> Result<Command> {
-        let [to, from] = &self.memory;
-        Ok(Command::copy(to.all(), from.all())?)
-    }
-
     /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, is_busy, .. } = *case;
@@ -322,6 +317,8 @@ impl Ours {
             thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
+        let [to, from] = &self.memory;
+        // Written as programs write it: a function that hands out commands moves them once more.
         let mut submit = || -> Result<()> {
             match what {
                 What::Signal => self.queue.signal(&self.shared)?,
@@ -329,13 +326,16 @@ impl Ours {
                 What::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
-                What::Copy => self.queue.submit(self.copy()?)?,
+                What::Copy => self.queue.submit(Command::copy(to.all(), from.all())?)?,
                 What::Fill => {
-                    let fill = Command::fill(self.memory[0].all(), &PATTERN)?;
-                    self.queue.submit(fill)?;
+                    self.queue.submit(Command::fill(to.all(), &PATTERN)?)?;
                 }
-                What::CopySignal => self.queue.submit(self.copy()?.signal(&self.shared))?,
-                What::CopySignalHosts => self.queue.submit(self.copy()?.signal(&self.hosts))?,
+                What::CopySignal => self
+                    .queue
+                    .submit(Command::copy(to.all(), from.all())?.signal(&self.shared))?,
+                What::CopySignalHosts => self
+                    .queue
+                    .submit(Command::copy(to.all(), from.all())?.signal(&self.hosts))?,
             }
             Ok(())
         };
@@ -354,7 +354,8 @@ struct Raw {
     list: List,
     other: List,
     shared: CounterEvent,
-    private: PooledEvent,
+    /// One for each command: an event tells of one signal until it is reset.
+    private: Vec<PooledEvent>,
     /// That the device is not busy any more.
     idle: PooledEvent,
     awaited: Vec<CounterEvent>,
@@ -376,7 +377,9 @@ impl Raw {
             list: List::create(gpu)?,
             other: List::create(gpu)?,
             shared: shared()?,
-            private: PooledEvent::create(gpu)?,
+            private: (0..2 * BATCH)
+                .map(|_| PooledEvent::create(gpu))
+                .collect::<Result<_>>()?,
             idle: PooledEvent::create(gpu)?,
             awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
             done: PooledEvent::create(gpu)?,
@@ -414,15 +417,21 @@ impl Raw {
             thread::sleep(SETTLE);
         }
         let mut awaited = self.awaited.iter().cycle();
-        let private = || case.raw_has_event.then_some(&self.private as _);
+        let mut private = self.private.iter().cycle();
+        let mut private = || {
+            private
+                .next()
+                .filter(|_| case.raw_has_event)
+                .map(|event| event as _)
+        };
         let mut submit = || match what {
             What::Signal => self.list.signal(&self.shared),
-            What::SignalHosts => self.list.signal(&self.private),
+            What::SignalHosts => private().map_or(Ok(()), |event| self.list.signal(event)),
             What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
             What::Copy => self.list.copy(to, from, LENGTH, private()),
             What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
-            What::CopySignalHosts => self.list.copy(to, from, LENGTH, Some(&self.private)),
+            What::CopySignalHosts => self.list.copy(to, from, LENGTH, private()),
         };
         if case.follows {
             per_operation(BATCH, &mut submit)?;
@@ -432,6 +441,7 @@ impl Raw {
         self.finish(&self.other)?;
         self.finish(&self.list)?;
         self.idle.reset()?;
+        self.private.iter().try_for_each(PooledEvent::reset)?;
         Ok(is_valid.then_some(elapsed))
     }
 }

@@ -34,14 +34,11 @@ impl Command {
     /// # Errors
     /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
     /// opened read-only.
+    #[inline(always)] // Where it is called, it is built where it is used: moving it costs more.
     pub fn copy(to: MemoryRange, from: MemoryRange) -> Result<Self> {
         to.check_writable()?;
         if to.len() != from.len() {
-            return Err(Error::invalid(format!(
-                "a copy needs two ranges of one length, but got {} and {} bytes",
-                to.len(),
-                from.len()
-            )));
+            return Err(unequal(to.len(), from.len()));
         }
         let len = to.len();
         Ok(Self::new(Work::Copy {
@@ -118,6 +115,7 @@ impl Command {
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
     /// patterns; [`Error::ReadOnly`] for a range opened read-only.
+    #[inline]
     pub fn fill(to: MemoryRange, pattern: &[u8]) -> Result<Self> {
         to.check_writable()?;
         check_pattern(to.len(), pattern)?;
@@ -302,7 +300,15 @@ impl Command {
     }
 }
 
+#[cold]
+fn unequal(to: usize, from: usize) -> Error {
+    Error::invalid(format!(
+        "a copy needs two ranges of one length, but got {to} and {from} bytes"
+    ))
+}
+
 /// Refuses a pattern that doesn't fill `len` bytes.
+#[inline]
 fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
     if pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
         return Err(Error::invalid(format!(

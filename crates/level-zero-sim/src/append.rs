@@ -6,7 +6,7 @@ use std::sync::Arc;
 use level_zero_sys::*;
 
 use crate::call::{
-    INVALID_ARGUMENT, INVALID_NULL_POINTER, INVALID_SIZE, Result, entry, read, read_all,
+    Few, INVALID_ARGUMENT, INVALID_NULL_POINTER, INVALID_SIZE, Result, entry, read, read_all,
 };
 use crate::context::Context;
 use crate::device::Device;
@@ -18,7 +18,7 @@ use crate::space::{Region, find_range};
 use crate::work::{Place, Work};
 
 /// The driver's memory in two ranges that a command uses.
-fn both(to: usize, from: usize, sizes: (usize, usize)) -> Result<Vec<Arc<Region>>> {
+fn both(to: usize, from: usize, sizes: (usize, usize)) -> Result<Few<Arc<Region>>> {
     let mut regions = find_range(to, sizes.0)?;
     regions.extend(find_range(from, sizes.1)?);
     Ok(regions)
@@ -47,7 +47,7 @@ fn nothing(
     waits: (u32, *mut ze_event_handle_t),
 ) -> Result<()> {
     let list = handles::get::<List, _>(list)?;
-    list.append(Work::Nothing, Vec::new(), signal, waits)
+    list.append(Work::Nothing, Few::new(), signal, waits)
 }
 
 const NO_EVENT: ze_event_handle_t = std::ptr::null_mut();
@@ -223,6 +223,6 @@ entry! {
         if event.is_counter_based() {
             return Err(INVALID_ARGUMENT);
         }
-        list.append(Work::Reset(event), Vec::new(), NO_EVENT, NO_WAITS)
+        list.append(Work::Reset(event), Few::new(), NO_EVENT, NO_WAITS)
     }
 }

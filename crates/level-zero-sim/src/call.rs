@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use level_zero_sys::ze_result_t;
+use smallvec::SmallVec;
 
 use crate::checks::{Check, misuse};
 use crate::{ledger, refusals};
@@ -129,16 +130,22 @@ pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
+/// Few of something, without an allocation: commands shall cost the same wherever the memory of
+/// earlier ones was freed.
+pub(crate) type Few<T> = SmallVec<[T; 4]>;
+
 /// The elements of an array that is an argument of an entry point.
-pub(crate) fn read_all<T: Copy>(from: *const T, count: u32) -> Result<Vec<T>> {
+pub(crate) fn read_all<T: Copy>(from: *const T, count: u32) -> Result<Few<T>> {
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(Few::new());
     }
     if from.is_null() {
         return Err(INVALID_NULL_POINTER);
     }
     // SAFETY: the contract of entry points.
-    Ok(unsafe { std::slice::from_raw_parts(from, count as usize) }.to_vec())
+    Ok(Few::from_slice(unsafe {
+        std::slice::from_raw_parts(from, count as usize)
+    }))
 }
 
 /// Answers a question for a list in the usual two steps: how many there are, then these many.

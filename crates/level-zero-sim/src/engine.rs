@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::call::{OUT_OF_DEVICE_MEMORY, Result};
+use crate::call::{Few, OUT_OF_DEVICE_MEMORY, Result};
 use crate::device::{Device, now};
 use crate::event::{Signal, Wait};
 use crate::space::{Region, Use};
@@ -18,13 +18,13 @@ const SHORT: usize = 64 << 10;
 
 /// A command on its way.
 pub(crate) struct Submitted {
-    pub(crate) waits: Vec<Wait>,
+    pub(crate) waits: Few<Wait>,
     pub(crate) work: Work,
     pub(crate) signal: Option<Signal>,
     /// What it uses, until it is done.
-    pub(crate) uses: Vec<Use>,
+    pub(crate) uses: Few<Use>,
     /// The memory that it uses, which stays even if it is freed too early.
-    pub(crate) regions: Vec<Arc<Region>>,
+    pub(crate) regions: Few<Arc<Region>>,
 }
 
 #[derive(Default)]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use level_zero_sys::*;
 
-use crate::call::{INVALID_ARGUMENT, Result, entry, present, read, read_all, write};
+use crate::call::{Few, INVALID_ARGUMENT, Result, entry, present, read, read_all, write};
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
@@ -21,15 +21,15 @@ use crate::work::Work;
 #[derive(Clone)]
 pub(crate) struct Command {
     work: Work,
-    waits: Vec<Arc<Event>>,
+    waits: Few<Arc<Event>>,
     signal: Option<Arc<Event>>,
-    regions: Vec<Arc<Region>>,
+    regions: Few<Arc<Region>>,
 }
 
 impl Command {
     /// The command for one execution. Its signal counts from now on.
     pub(crate) fn submit(self) -> Submitted {
-        let mut uses: Vec<Use> = self
+        let mut uses: Few<Use> = self
             .regions
             .iter()
             .map(|region| region.use_count.take())
@@ -88,7 +88,7 @@ impl List {
     pub(crate) fn append(
         &self,
         work: Work,
-        regions: Vec<Arc<Region>>,
+        regions: Few<Arc<Region>>,
         signal: ze_event_handle_t,
         waits: (u32, *mut ze_event_handle_t),
     ) -> Result<()> {
@@ -99,7 +99,7 @@ impl List {
         }
         let waits = read_all(waits.1.cast_const(), waits.0)?;
         let waits = waits.into_iter().map(handles::get::<Event, _>);
-        let waits = waits.collect::<Result<Vec<_>>>()?;
+        let waits = waits.collect::<Result<Few<_>>>()?;
         waits
             .iter()
             .try_for_each(|event| event.can_be_waited_for())?;

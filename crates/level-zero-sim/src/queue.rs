@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use level_zero_sys::*;
 
-use crate::call::{INVALID_SIZE, Result, entry, present, read, read_all, write};
+use crate::call::{Few, INVALID_SIZE, Result, entry, present, read, read_all, write};
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
@@ -76,19 +76,19 @@ entry! {
         }
         let fence = handles::get_optional::<Fence, _>(fence)?;
         let lists = read_all(lists.cast_const(), count)?;
-        let lists = lists.into_iter().map(handles::get::<List, _>).collect::<Result<Vec<_>>>()?;
-        let all = lists.iter().map(|list| list.commands()).collect::<Result<Vec<_>>>()?;
+        let lists = lists.into_iter().map(handles::get::<List, _>).collect::<Result<Few<_>>>()?;
+        let all = lists.iter().map(|list| list.commands()).collect::<Result<Few<_>>>()?;
         for command in all.into_iter().flatten() {
             queue.engine.submit(command.submit());
         }
-        let mut uses: Vec<_> = lists.iter().map(|list| list.use_count.take()).collect();
+        let mut uses: Few<_> = lists.iter().map(|list| list.use_count.take()).collect();
         uses.extend(fence.iter().map(|fence| fence.use_count.take()));
         queue.engine.submit(Submitted {
-            waits: Vec::new(),
+            waits: Few::new(),
             work: Work::Nothing,
             signal: fence.map(|fence| fence.signal()),
             uses,
-            regions: Vec::new(),
+            regions: Few::new(),
         });
         match queue.synchronous {
             true => code(queue.engine.wait(Deadline::NEVER)),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use level_zero_sys::*;
 
-use crate::call::{INVALID_ARGUMENT, Result};
+use crate::call::{Few, INVALID_ARGUMENT, Result};
 use crate::checks::{Check, misuse};
 use crate::context::Context;
 use crate::device::Device;
@@ -159,8 +159,8 @@ pub(crate) fn starting(address: usize, context: &Arc<Context>) -> Option<Arc<Reg
 }
 
 /// The regions of a range; none where it is memory that the driver does not know.
-pub(crate) fn find_range(address: usize, size: usize) -> Result<Vec<Arc<Region>>> {
-    let mut found = Vec::new();
+pub(crate) fn find_range(address: usize, size: usize) -> Result<Few<Arc<Region>>> {
+    let mut found = Few::new();
     let mut next = address;
     let end = address.checked_add(size).ok_or(INVALID_ARGUMENT)?;
     while next < end {

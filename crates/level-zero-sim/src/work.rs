@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use level_zero_sys::ze_copy_region_t;
 
+use crate::call::Few;
 use crate::device::now;
 use crate::event::{Event, State};
 
@@ -64,7 +65,7 @@ pub(crate) enum Work {
     },
     Fill {
         to: usize,
-        pattern: Vec<u8>,
+        pattern: Few<u8>,
         size: usize,
     },
     Timestamp {

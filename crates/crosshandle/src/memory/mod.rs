@@ -233,6 +233,7 @@ impl Memory {
     }
 
     /// All of it, for a command.
+    #[inline]
     pub fn all(&self) -> MemoryRange {
         MemoryRange {
             address: self.start(),
@@ -303,6 +304,7 @@ impl MemoryRange {
     }
 
     /// Bytes in it.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -359,6 +361,7 @@ impl MemoryRange {
         }
     }
 
+    #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
         match self.access {
             Access::ReadWrite => Ok(()),
@@ -366,6 +369,7 @@ impl MemoryRange {
         }
     }
 
+    #[inline]
     pub(crate) fn into_place(self) -> Place {
         Place {
             address: self.address,
