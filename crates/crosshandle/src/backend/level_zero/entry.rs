@@ -40,6 +40,7 @@ impl Over {
 }
 
 /// A command of a lane. Small, since it is moved: what few have is in `rare`.
+#[derive(Default)]
 pub(super) struct Entry {
     pub(super) work: Work,
     pub(super) waits: Points,
