@@ -40,7 +40,11 @@ impl Inner {
             entry.is_bare = true;
             return true;
         }
-        let appended = match self.wait_in(state, entry) {
+        let waited = match entry.waits.is_empty() {
+            true => Ok(true),
+            false => self.wait_in(state, entry),
+        };
+        let appended = match waited {
             Ok(false) => return false,
             Ok(true) => self.signal_in(state, entry),
             Err(error) => Err(error),

@@ -331,13 +331,8 @@ impl Inner {
             None => None,
         };
         let state = &mut *state;
-        let mut entry = Entry {
-            work: mem::take(&mut given.work),
-            waits: mem::take(&mut given.waits),
-            signal: given.signal.take().zip(ticket),
-            rare,
-            ..Entry::default()
-        };
+        let (work, waits) = (mem::take(&mut given.work), mem::take(&mut given.waits));
+        let mut entry = Entry::new(work, waits, given.signal.take().zip(ticket), rare);
         let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
         // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
         let is_pressing = !is_appended || entry.is_awaited() || entry.is_marked();
