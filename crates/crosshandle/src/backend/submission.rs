@@ -82,8 +82,10 @@ impl Point {
 }
 
 /// What a command does. Small, since it is moved.
+#[derive(Default)]
 pub(crate) enum Work {
     /// Nothing: a signal, a wait, a barrier.
+    #[default]
     Nothing,
     /// Copies bytes between ranges that may overlap.
     Copy { to: Place, from: Place, len: usize },

@@ -23,41 +23,47 @@ const SHORT: usize = 64 << 10;
 const PART: u32 = 64;
 
 impl Inner {
-    /// Appends the next command. `false` if the host has to wait for something first. A command that
-    /// the driver refuses fails when its turn comes.
-    pub(super) fn append(&self, state: &mut State) -> bool {
+    /// Appends the first command that is held. `false` if the host has to wait for something first.
+    pub(super) fn append_held(&self, state: &mut State) -> bool {
         let index = state.appended;
-        if state.entries[index].has_failed() {
-            state.entries[index].is_bare = true;
-            state.appended += 1;
+        let mut entry = mem::take(&mut state.entries[index]);
+        let is_appended = self.append(state, &mut entry);
+        state.entries[index] = entry;
+        state.appended += usize::from(is_appended);
+        is_appended
+    }
+
+    /// Appends a command that comes right after those in the list. `false` if the host has to wait
+    /// for something first. A command that the driver refuses fails when its turn comes.
+    pub(super) fn append(&self, state: &mut State, entry: &mut Entry) -> bool {
+        if entry.has_failed() {
+            entry.is_bare = true;
             return true;
         }
-        let appended = match self.wait_in(state, index) {
+        let waited = match entry.waits.is_empty() {
+            true => Ok(true),
+            false => self.wait_in(state, entry),
+        };
+        let appended = match waited {
             Ok(false) => return false,
-            Ok(true) => self.signal_in(state, index),
+            Ok(true) => self.signal_in(state, entry),
             Err(error) => Err(error),
         };
         if let Err(error) = appended {
-            let entry = &mut state.entries[index];
             entry.rare().failed = Some(error);
             // The list has what it waits for.
-            let is_open = entry.waits_on_device() && !entry.is_marked() && !entry.is_left;
-            if is_open && self.mark(state, index).is_err() {
-                let entry = &mut state.entries[index];
-                entry.keep_for_ever();
-                entry.is_left = true;
+            if entry.waits_on_device() && !entry.is_marked() && !entry.is_left {
+                self.mark_or_leave(state, entry);
             }
-            let entry = &mut state.entries[index];
             entry.is_bare = entry.done.is_none();
         }
-        state.appended += 1;
         true
     }
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
-    fn wait_in(&self, state: &mut State, index: usize) -> Result<bool> {
+    fn wait_in(&self, state: &mut State, entry: &mut Entry) -> Result<bool> {
         let mut due: SmallVec<[usize; 2]> = SmallVec::new();
-        for (place, wait) in state.entries[index].waits.iter().enumerate() {
+        for (place, wait) in entry.waits.iter().enumerate() {
             match wait.event.result(wait.number) {
                 Some(Ok(())) => {}
                 None if wait.event.has_companion_signal(wait.number) => due.push(place),
@@ -74,7 +80,7 @@ impl Inner {
         // Who waits for what came before may have to go on so that this wait ends.
         self.mark_awaited(state)?;
         // With something long after it, the list is to say when it has begun with that.
-        let started = match self.is_long(&state.entries[index]) {
+        let started = match self.is_long(entry) {
             true => Some(state.take_mark(&self.core)?),
             false => None,
         };
@@ -83,7 +89,7 @@ impl Inner {
         let mut held: SmallVec<[HeldCompanion<'_>; 2]> = SmallVec::new();
         let mut promises: SmallVec<[_; 2]> = SmallVec::new();
         for place in due {
-            let Some((handle, companion)) = self.hold(&state.entries[index].waits[place]) else {
+            let Some((handle, companion)) = self.hold(&entry.waits[place]) else {
                 drop(held);
                 state.marks.extend(started);
                 return Ok(false);
@@ -92,14 +98,13 @@ impl Inner {
             promises.push((place, companion.promise));
             held.push(companion);
         }
-        // SAFETY: the entry has the events and the mark, and stays until the list is past this.
+        // SAFETY: the entry has the events and the mark, and is kept until the list is past this.
         let appended = unsafe { list.wait(&handles, started.as_ref().map(Pooled::handle)) };
         drop(held);
         if let Err(error) = appended {
             state.marks.extend(started);
             return Err(error);
         }
-        let entry = &mut state.entries[index];
         for (place, promise) in promises {
             entry.waits[place].promise = Some(promise);
         }
@@ -128,24 +133,22 @@ impl Inner {
     }
 
     /// Appends a command's work and the signal of the driver's own event, if that rides along.
-    fn signal_in(&self, state: &mut State, index: usize) -> Result<()> {
-        let entry = &state.entries[index];
+    fn signal_in(&self, state: &mut State, entry: &mut Entry) -> Result<()> {
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
         let Some((event, ticket)) = &entry.signal else {
-            return self.work_in(state, index, None);
+            return self.work_in(state, entry, None);
         };
         let companion = match event.wants_companion() {
             true => event::to_signal(event, &self.core).filter(|_| event.begin_companion_signal()),
             false => None,
         };
         if companion.is_none() {
-            return self.work_in(state, index, None);
+            return self.work_in(state, entry, None);
         }
         let number = ticket.number;
-        let appended = self.work_in(state, index, companion);
-        let entry = &mut state.entries[index];
+        let appended = self.work_in(state, entry, companion);
         entry.companion = companion.filter(|_| appended.is_ok());
         if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
@@ -157,14 +160,12 @@ impl Inner {
     fn work_in(
         &self,
         state: &mut State,
-        index: usize,
+        entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        let bytes = work::bytes(&state.entries[index].work);
-        if bytes == 0 {
-            return self.signal_bare(state, index, companion);
+        if work::bytes(&entry.work) == 0 {
+            return self.signal_bare(state, entry, companion);
         }
-        let entry = &state.entries[index];
         let is_awaited = entry.is_awaited();
         let is_long = self.is_long(entry);
         if is_long {
@@ -179,7 +180,6 @@ impl Inner {
         };
         let last = mark.as_ref().map(|mark| mark.handle()).or(companion);
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let entry = &mut state.entries[index];
         let mut target = Target {
             gpu: &self.gpu,
             core: &self.core,
@@ -187,7 +187,7 @@ impl Inner {
             has_begun: false,
         };
         let mut extra = None;
-        // SAFETY: the entry has all that the command uses, and stays until the list is past this;
+        // SAFETY: the entry has all that the command uses, and is kept until the list is past this;
         // if it never is, or that is not known, what it uses is kept for ever.
         let appended = unsafe { target.append(&entry.work, &mut extra, last) };
         if extra.is_some() {
@@ -208,10 +208,8 @@ impl Inner {
                 // Whether the list has it is not known.
                 true => mem::forget(mark),
             }
-            if has_begun && self.mark(state, index).is_err() {
-                let entry = &mut state.entries[index];
-                entry.keep_for_ever();
-                entry.is_left = true;
+            if has_begun {
+                self.mark_or_leave(state, entry);
             }
             return appended;
         }
@@ -230,10 +228,9 @@ impl Inner {
     fn signal_bare(
         &self,
         state: &mut State,
-        index: usize,
+        entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        let entry = &mut state.entries[index];
         entry.is_bare = entry.started.is_some() || !entry.waits_on_device();
         let is_awaited = entry.is_awaited();
         if let Some(companion) = companion {
@@ -243,7 +240,8 @@ impl Inner {
             // lingers.
             unsafe { list.signal(companion)? };
         } else if is_awaited && state.unmarked > 0 {
-            return self.mark(state, index);
+            entry.done = Some(self.mark(state)?);
+            return Ok(());
         }
         state.is_awaited |= is_awaited && state.unmarked > 0;
         Ok(())
@@ -257,23 +255,36 @@ impl Inner {
     /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
     fn mark_awaited(&self, state: &mut State) -> Result<()> {
         match state.appended.checked_sub(1) {
-            Some(last) if state.is_awaited => self.mark(state, last),
+            Some(last) if state.is_awaited => {
+                state.entries[last].done = Some(self.mark(state)?);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
 
-    /// Lets the list signal a mark of the command at `index`, the latest in it.
-    pub(super) fn mark(&self, state: &mut State, index: usize) -> Result<()> {
+    /// Lets the list signal a mark of a command of which it has a part, or keeps what it uses.
+    fn mark_or_leave(&self, state: &mut State, entry: &mut Entry) {
+        match self.mark(state) {
+            Ok(mark) => entry.done = Some(mark),
+            Err(_) => {
+                entry.keep_for_ever();
+                entry.is_left = true;
+            }
+        }
+    }
+
+    /// Lets the list signal a mark, which the latest command in it is to keep.
+    pub(super) fn mark(&self, state: &mut State) -> Result<Pooled> {
         let mark = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        // SAFETY: the entry has it, and stays until the list is past this.
+        // SAFETY: the command has it, and is kept until the list is past this.
         if let Err(error) = unsafe { list.signal(mark.handle()) } {
             state.marks.push(mark);
             return Err(error);
         }
-        state.entries[index].done = Some(mark);
         state.set_marked();
-        Ok(())
+        Ok(mark)
     }
 }
 

@@ -40,6 +40,7 @@ impl Over {
 }
 
 /// A command of a lane. Small, since it is moved: what few have is in `rare`.
+#[derive(Default)]
 pub(super) struct Entry {
     pub(super) work: Work,
     pub(super) waits: Points,
@@ -88,6 +89,28 @@ impl Rare {
 }
 
 impl Entry {
+    pub(super) fn new(
+        work: Work,
+        waits: Points,
+        signal: Option<(Arc<EventCore>, Ticket)>,
+        rare: Option<Box<Rare>>,
+    ) -> Self {
+        Self {
+            work,
+            waits,
+            signal,
+            started: None,
+            done: None,
+            companion: None,
+            rare,
+            is_taken: false,
+            is_bare: false,
+            lingers: false,
+            is_begun: false,
+            is_left: false,
+        }
+    }
+
     /// Whether the host has something to do before the list can go on with it, other than to wait
     /// for signals.
     pub(super) fn needs_host(&self) -> bool {

@@ -80,7 +80,7 @@ impl Inner {
             return self.end(self.state_in_turn(), 1, result, left);
         }
         // All that it waits for is there, and was taken out.
-        self.append(&mut state);
+        self.append_held(&mut state);
         self.append_more(&mut state);
         let goes_on = !state.is_closed;
         drop(state);

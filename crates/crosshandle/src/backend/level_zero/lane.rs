@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -227,7 +228,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         if process::is_forked() {
             // Its lock may be held by a thread that is not in the child.
-            std::mem::forget(Arc::clone(&self.0));
+            mem::forget(Arc::clone(&self.0));
             return;
         }
         let mut state = self.0.state();
@@ -329,30 +330,19 @@ impl Inner {
             }
             None => None,
         };
-        state.entries.push_back(Entry {
-            work: std::mem::replace(&mut given.work, Work::Nothing),
-            waits: std::mem::take(&mut given.waits),
-            signal: given.signal.take().zip(ticket),
-            started: None,
-            done: None,
-            rare,
-            is_taken: false,
-            is_bare: false,
-            lingers: false,
-            is_begun: false,
-            is_left: false,
-            companion: None,
-        });
-        state.submitted += 1;
-        self.append_more(&mut state);
-        let is_held = state.is_held();
+        let state = &mut *state;
+        let (work, waits) = (mem::take(&mut given.work), mem::take(&mut given.waits));
+        let mut entry = Entry::new(work, waits, given.signal.take().zip(ticket), rare);
+        let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
         // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
-        let is_pressing = |entry: &Entry| entry.is_awaited() || entry.is_marked();
-        let is_pressing = is_held || state.entries.back().is_some_and(is_pressing);
+        let is_pressing = !is_appended || entry.is_awaited() || entry.is_marked();
+        state.entries.push_back(entry);
+        state.submitted += 1;
+        state.appended += usize::from(is_appended);
         if is_pressing {
             state.pressing = state.submitted;
         }
-        self.wake(&mut state, is_pressing);
+        self.wake(state, is_pressing);
         Ok(())
     }
 
@@ -382,7 +372,7 @@ impl Inner {
     /// Appends commands to the list until one needs the host.
     pub(super) fn append_more(&self, state: &mut State) {
         while let Some(entry) = state.entries.get(state.appended) {
-            if entry.needs_host() || !self.append(state) {
+            if entry.needs_host() || !self.append_held(state) {
                 return;
             }
         }

@@ -154,8 +154,11 @@ impl Inner {
     /// Lets the list tell when it is done with all that it has.
     fn mark_all(&self, state: &mut State) -> Step {
         let last = state.appended - 1;
-        match self.mark(state, last) {
-            Ok(()) => Step::AwaitEnd(last),
+        match self.mark(state) {
+            Ok(mark) => {
+                state.entries[last].done = Some(mark);
+                Step::AwaitEnd(last)
+            }
             Err(error) => self.fail_all(state, error),
         }
     }
