@@ -10,7 +10,7 @@ use super::{CLOSE, ours, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat, no_hand};
 use crate::harness::timing::per_operation;
-use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent};
+use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent, Signalled};
 use crate::report::row::Target;
 
 const SIGNAL: &str = "zeCommandListAppendSignalEvent";
@@ -377,9 +377,7 @@ impl Raw {
             list: List::create(gpu)?,
             other: List::create(gpu)?,
             shared: shared()?,
-            private: (0..2 * BATCH)
-                .map(|_| PooledEvent::create(gpu))
-                .collect::<Result<_>>()?,
+            private: PooledEvent::create_many(gpu, 2 * BATCH as u32)?,
             idle: PooledEvent::create(gpu)?,
             awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
             done: PooledEvent::create(gpu)?,
@@ -418,18 +416,18 @@ impl Raw {
         }
         let mut awaited = self.awaited.iter().cycle();
         let mut private = self.private.iter().cycle();
-        let mut private = || {
-            private
-                .next()
-                .filter(|_| case.raw_has_event)
-                .map(|event| event as _)
-        };
+        let mut private = || private.next().map(|event| event as &dyn Signalled);
+        let has_event = case.raw_has_event;
         let mut submit = || match what {
             What::Signal => self.list.signal(&self.shared),
             What::SignalHosts => private().map_or(Ok(()), |event| self.list.signal(event)),
             What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
-            What::Copy => self.list.copy(to, from, LENGTH, private()),
-            What::Fill => self.list.fill(to, &PATTERN, LENGTH, private()),
+            What::Copy => self
+                .list
+                .copy(to, from, LENGTH, private().filter(|_| has_event)),
+            What::Fill => self
+                .list
+                .fill(to, &PATTERN, LENGTH, private().filter(|_| has_event)),
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
             What::CopySignalHosts => self.list.copy(to, from, LENGTH, private()),
         };

@@ -310,13 +310,17 @@ fn unequal(to: usize, from: usize) -> Error {
 /// Refuses a pattern that doesn't fill `len` bytes.
 #[inline]
 fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
-    if pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
-        return Err(Error::invalid(format!(
-            "{len} bytes are not a whole number of patterns of {} bytes",
-            pattern.len()
-        )));
+    match pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
+        true => Err(no_pattern(len, pattern.len())),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+#[cold]
+fn no_pattern(len: usize, pattern: usize) -> Error {
+    Error::invalid(format!(
+        "{len} bytes are not a whole number of patterns of {pattern} bytes"
+    ))
 }
 
 impl fmt::Debug for Command {

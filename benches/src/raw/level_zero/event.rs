@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
+use std::rc::Rc;
 
 use anyhow::Result;
 use level_zero_sys::{
@@ -189,28 +190,43 @@ impl Drop for OpenedEvent {
 /// The only event of a pool, for this process alone; both are destroyed when dropped.
 pub(crate) struct PooledEvent {
     gpu: &'static Gpu,
-    pool: ze_event_pool_handle_t,
     handle: ze_event_handle_t,
+    _pool: Rc<Pool>,
+}
+
+struct Pool {
+    gpu: &'static Gpu,
+    handle: ze_event_pool_handle_t,
 }
 
 impl PooledEvent {
     pub(crate) fn create(gpu: &'static Gpu) -> Result<Self> {
-        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
-        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
-        desc.count = 1;
-        let mut pool = ptr::null_mut();
-        let create = gpu.loader.zeEventPoolCreate;
-        // SAFETY: handles that live as long as the process, all devices, and a live result.
-        let code = unsafe { create(gpu.context, &desc, 0, ptr::null_mut(), &mut pool) };
-        check("zeEventPoolCreate", code)?;
+        Self::create_at(&Pool::create(gpu, 1)?, 0)
+    }
+
+    /// Several of one pool, as programs have them.
+    pub(crate) fn create_many(gpu: &'static Gpu, count: u32) -> Result<Vec<Self>> {
+        let pool = Pool::create(gpu, count)?;
+        (0..count)
+            .map(|index| Self::create_at(&pool, index))
+            .collect()
+    }
+
+    fn create_at(pool: &Rc<Pool>, index: u32) -> Result<Self> {
+        let gpu = pool.gpu;
         let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
+        desc.index = index;
         desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
-        // SAFETY: the pool's only place, and a live result.
-        let code = unsafe { (gpu.loader.zeEventCreate)(pool, &desc, &mut handle) };
+        // SAFETY: a place of the pool that nothing else has, and a live result.
+        let code = unsafe { (gpu.loader.zeEventCreate)(pool.handle, &desc, &mut handle) };
         check("zeEventCreate", code)?;
-        Ok(Self { gpu, pool, handle })
+        Ok(Self {
+            gpu,
+            handle,
+            _pool: Rc::clone(pool),
+        })
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
@@ -237,11 +253,29 @@ impl Signalled for PooledEvent {
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once, the event before its pool; the scenarios drop it when
-        // their lists are empty.
-        unsafe {
-            (self.gpu.loader.zeEventDestroy)(self.handle);
-            (self.gpu.loader.zeEventPoolDestroy)(self.pool);
-        }
+        // SAFETY: our own, destroyed once, before its pool; the scenarios drop it when their lists
+        // are empty.
+        unsafe { (self.gpu.loader.zeEventDestroy)(self.handle) };
+    }
+}
+
+impl Pool {
+    fn create(gpu: &'static Gpu, count: u32) -> Result<Rc<Self>> {
+        let mut desc = description!(ze_event_pool_desc_t, ZE_STRUCTURE_TYPE_EVENT_POOL_DESC);
+        desc.flags = ZE_EVENT_POOL_FLAG_HOST_VISIBLE;
+        desc.count = count;
+        let mut handle = ptr::null_mut();
+        let create = gpu.loader.zeEventPoolCreate;
+        // SAFETY: handles that live as long as the process, all devices, and a live result.
+        let code = unsafe { create(gpu.context, &desc, 0, ptr::null_mut(), &mut handle) };
+        check("zeEventPoolCreate", code)?;
+        Ok(Rc::new(Self { gpu, handle }))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: our own, destroyed once, when none of its events is left.
+        unsafe { (self.gpu.loader.zeEventPoolDestroy)(self.handle) };
     }
 }

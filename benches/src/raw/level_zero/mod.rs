@@ -18,7 +18,7 @@ use level_zero_sys::{
 };
 
 use event::CounterEvents;
-pub(crate) use event::{CounterEvent, OpenedEvent, PooledEvent};
+pub(crate) use event::{CounterEvent, OpenedEvent, PooledEvent, Signalled};
 pub(crate) use list::List;
 pub(crate) use memory::{Memory, OpenedMemory};
 

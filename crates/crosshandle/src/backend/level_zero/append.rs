@@ -14,7 +14,7 @@ use crate::backend::Point;
 use crate::error::{Error, Result};
 use crate::sharing::{HeldCompanion, Profile};
 use smallvec::SmallVec;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 
 /// What writes more bytes than this takes a time of its own: whoever waits for what came before
 /// shall not wait for that too.
@@ -26,9 +26,9 @@ impl Inner {
     /// Appends the first command that is held. `false` if the host has to wait for something first.
     pub(super) fn append_held(&self, state: &mut State) -> bool {
         let index = state.appended;
-        let mut entry = mem::take(&mut state.entries[index]);
+        let mut entry = ManuallyDrop::new(mem::take(&mut state.entries[index]));
         let is_appended = self.append(state, &mut entry);
-        state.entries[index] = entry;
+        state.entries[index] = ManuallyDrop::into_inner(entry);
         state.appended += usize::from(is_appended);
         is_appended
     }
@@ -274,11 +274,11 @@ impl Inner {
         }
     }
 
-    /// Lets the list signal a mark, which the latest command in it is to keep.
+    /// Lets the list signal a mark. The caller gives it to the latest command in the list.
     pub(super) fn mark(&self, state: &mut State) -> Result<Pooled> {
         let mark = state.take_mark(&self.core)?;
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        // SAFETY: the command has it, and is kept until the list is past this.
+        // SAFETY: all callers give it to a command that is kept until the list is past this.
         if let Err(error) = unsafe { list.signal(mark.handle()) } {
             state.marks.push(mark);
             return Err(error);

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use std::collections::VecDeque;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -332,11 +332,17 @@ impl Inner {
         };
         let state = &mut *state;
         let (work, waits) = (mem::take(&mut given.work), mem::take(&mut given.waits));
-        let mut entry = Entry::new(work, waits, given.signal.take().zip(ticket), rare);
+        // Once the list has it, a panic must not take it away.
+        let entry = Entry::new(work, waits, given.signal.take().zip(ticket), rare);
+        let mut entry = ManuallyDrop::new(entry);
+        if state.is_held() {
+            // What that waited for may be there by now.
+            self.append_more(state);
+        }
         let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
         // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
         let is_pressing = !is_appended || entry.is_awaited() || entry.is_marked();
-        state.entries.push_back(entry);
+        state.entries.push_back(ManuallyDrop::into_inner(entry));
         state.submitted += 1;
         state.appended += usize::from(is_appended);
         if is_pressing {
