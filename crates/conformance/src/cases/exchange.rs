@@ -1,12 +1,12 @@
 //! Where and by whom handles are opened: users, directories, namespaces.
 
+use super::stopped::Stopped;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, slowdown};
 use crate::peer::PeerOptions;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, procfs};
 use crosshandle::{Command, Context, Error, PeerPolicy, SOCKET_DIR_VARIABLE};
-use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -294,22 +294,24 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     let handle = exporter.ask("memory-handle m")?.remove(0);
     // The importer dies: the exporter, once it goes on, serves others.
     let (victim, survivor) = (harness.peer()?, harness.peer()?);
-    exporter.send(Signal::STOP);
+    let stopped = Stopped::new(&exporter)?;
     let asked = victim.begin_and_sleep(format!("open-memory m {handle}"))?;
     victim.kill();
     drop(asked);
-    exporter.send(Signal::CONT);
+    drop(stopped);
     survivor.ask(format!("open-memory m {handle}"))?;
     // The exporter dies: importers that are being served learn it at once.
     exporter.ask("allocate n 5000000")?;
     let other = exporter.ask("memory-handle n")?.remove(0);
     let newcomer = harness.peer()?;
-    exporter.send(Signal::STOP);
+    let stopped = Stopped::new(&exporter)?;
     let questions = [
         newcomer.begin_and_sleep(format!("open-memory m {handle}"))?,
         survivor.begin_and_sleep(format!("open-memory n {other}"))?,
     ];
     let began = Instant::now();
+    // It never goes on.
+    std::mem::forget(stopped);
     exporter.kill();
     for question in questions {
         let refused = question

@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// Stops a process for a while; it goes on when this is dropped.
-struct Stopped<'a>(&'a Peer);
+pub(super) struct Stopped<'a>(&'a Peer);
 
 impl<'a> Stopped<'a> {
-    fn new(peer: &'a Peer) -> Result<Self, Failure> {
+    pub(super) fn new(peer: &'a Peer) -> Result<Self, Failure> {
         peer.send(Signal::STOP);
         let stopped = Self(peer);
         // The signal is sent before all threads have taken it.
