@@ -187,11 +187,10 @@ impl Drop for OpenedEvent {
     }
 }
 
-/// The only event of a pool, for this process alone; both are destroyed when dropped.
+/// An event of a pool, for this process alone. The pool is destroyed with its last event.
 pub(crate) struct PooledEvent {
-    gpu: &'static Gpu,
     handle: ze_event_handle_t,
-    _pool: Rc<Pool>,
+    pool: Rc<Pool>,
 }
 
 struct Pool {
@@ -213,34 +212,30 @@ impl PooledEvent {
     }
 
     fn create_at(pool: &Rc<Pool>, index: u32) -> Result<Self> {
-        let gpu = pool.gpu;
         let mut desc = description!(ze_event_desc_t, ZE_STRUCTURE_TYPE_EVENT_DESC);
         desc.index = index;
         desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
         // SAFETY: a place of the pool that nothing else has, and a live result.
-        let code = unsafe { (gpu.loader.zeEventCreate)(pool.handle, &desc, &mut handle) };
+        let code = unsafe { (pool.gpu.loader.zeEventCreate)(pool.handle, &desc, &mut handle) };
         check("zeEventCreate", code)?;
-        Ok(Self {
-            gpu,
-            handle,
-            _pool: Rc::clone(pool),
-        })
+        let pool = Rc::clone(pool);
+        Ok(Self { handle, pool })
     }
 
     pub(crate) fn synchronize(&self) -> Result<()> {
-        synchronize(self.gpu, self.handle)
+        synchronize(self.pool.gpu, self.handle)
     }
 
     pub(crate) fn is_done(&self) -> Result<bool> {
-        is_done(self.gpu, self.handle)
+        is_done(self.pool.gpu, self.handle)
     }
 
     pub(crate) fn reset(&self) -> Result<()> {
         // SAFETY: our own, which no command is about to signal.
         check("zeEventHostReset", unsafe {
-            (self.gpu.loader.zeEventHostReset)(self.handle)
+            (self.pool.gpu.loader.zeEventHostReset)(self.handle)
         })
     }
 }
@@ -255,7 +250,7 @@ impl Drop for PooledEvent {
     fn drop(&mut self) {
         // SAFETY: our own, destroyed once, before its pool; the scenarios drop it when their lists
         // are empty.
-        unsafe { (self.gpu.loader.zeEventDestroy)(self.handle) };
+        unsafe { (self.pool.gpu.loader.zeEventDestroy)(self.handle) };
     }
 }
 

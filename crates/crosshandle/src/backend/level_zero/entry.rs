@@ -89,6 +89,7 @@ impl Rare {
 }
 
 impl Entry {
+    /// Not from a default one, parts of which would have to be dropped again for each command.
     pub(super) fn new(
         work: Work,
         waits: Points,
