@@ -29,6 +29,14 @@ impl Command {
         }
     }
 
+    /// One that uses memory, all of which the host can access, or not.
+    #[inline]
+    fn with_memory(work: Work, is_on_host: bool) -> Self {
+        let mut command = Self::new(work);
+        command.submission.is_on_host = is_on_host;
+        command
+    }
+
     /// Copies a range to another one of the same length. They may overlap.
     ///
     /// # Errors
@@ -41,11 +49,9 @@ impl Command {
             return Err(unequal(to.len(), from.len()));
         }
         let len = to.len();
-        Ok(Self::new(Work::Copy {
-            to: to.into_place(),
-            from: from.into_place(),
-            len,
-        }))
+        let is_on_host = to.is_on_host() && from.is_on_host();
+        let (to, from) = (to.into_place(), from.into_place());
+        Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
     }
 
     /// Copies the rows of a rectangle that starts at `from` to those of one that starts at `to`.
@@ -70,8 +76,9 @@ impl Command {
         let mut sides = [to_pitches, from_pitches];
         let region = region.simplify(&mut sides);
         let [to_pitches, from_pitches] = sides;
+        let is_on_host = to.is_on_host() && from.is_on_host();
         let (to, from) = (to.into_place(), from.into_place());
-        Ok(Self::new(if region.rows == 1 {
+        let work = if region.rows == 1 {
             Work::Copy {
                 to,
                 from,
@@ -85,7 +92,8 @@ impl Command {
                 from_pitches,
                 region,
             }))
-        }))
+        };
+        Ok(Self::with_memory(work, is_on_host))
     }
 
     /// Copies `rows` rows of `width` bytes; they start every `pitch` bytes in each range. The
@@ -119,11 +127,13 @@ impl Command {
     pub fn fill(to: MemoryRange, pattern: &[u8]) -> Result<Self> {
         to.check_writable()?;
         check_pattern(to.len(), pattern)?;
-        Ok(Self::new(Work::Fill {
+        let is_on_host = to.is_on_host();
+        let work = Work::Fill {
             len: to.len(),
             to: to.into_place(),
             pattern: Pattern::from_slice(pattern),
-        }))
+        };
+        Ok(Self::with_memory(work, is_on_host))
     }
 
     /// Repeats a pattern in each of `rows` rows of `width` bytes, which start every `pitch` bytes.
@@ -148,8 +158,9 @@ impl Command {
             return Ok(Self::new(Work::Nothing));
         }
         let Region { width, rows, .. } = region.simplify(&mut side);
+        let is_on_host = to.is_on_host();
         let (to, pattern) = (to.into_place(), Pattern::from_slice(pattern));
-        Ok(Self::new(if rows == 1 {
+        let work = if rows == 1 {
             Work::Fill {
                 to,
                 len: width,
@@ -163,7 +174,8 @@ impl Command {
                 rows,
                 pattern,
             }))
-        }))
+        };
+        Ok(Self::with_memory(work, is_on_host))
     }
 
     /// Calls a function on a thread of the queue. Its error or panic fails the command.
@@ -293,7 +305,7 @@ impl Command {
     }
 
     /// Signals `event` when it is done. The signal counts as submitted with the command.
-    #[inline]
+    #[inline(always)] // As `copy`.
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));
         self

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::handle::BackendKind;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,34 +50,41 @@ impl Queue {
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
     #[inline]
-    pub fn submit(&self, mut command: Command) -> Result<()> {
-        self.run(&mut command.submission)
+    pub fn submit(&self, command: Command) -> Result<()> {
+        self.run(command.submission)
     }
 
-    fn run(&self, submission: &mut Submission) -> Result<()> {
-        if submission.waits.iter().any(|wait| wait.number == LATEST) {
-            submission.waits.retain(|wait| {
-                if wait.number == LATEST {
-                    wait.number = wait.event.unfinished().unwrap_or(LATEST);
-                }
-                wait.number != LATEST
-            });
+    #[inline]
+    fn run(&self, submission: Submission) -> Result<()> {
+        let mut submission = ManuallyDrop::new(submission);
+        let result = self.hand_on(&mut submission);
+        if !submission.is_taken() {
+            drop(ManuallyDrop::into_inner(submission));
         }
-        if matches!(submission.work, Work::Native(_)) && self.inner.native().is_none() {
-            return Err(Error::Unsupported(
-                "there is no driver's queue behind this one".into(),
-            ));
+        result
+    }
+
+    fn hand_on(&self, submission: &mut Submission) -> Result<()> {
+        if !submission.waits.is_empty() {
+            look_at_waits(submission);
         }
-        if self.backend == BackendKind::Host && !submission.work.is_on_host() {
-            return Err(Error::Unsupported(
-                "the host cannot access this device's memory directly; copy it with a queue of the \
-                 device"
-                    .into(),
-            ));
+        match &submission.work {
+            Work::Nothing => {}
+            Work::Call(_) => submission.may_fail = true,
+            Work::Native(_) if self.inner.native().is_none() => {
+                return Err(Error::Unsupported(
+                    "there is no driver's queue behind this one".into(),
+                ));
+            }
+            _ if self.backend == BackendKind::Host && !submission.is_on_host => {
+                return Err(Error::Unsupported(
+                    "the host cannot access this device's memory directly; copy it with a queue of \
+                     the device"
+                        .into(),
+                ));
+            }
+            _ => {}
         }
-        let is_call = matches!(submission.work, Work::Call(_));
-        let mut waits = submission.waits.iter();
-        submission.may_fail = is_call || waits.any(|wait| wait.event.is_fallible());
         if submission.may_fail
             && let Some(event) = &submission.signal
         {
@@ -93,7 +101,7 @@ impl Queue {
     pub fn signal(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
         barrier.signal = Some(Arc::clone(event.core()));
-        self.run(&mut barrier)
+        self.run(barrier)
     }
 
     /// Lets everything submitted later wait for an event's latest signal.
@@ -104,7 +112,7 @@ impl Queue {
     pub fn wait(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
         barrier.waits.push(Point::new(event.core(), LATEST));
-        self.run(&mut barrier)
+        self.run(barrier)
     }
 
     /// Makes sure that what was submitted will run without further calls.
@@ -135,6 +143,19 @@ impl Queue {
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }
+}
+
+/// Gives waits for latest signals their numbers, leaves out what is there, and sees whether the
+/// others may fail.
+fn look_at_waits(submission: &mut Submission) {
+    submission.waits.retain(|wait| {
+        if wait.number == LATEST {
+            wait.number = wait.event.unfinished().unwrap_or(LATEST);
+        }
+        wait.number != LATEST && !matches!(wait.event.result(wait.number), Some(Ok(())))
+    });
+    let mut waits = submission.waits.iter();
+    submission.may_fail = waits.any(|wait| wait.event.is_fallible());
 }
 
 impl fmt::Debug for Queue {

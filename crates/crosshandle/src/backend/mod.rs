@@ -35,13 +35,15 @@ mod info;
 pub(crate) mod left;
 pub(crate) mod level_zero;
 mod native;
+mod points;
 mod submission;
 
 pub use info::{Capabilities, DeviceInfo, KernelLimits};
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
 pub use native::{NativeHandle, Ownership};
+pub(crate) use points::{Point, Points};
 pub(crate) use submission::{
-    HostFunction, Launch, Pattern, Place, Point, Points, RectCopy, RowFill, Submission, Work,
+    HostFunction, Launch, Pattern, Place, RectCopy, RowFill, Submission, Work,
 };
 
 use crate::error::Result;
@@ -225,10 +227,22 @@ impl From<Fetched> for Import {
 /// The words of `counter` stay the account: of numbers, failures and deaths.
 pub(crate) trait DriverEvents: Send + Sync {
     /// A new one, to be shared.
-    fn create(&self) -> Result<Arc<dyn Shared>>;
+    fn create(&self) -> Result<DriverEvent>;
 
     /// One that another process created.
-    fn open(&self, import: Import) -> Result<Arc<dyn Shared>>;
+    fn open(&self, import: Import) -> Result<DriverEvent>;
+}
+
+/// One of them.
+pub(crate) struct DriverEvent {
+    /// Ends it when dropped, and shares it.
+    pub(crate) object: Arc<dyn Shared>,
+    /// The driver's handle.
+    pub(crate) handle: usize,
+    /// The address of what it belongs to, and keeps: only queues of the same know it.
+    pub(crate) owner: usize,
+    /// Whether queues may signal it, beside waiting for it.
+    pub(crate) may_signal: bool,
 }
 
 /// Memory at an address, with a descriptor.

@@ -1,7 +1,6 @@
 //! Commands, as backends get them.
 
-use super::LoadedKernel;
-use crate::counter::Promise;
+use super::{LoadedKernel, Points};
 use crate::error::Result;
 use crate::kernel::{KernelArguments, LaunchShape};
 use crate::os::address::Address;
@@ -24,6 +23,8 @@ pub(crate) struct Submission {
     /// device is well. What waits for its signal was told so.
     pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
+    /// Whether the host can access all memory that it names.
+    pub(crate) is_on_host: bool,
 }
 
 impl Submission {
@@ -34,9 +35,10 @@ impl Submission {
             work,
             after_earlier: false,
             before_later: false,
-            waits: Points::new(),
+            waits: Points::None,
             may_fail: false,
             signal: None,
+            is_on_host: true,
         }
     }
 
@@ -50,34 +52,27 @@ impl Submission {
         }
     }
 
+    /// Whether nothing is left of it that would have to be dropped.
+    #[inline]
+    pub(crate) fn is_taken(&self) -> bool {
+        let Self {
+            work: Work::Nothing,
+            waits: Points::None,
+            signal: None,
+            after_earlier: _,
+            before_later: _,
+            may_fail: _,
+            is_on_host: _,
+        } = self
+        else {
+            return false;
+        };
+        true
+    }
+
     /// Takes it, and leaves one that does nothing.
     pub(crate) fn take(&mut self) -> Self {
         mem::replace(self, Self::new(Work::Nothing))
-    }
-}
-
-/// Few, as a rule, which take no allocation then.
-pub(crate) type Points = SmallVec<[Point; 2]>;
-
-/// One signal of an event, to be waited for.
-pub(crate) struct Point {
-    pub(crate) event: Arc<EventCore>,
-    pub(crate) number: u64,
-    /// The signal will never be submitted: the event's exporter ended. Set by the backend.
-    pub(crate) is_abandoned: bool,
-    /// The driver's own event tells the device of it. Set by the backend.
-    pub(crate) promise: Option<Promise>,
-}
-
-impl Point {
-    #[inline]
-    pub(crate) fn new(event: &Arc<EventCore>, number: u64) -> Self {
-        Self {
-            event: Arc::clone(event),
-            number,
-            is_abandoned: false,
-            promise: None,
-        }
     }
 }
 
@@ -109,17 +104,6 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Whether the host can access all memory that it names.
-    pub(crate) fn is_on_host(&self) -> bool {
-        match self {
-            Self::Copy { to, from, .. } => to.is_on_host && from.is_on_host,
-            Self::CopyRect(copy) => copy.to.is_on_host && copy.from.is_on_host,
-            Self::Fill { to, .. } => to.is_on_host,
-            Self::Fill2d(fill) => fill.to.is_on_host,
-            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => true,
-        }
-    }
-
     /// The memory that it uses, as far as it names it.
     pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
         let (to, from) = match self {
@@ -176,7 +160,5 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 /// the caller promised to).
 pub(crate) struct Place {
     pub(crate) address: Address,
-    /// Whether the host can access it too.
-    pub(crate) is_on_host: bool,
     pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }

@@ -8,8 +8,9 @@
 //! driver's event. Who dies between the two ends leaves his mark, and so does everybody from then
 //! on.
 
-use super::signal::{Completion, Ticket};
-use super::slot::{DEVICE_WAITS, Issued, Owner, RING, Slot, WATCHED};
+use super::signal::Completion;
+use super::slot::{DEVICE_WAITS, Issued, Owner, Slot, WATCHED};
+use super::ticket::Ticket;
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
@@ -114,10 +115,7 @@ impl Slot {
 
     /// Completes a signal that a device was seen to have given; its owner may not know yet.
     pub(crate) fn witness(&self, number: u64) -> Completion {
-        self.complete(Ticket {
-            number,
-            previous: (number as u32).wrapping_sub(RING as u32),
-        })
+        self.complete(Ticket::single(number))
     }
 }
 

@@ -6,10 +6,11 @@
 //! ([`Slot::is_turn`]), and that waiters know that nobody wakes them ([`Slot::mark_device`]).
 
 use super::recovery::Liveness;
-use super::signal::{Ticket, wake_sleepers};
+use super::signal::wake_sleepers;
 use super::slot::{
     DEVICE_SIGNALS, Issued, MAY_FAIL, RING, Slot, WATCHED, at_number, reached, sequence,
 };
+use super::ticket::Ticket;
 use super::wait::Outcome;
 use crate::platform::{AtomicU64, Ordering};
 

@@ -54,11 +54,13 @@ mod nap;
 mod recovery;
 mod signal;
 mod slot;
+mod ticket;
 mod wait;
 
 pub(crate) use companion::Promise;
 pub(crate) use device::Arming;
 pub(crate) use recovery::Liveness;
-pub(crate) use signal::{Completion, IssueError, Signalled, Ticket};
+pub(crate) use signal::{Completion, IssueError, Signalled};
 pub(crate) use slot::{FailureReason, Owner, RING, Slot};
+pub(crate) use ticket::Ticket;
 pub(crate) use wait::{Interrupt, Outcome, Target, WaitError, WaitMode, wait_any};

@@ -4,31 +4,8 @@ use super::slot::{
     FAILED, FailureReason, Issued, MAX_NUMBER, Owner, RING, RUNS, SLEEPERS, Slot, WATCHED, WINDOW,
     last_of_word, reached, sequence,
 };
+use super::ticket::{Ticket, tickets};
 use crate::platform::{self, AtomicU64, Ordering};
-
-/// A submitted signal, to be completed once by whoever submitted it.
-#[must_use = "a signal that is never completed keeps its waiters waiting"]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ticket {
-    /// The signal's number.
-    pub(crate) number: u64,
-    /// The number that the signal's word must stand at before (its lower 32 bits).
-    pub(crate) previous: u32,
-}
-
-impl Ticket {
-    /// The number that its word must have reached before, if there was one.
-    pub(crate) fn previous_number(self) -> Option<u64> {
-        let step = (self.number as u32).wrapping_sub(self.previous);
-        self.number.checked_sub(u64::from(step))
-    }
-
-    /// The first number that it completes: its own, or one before it after a jump.
-    fn first(self) -> u64 {
-        let step = (self.number as u32).wrapping_sub(self.previous);
-        (self.number + RING).saturating_sub(u64::from(step))
-    }
-}
 
 /// What a host signal came to.
 #[must_use = "tickets must be completed"]
@@ -219,7 +196,20 @@ impl Slot {
     }
 
     /// Takes the next number for a signal of `owner` that completes later.
+    #[inline]
     pub(crate) fn issue(&self, owner: Owner) -> Result<Ticket, IssueError> {
+        let current = self.load_issued();
+        let latest = current.number();
+        // As a rule the one before is this owner's too, and pending.
+        let is_ordinary = current.0 & !WATCHED == Issued::pending(latest, owner).0;
+        if is_ordinary && latest < WINDOW && self.move_to(current, latest + 1, owner) {
+            return Ok(Ticket::single(latest + 1));
+        }
+        self.issue_slow(owner)
+    }
+
+    #[cold]
+    fn issue_slow(&self, owner: Owner) -> Result<Ticket, IssueError> {
         loop {
             let current = self.load_issued();
             let number = current.number() + 1;
@@ -227,8 +217,7 @@ impl Slot {
                 return Err(IssueError::Exhausted);
             }
             if self.take(current, number, owner)? {
-                let previous = (number as u32).wrapping_sub(RING as u32);
-                return Ok(Ticket { number, previous });
+                return Ok(Ticket::single(number));
             }
         }
     }
@@ -250,11 +239,16 @@ impl Slot {
                 self.close_run(current)?;
             }
         }
+        Ok(self.move_to(current, number, owner))
+    }
+
+    /// The same, all that it needs being there.
+    #[inline]
+    fn move_to(&self, current: Issued, number: u64, owner: Owner) -> bool {
         let next = Issued::pending(number, owner).0 | current.0 & WATCHED;
-        Ok(self
-            .issued
+        self.issued
             .compare_exchange(current.0, next, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok())
+            .is_ok()
     }
 
     /// Writes down that `latest` ends its owner's run, before somebody else takes the next number.
@@ -362,16 +356,6 @@ fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
         return Err(IssueError::TooFarAhead(latest + WINDOW));
     }
     Ok(())
-}
-
-/// What completes all numbers from `latest` on up to `number`: one ticket a word.
-fn tickets(latest: u64, number: u64) -> Vec<Ticket> {
-    let first = (latest + 1).max(number.saturating_sub(RING - 1));
-    let ticket = |number| Ticket {
-        number,
-        previous: last_of_word(number % RING, latest) as u32,
-    };
-    (first..=number).map(ticket).collect()
 }
 
 /// Why a signal cannot complete on `word`, which does not stand at the number before.

@@ -33,6 +33,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Any thread may use it. Accesses are ordered by events alone.
 pub struct Memory {
     source: Source,
+    // What commands ask for, over and over.
+    address: Address,
+    len: usize,
+    is_on_host: bool,
 }
 
 enum Source {
@@ -41,11 +45,29 @@ enum Source {
     Adopted(Arc<Adopted>),
 }
 
+impl Source {
+    /// The mapping that it is in, and where it starts there.
+    fn segment(&self) -> (&dyn Segment, usize) {
+        match self {
+            Self::Owned(owned) => owned.segment(),
+            Self::Opened(opened) => opened.segment(),
+            Self::Adopted(adopted) => adopted.segment(),
+        }
+    }
+
+    #[inline]
+    fn keep(&self) -> Arc<dyn Any + Send + Sync> {
+        match self {
+            Self::Owned(owned) => Arc::clone(owned.allocation()) as _,
+            Self::Opened(opened) => Arc::clone(opened) as _,
+            Self::Adopted(adopted) => Arc::clone(adopted) as _,
+        }
+    }
+}
+
 impl Memory {
     pub(crate) fn owned(allocation: Arc<Allocation>) -> Self {
-        Self {
-            source: Source::Owned(Owned::new(allocation)),
-        }
+        Self::new(Source::Owned(Owned::new(allocation)))
     }
 
     pub(crate) fn open(
@@ -54,9 +76,7 @@ impl Memory {
         access: Access,
     ) -> Result<Self> {
         let opened = Opened::open(core, &handle.fields(), access)?;
-        Ok(Self {
-            source: Source::Opened(Arc::new(opened)),
-        })
+        Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 
     /// Memory that the program allocated elsewhere: `len` bytes that start `offset` bytes into a
@@ -68,34 +88,34 @@ impl Memory {
         len: usize,
     ) -> Self {
         let adopted = Adopted::new(core, segment, offset, len);
-        Self {
-            source: Source::Adopted(Arc::new(adopted)),
-        }
+        Self::new(Source::Adopted(Arc::new(adopted)))
     }
 
-    #[inline]
-    fn start(&self) -> Address {
-        match &self.source {
-            Source::Owned(owned) => owned.start(),
-            Source::Opened(opened) => opened.start(),
-            Source::Adopted(adopted) => adopted.start(),
+    fn new(source: Source) -> Self {
+        let (address, len) = match &source {
+            Source::Owned(owned) => (owned.start(), owned.len()),
+            Source::Opened(opened) => (opened.start(), opened.len()),
+            Source::Adopted(adopted) => (adopted.start(), adopted.len()),
+        };
+        let is_on_host = source.segment().0.host_bytes().is_some();
+        Self {
+            source,
+            address,
+            len,
+            is_on_host,
         }
     }
 
     /// Where it starts: a device address, and a pointer where the host can access the memory.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.start().pointer().as_ptr()
+        self.address.pointer().as_ptr()
     }
 
     /// Bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
-        match &self.source {
-            Source::Owned(owned) => owned.len(),
-            Source::Opened(opened) => opened.len(),
-            Source::Adopted(adopted) => adopted.len(),
-        }
+        self.len
     }
 
     /// Whether it is empty, which memory never is.
@@ -104,6 +124,7 @@ impl Memory {
     }
 
     /// What may be done with it.
+    #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
             Source::Owned(_) | Source::Adopted(_) => Access::ReadWrite,
@@ -165,22 +186,13 @@ impl Memory {
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
     pub fn bytes(&self) -> Result<SharedBytes<'_>> {
-        let (segment, offset) = self.segment();
+        let (segment, offset) = self.source.segment();
         let bytes = segment.host_bytes().ok_or_else(|| {
             Error::Unsupported(
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
         bytes.slice(offset, self.len())
-    }
-
-    /// The mapping that it is in, and where it starts there.
-    fn segment(&self) -> (&dyn Segment, usize) {
-        match &self.source {
-            Source::Owned(owned) => owned.segment(),
-            Source::Opened(opened) => opened.segment(),
-            Source::Adopted(adopted) => adopted.segment(),
-        }
     }
 
     /// Copies bytes out, starting at `offset`, on the calling thread.
@@ -214,7 +226,7 @@ impl Memory {
     /// has to wait for them to drop it.
     pub fn is_in_use(&self) -> bool {
         self.is_kept() && {
-            self.segment().0.let_go();
+            self.source.segment().0.let_go();
             self.is_kept()
         }
     }
@@ -233,14 +245,14 @@ impl Memory {
     }
 
     /// All of it, for a command.
-    #[inline]
+    #[inline(always)] // As `Command::copy`, for which it is made.
     pub fn all(&self) -> MemoryRange {
         MemoryRange {
-            address: self.start(),
-            len: self.len(),
+            address: self.address,
+            len: self.len,
             access: self.access(),
-            is_on_host: self.segment().0.host_bytes().is_some(),
-            keep: Some(self.keep()),
+            is_on_host: self.is_on_host,
+            keep: Some(self.source.keep()),
         }
     }
 
@@ -250,14 +262,6 @@ impl Memory {
     /// [`Error::InvalidArgument`] if the part is not inside.
     pub fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
         self.all().range(offset, len)
-    }
-
-    fn keep(&self) -> Arc<dyn Any + Send + Sync> {
-        match &self.source {
-            Source::Owned(owned) => Arc::clone(owned.allocation()) as _,
-            Source::Opened(opened) => Arc::clone(opened) as _,
-            Source::Adopted(adopted) => Arc::clone(adopted) as _,
-        }
     }
 }
 
@@ -370,10 +374,14 @@ impl MemoryRange {
     }
 
     #[inline]
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.is_on_host
+    }
+
+    #[inline]
     pub(crate) fn into_place(self) -> Place {
         Place {
             address: self.address,
-            is_on_host: self.is_on_host,
             keep: self.keep,
         }
     }

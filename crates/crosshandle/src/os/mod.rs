@@ -8,6 +8,7 @@ pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod nudge;
+pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod shared_bytes;
 pub(crate) mod socket;

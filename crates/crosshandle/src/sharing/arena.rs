@@ -10,7 +10,7 @@ use crate::os::{lock, memfd};
 use rustix::io::Errno;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -52,6 +52,29 @@ pub(crate) struct Arena {
     file: Arc<OwnedFd>,
     /// That this process lives, once others rely on it.
     proof: Mutex<Option<Proof>>,
+}
+
+/// Where a slot is, for whoever keeps its arena and looks at it again and again.
+pub(super) struct SlotPlace(NonNull<Slot>);
+
+// SAFETY: it stands for a shared reference, and slots may be shared.
+unsafe impl Send for SlotPlace {}
+// SAFETY: as above.
+unsafe impl Sync for SlotPlace {}
+
+impl SlotPlace {
+    /// # Safety
+    /// The arena is kept for as long as this.
+    #[inline]
+    pub(super) unsafe fn new(arena: &Arena, record: u32) -> Self {
+        Self(NonNull::from(arena.slot(record)))
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> &Slot {
+        // SAFETY: the slot lives as long as its arena, which is kept, as promised.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 impl Arena {

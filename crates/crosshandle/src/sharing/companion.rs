@@ -4,7 +4,7 @@ use super::attachment::Attachment;
 use super::event::{EventCore, Home};
 use super::exporter::Exporter;
 use super::record::Shared;
-use crate::backend::DriverEvents;
+use crate::backend::{DriverEvent, DriverEvents};
 use crate::counter::Promise;
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
@@ -20,7 +20,7 @@ pub(super) const COMPANION: u32 = u32::MAX;
 pub(super) struct Companion {
     events: Arc<dyn DriverEvents>,
     /// `None` inside: it could not be had, and isn't tried again.
-    made: OnceLock<Option<Arc<dyn Shared>>>,
+    made: OnceLock<Option<DriverEvent>>,
 }
 
 impl Companion {
@@ -33,8 +33,8 @@ impl Companion {
 
     fn get(
         &self,
-        make: impl FnOnce(&dyn DriverEvents) -> Result<Arc<dyn Shared>>,
-    ) -> Option<&Arc<dyn Shared>> {
+        make: impl FnOnce(&dyn DriverEvents) -> Result<DriverEvent>,
+    ) -> Option<&DriverEvent> {
         let make = || match make(&*self.events) {
             Ok(companion) => Some(companion),
             Err(error) => {
@@ -46,7 +46,7 @@ impl Companion {
     }
 
     /// In the process that created the event.
-    fn created(&self) -> Option<&Arc<dyn Shared>> {
+    fn created(&self) -> Option<&DriverEvent> {
         self.get(|events| events.create())
     }
 }
@@ -60,18 +60,19 @@ impl Shared for Companion {
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
         let companion = self.created();
         let missing = || Error::Unsupported("the driver has no such event".into());
-        companion.ok_or_else(missing)?.descriptor(access)
+        companion.ok_or_else(missing)?.object.descriptor(access)
     }
 
     fn note(&self) -> Note {
         self.created()
-            .map_or(Note::NONE, |companion| companion.note())
+            .map_or(Note::NONE, |companion| companion.object.note())
     }
 }
 
 impl EventCore {
     /// The driver's own event, if it is there or can be made without asking another process.
-    pub(crate) fn companion(&self) -> Option<&Arc<dyn Shared>> {
+    #[inline]
+    pub(crate) fn companion(&self) -> Option<&DriverEvent> {
         let companion = self.companion.as_ref()?;
         match &self.home {
             Home::Created(_) => companion.created(),
@@ -111,7 +112,7 @@ impl EventCore {
         &self,
         companion: &'a Companion,
         attachment: &Attachment,
-    ) -> Option<&'a Arc<dyn Shared>> {
+    ) -> Option<&'a DriverEvent> {
         companion.get(|events| {
             let record = self.record;
             let fetched =
@@ -123,13 +124,6 @@ impl EventCore {
         })
     }
 
-    /// Whether queues signal the driver's own event too: once one, of whichever process, could have
-    /// waited for it. Hosts never do.
-    #[inline]
-    pub(crate) fn wants_companion(&self) -> bool {
-        self.slot().is_companion_wanted()
-    }
-
     /// Lets importers fetch it.
     pub(super) fn offer_companion(&self, exporter: &Exporter) {
         if let Some(companion) = &self.companion {
@@ -137,10 +131,22 @@ impl EventCore {
         }
     }
 
-    /// Announces that a queue signals the driver's own event; to be ended by the other. `false` if
-    /// it can't now.
-    pub(crate) fn begin_companion_signal(&self) -> bool {
-        self.slot().begin_companion_signal()
+    /// Whether queues signal the driver's own event too: once one, of whichever process, could have
+    /// waited for it. Hosts never do.
+    pub(crate) fn wants_companion(&self) -> bool {
+        self.slot().is_companion_wanted()
+    }
+
+    /// Announces that a queue signals the driver's own event, if it is wanted and `find` has it; to
+    /// be ended by the other. `None` if it can't now.
+    #[inline]
+    pub(crate) fn begin_companion_signal<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        let slot = self.slot();
+        if !slot.is_companion_wanted() {
+            return None;
+        }
+        let found = find()?;
+        slot.begin_companion_signal().then_some(found)
     }
 
     /// The queue has signalled it for this number; for 0 if that failed.

@@ -1,10 +1,11 @@
 //! An event's core: its slot, who signals, and what keeps it in place.
 
-use super::arena::Arena;
+use super::arena::{Arena, SlotPlace};
 use super::attachment::Attachment;
 use super::companion::Companion;
 use super::deferred;
 use super::exporter::Exporter;
+use super::profile::Profile;
 use super::record::Record;
 use crate::backend::DriverEvents;
 use crate::counter::{
@@ -12,16 +13,18 @@ use crate::counter::{
     Ticket, WaitError, WaitMode,
 };
 use crate::error::{Error, Result};
-use crate::os::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An event that this process has, as its creator or by opening a handle. What few events need is
 /// in boxes of its own, so that opening and closing touches no more than two cache lines.
 pub(crate) struct EventCore {
+    /// Keeps the arena of the slot.
     pub(super) home: Home,
+    slot: SlotPlace,
     pub(super) record: Record,
+    owner: Owner,
     mode: WaitMode,
     /// Whether a handle was ever made.
     exported: AtomicBool,
@@ -48,71 +51,6 @@ pub(super) enum Home {
     Opened(Arc<Attachment>),
 }
 
-/// Timestamps of the command that signalled last, in nanoseconds of the monotonic clock.
-#[derive(Default)]
-pub(crate) struct Profile {
-    /// Whether it takes none at the moment.
-    is_off: AtomicBool,
-    pub(crate) submitted: AtomicU64,
-    pub(crate) started: AtomicU64,
-    pub(crate) ended: AtomicU64,
-    /// Present if a device keeps the times of the command that signalled last.
-    device: Mutex<Option<Arc<dyn Timestamps>>>,
-}
-
-/// Times that a device keeps of a command.
-pub(crate) trait Timestamps: Send + Sync {
-    /// When it started and ended, in nanoseconds of the monotonic clock (0: it hasn't).
-    fn read(&self) -> (u64, u64);
-}
-
-impl Profile {
-    pub(crate) fn stamp(place: &AtomicU64) {
-        place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
-    }
-
-    /// A command of a device's queue is submitted.
-    pub(crate) fn restart(&self) {
-        *self.device() = None;
-        Self::stamp(&self.submitted);
-        self.started.store(0, Ordering::Relaxed);
-        self.ended.store(0, Ordering::Relaxed);
-    }
-
-    /// Takes the times of that command from the device.
-    pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
-        *self.device() = Some(device);
-    }
-
-    fn device(&self) -> MutexGuard<'_, Option<Arc<dyn Timestamps>>> {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// When the command was submitted, started and ended.
-    pub(crate) fn times(&self) -> (u64, u64, u64) {
-        // Read without the lock: that may take a while, and whoever submits takes it.
-        let asked = self.device().clone();
-        if let Some(times) = asked {
-            let (started, ended) = times.read();
-            let mut device = self.device();
-            // Not if another command was submitted meanwhile.
-            if device.as_ref().is_some_and(|now| Arc::ptr_eq(now, &times)) {
-                self.started.store(started, Ordering::Relaxed);
-                self.ended.store(ended, Ordering::Relaxed);
-                if ended != 0 {
-                    *device = None;
-                }
-            }
-        }
-        let read = |place: &AtomicU64| place.load(Ordering::Acquire);
-        (
-            read(&self.submitted),
-            read(&self.started),
-            read(&self.ended),
-        )
-    }
-}
-
 impl EventCore {
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
@@ -122,8 +60,11 @@ impl EventCore {
     ) -> Result<Arc<Self>> {
         let record = exporter.begin(true)?;
         Ok(Arc::new(Self {
+            // SAFETY: the exporter keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
             home: Home::Created(Arc::clone(exporter)),
             record,
+            owner: Owner::EXPORTER,
             mode,
             exported: AtomicBool::new(false),
             profile: profiling.then(Box::default),
@@ -142,6 +83,9 @@ impl EventCore {
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
         Ok(Arc::new(Self {
+            // SAFETY: the attachment keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
+            owner: attachment.owner(),
             home: Home::Opened(attachment),
             record,
             mode,
@@ -177,15 +121,13 @@ impl EventCore {
     #[inline]
     pub(crate) fn profile(&self) -> Option<&Profile> {
         let profile = self.profile.as_deref();
-        profile.filter(|profile| !profile.is_off.load(Ordering::Relaxed))
+        profile.filter(|profile| profile.is_on())
     }
 
     /// Lets the signals from now on take timestamps or not, if the event can take any.
     pub(crate) fn set_profiling(&self, wanted: bool) {
-        if let Some(profile) = &self.profile
-            && profile.is_off.load(Ordering::Relaxed) == wanted
-        {
-            profile.is_off.store(!wanted, Ordering::Relaxed);
+        if let Some(profile) = &self.profile {
+            profile.switch(wanted);
         }
     }
 
@@ -198,14 +140,13 @@ impl EventCore {
 
     #[inline]
     pub(super) fn slot(&self) -> &Slot {
-        self.arena().slot(self.record.index)
+        self.slot.get()
     }
 
+    /// Whom this process signals it as.
+    #[inline]
     pub(super) fn owner(&self) -> Owner {
-        match &self.home {
-            Home::Created(_) => Owner::EXPORTER,
-            Home::Opened(attachment) => attachment.owner(),
-        }
+        self.owner
     }
 
     pub(super) fn liveness(&self) -> &dyn Liveness {
@@ -250,6 +191,7 @@ impl EventCore {
     }
 
     /// Takes a number for a command that completes later.
+    #[inline]
     pub(crate) fn issue(&self) -> Result<Ticket> {
         self.slot().issue(self.owner()).map_err(explain)
     }
@@ -389,6 +331,7 @@ impl Drop for EventCore {
     }
 }
 
+#[cold]
 fn explain(error: IssueError) -> Error {
     match error {
         IssueError::TooManyOwners => Error::LimitReached {

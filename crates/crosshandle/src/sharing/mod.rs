@@ -21,11 +21,13 @@ mod holding;
 mod ledger;
 mod lingering;
 mod pins;
+mod profile;
 mod record;
 
 pub(crate) use attachment::{Attachment, Origin};
 pub(crate) use companion::HeldCompanion;
-pub(crate) use event::{EventCore, Profile, Timestamps};
+pub(crate) use event::EventCore;
 pub(crate) use exporter::Exporter;
 pub(crate) use pins::{Pin, Pinner};
+pub(crate) use profile::{Profile, Timestamps};
 pub(crate) use record::{Keep, Record, RecordCell, Shared};

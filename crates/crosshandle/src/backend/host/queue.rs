@@ -256,7 +256,7 @@ impl Inner {
             }
             let blockers: Vec<_> = self
                 .candidates(&state)
-                .flat_map(|(_, command)| &command.waits)
+                .flat_map(|(_, command)| command.waits.iter())
                 .filter(|wait| !is_settled(wait))
                 .map(|wait| (Arc::clone(&wait.event), wait.number))
                 .collect();
@@ -284,7 +284,7 @@ impl Inner {
             // No signal will ever settle this one: its commands fail.
             let (event, number) = &blockers[index];
             for command in &mut self.state().commands {
-                for wait in &mut command.waits {
+                for wait in command.waits.iter_mut() {
                     wait.is_abandoned |= Arc::ptr_eq(&wait.event, event) && wait.number == *number;
                 }
             }

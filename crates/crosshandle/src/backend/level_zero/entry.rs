@@ -1,7 +1,5 @@
 //! Commands as a lane keeps them.
 
-use super::driver::EventHandle;
-use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra};
 use crate::backend::{HostFunction, Point, Points, Work, left};
@@ -41,17 +39,15 @@ impl Over {
 
 /// A command of a lane. Small, since it is moved: what few have is in `rare`.
 #[derive(Default)]
+#[repr(align(64))]
 pub(super) struct Entry {
     pub(super) work: Work,
     pub(super) waits: Points,
-    pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
-    /// Signalled once the list has waited for driver's events, if it has to for this command.
-    pub(super) started: Option<Pooled>,
-    /// Signalled once the list is done with this command and all before.
-    pub(super) done: Option<Pooled>,
-    /// The driver's own event that the list signals with it.
-    pub(super) companion: Option<EventHandle>,
+    /// An event, and the number of its signal.
+    pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) rare: Option<Box<Rare>>,
+    /// The list signals the driver's own event with it.
+    pub(super) has_companion: bool,
     /// The thread is about to append it or to call its function, and nobody else may.
     pub(super) is_taken: bool,
     /// The list has nothing of it that takes time once it has begun: it is done with what is before.
@@ -63,6 +59,9 @@ pub(super) struct Entry {
     /// The list may have a part of it that nobody will see done.
     pub(super) is_left: bool,
 }
+
+// Two cache lines, which the thread's CPU had last.
+const _: () = assert!(size_of::<Entry>() == 128);
 
 #[derive(Default)]
 pub(super) struct Rare {
@@ -93,17 +92,15 @@ impl Entry {
     pub(super) fn new(
         work: Work,
         waits: Points,
-        signal: Option<(Arc<EventCore>, Ticket)>,
+        signal: Option<(Arc<EventCore>, u64)>,
         rare: Option<Box<Rare>>,
     ) -> Self {
         Self {
             work,
             waits,
             signal,
-            started: None,
-            done: None,
-            companion: None,
             rare,
+            has_companion: false,
             is_taken: false,
             is_bare: false,
             lingers: false,
@@ -128,11 +125,6 @@ impl Entry {
         self.waits.iter().any(|wait| wait.promise.is_some())
     }
 
-    /// Whether the list signals something when it is past it.
-    pub(super) fn is_marked(&self) -> bool {
-        self.started.is_some() || self.done.is_some()
-    }
-
     /// Whether somebody may wait for its end.
     pub(super) fn is_awaited(&self) -> bool {
         self.signal.is_some() || self.rare.as_ref().is_some_and(|rare| rare.over.is_some())
@@ -151,8 +143,7 @@ impl Entry {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Keeps what it uses as long as the process lives: the driver may look at it whenever. Takes
-    /// its marks away.
+    /// Keeps what it uses as long as the process lives: the driver may look at it whenever.
     pub(super) fn keep_for_ever(&mut self) {
         for place in work::keeps(&self.work) {
             place.keep.iter().cloned().for_each(left::leave);
@@ -160,7 +151,6 @@ impl Entry {
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));
-        mem::forget((self.started.take(), self.done.take()));
         if let Some(rare) = &mut self.rare {
             mem::forget(rare.extra.take());
         }
@@ -183,8 +173,8 @@ impl Entry {
         let lingering = event.map(|(event, _)| Arc::clone(event));
         discard((self.work, rare.extra, self.waits));
         match (self.signal, result) {
-            (Some((event, ticket)), result) => {
-                event.complete(ticket, result.map_err(text_of));
+            (Some((event, number)), result) => {
+                event.complete(Ticket::single(number), result.map_err(text_of));
                 if goes_on && event.wants_companion() {
                     // For the next time: submitting must not wait for another process to answer.
                     event.fetch_companion();
@@ -198,11 +188,6 @@ impl Entry {
         }
         lingering
     }
-}
-
-/// Whether a signal has come, and not as a failure.
-pub(super) fn is_there(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Ok(())))
 }
 
 /// Completes signals that the list has seen; their owners may not know yet.

@@ -2,17 +2,17 @@
 //! wait for them on the device, in this process and in others.
 
 use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, IPC_HANDLE, OpenedEvent, missing};
+use super::driver::{Core, CreatedEvent, EventHandle, Handle, IPC_HANDLE, OpenedEvent, missing};
 use super::memory::{Exported, with_own_number};
 use super::note::{self, Subject};
-use crate::backend::{DriverEvents, Import};
+use crate::backend::{DriverEvent, DriverEvents, Import};
 use crate::error::{Error, Result};
 use crate::exchange::protocol::Note;
 use crate::os::mapping::Access;
 use crate::os::{descriptor, process};
 use crate::sharing::{EventCore, Shared};
-use std::any::Any;
 use std::os::fd::OwnedFd;
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 /// Where they come from.
@@ -22,16 +22,16 @@ pub(super) struct LevelZeroEvents {
 }
 
 impl DriverEvents for LevelZeroEvents {
-    fn create(&self) -> Result<Arc<dyn Shared>> {
+    fn create(&self) -> Result<DriverEvent> {
         CreatedEvent::check_live(&self.core, self.gpu.handle())?;
         let created = CreatedEvent::create(&self.core, self.gpu.handle());
-        Ok(Arc::new(LevelZeroEvent::Created {
-            event: created.ok_or_else(missing)??,
-            exported: OnceLock::new(),
-        }))
+        let event = created.ok_or_else(missing)??;
+        let (handle, exported) = (event.handle(), OnceLock::new());
+        let object = LevelZeroEvent::Created { event, exported };
+        Ok(self.named(object, handle, true))
     }
 
-    fn open(&self, import: Import) -> Result<Arc<dyn Shared>> {
+    fn open(&self, import: Import) -> Result<DriverEvent> {
         let driver = self.core.driver;
         let handle = note::decode(driver, Subject::Event, &import.note)?;
         // The exporter has looked, but the two may differ in what they are allowed to do.
@@ -44,11 +44,28 @@ impl DriverEvents for LevelZeroEvents {
         } else {
             with_own_number(Subject::Event, &import.file, handle.bytes, open)?
         };
-        Ok(Arc::new(LevelZeroEvent::Opened {
-            event,
-            may_signal: handle.fetched_from.is_none_or(|pid| pid == process::pid()),
-        }))
+        // Where drivers fetch descriptors, those who wait would have to from this process, and end
+        // where they may not.
+        let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
+        let handle = event.handle();
+        Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))
     }
+}
+
+impl LevelZeroEvents {
+    fn named(&self, object: LevelZeroEvent, handle: EventHandle, may_signal: bool) -> DriverEvent {
+        DriverEvent {
+            object: Arc::new(object),
+            handle: handle.0.expose_provenance(),
+            owner: address_of(&self.core),
+            may_signal,
+        }
+    }
+}
+
+/// What stands for a context.
+fn address_of(core: &Arc<Core>) -> usize {
+    Arc::as_ptr(core).addr()
 }
 
 /// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
@@ -69,45 +86,32 @@ enum LevelZeroEvent {
         /// Made when another process first wants it.
         exported: OnceLock<Exported>,
     },
-    Opened {
-        event: OpenedEvent,
-        /// Lists may signal it. Not where drivers fetch descriptors: those who wait would have to
-        /// from this process, and end where they may not.
-        may_signal: bool,
-    },
+    #[expect(dead_code, reason = "ends what was opened")]
+    Opened(OpenedEvent),
 }
 
-/// What rides along with an event, if that is there or can be had.
-fn companion(event: &EventCore) -> Option<&LevelZeroEvent> {
-    let companion: &dyn Any = &**event.companion()?;
-    companion.downcast_ref()
-}
-
-/// The driver's event for a list that signals; a list of this driver's.
+/// The driver's event for a list of this driver's that signals, if one rides along and is there or
+/// can be had.
+#[inline]
 pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    match companion(event)? {
-        LevelZeroEvent::Opened {
-            may_signal: false, ..
-        } => None,
-        companion => companion.handle(core),
-    }
+    let found = event.companion().filter(|found| found.may_signal)?;
+    handle_of(found, core)
 }
 
 /// The same for one that waits.
+#[inline]
 pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    companion(event)?.handle(core)
+    handle_of(event.companion()?, core)
+}
+
+/// The driver's handle, if it is this driver's.
+#[inline]
+fn handle_of(event: &DriverEvent, core: &Arc<Core>) -> Option<EventHandle> {
+    (event.owner == address_of(core))
+        .then(|| Handle(ptr::with_exposed_provenance_mut(event.handle)))
 }
 
 impl LevelZeroEvent {
-    /// The driver's handle, if it is this driver's.
-    fn handle(&self, core: &Arc<Core>) -> Option<EventHandle> {
-        let (handle, owner) = match self {
-            Self::Created { event, .. } => (event.handle(), event.core()),
-            Self::Opened { event, .. } => (event.handle(), event.core()),
-        };
-        Arc::ptr_eq(owner, core).then_some(handle)
-    }
-
     fn export(&self) -> Result<(&CreatedEvent, &Exported)> {
         let Self::Created { event, exported } = self else {
             return Err(Error::invalid("only the creator of an event can share it"));

@@ -6,20 +6,25 @@
 //! is, to signal events of commands and to let go of what they used: at once if somebody may wait
 //! for that, and after a while if not, so that most submissions wake nobody.
 
+mod append;
+mod held;
+mod marks;
+mod state;
+mod thread;
+mod waiting;
+
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Over, Rare, is_settled, is_there};
+use super::entry::{Entry, Over, Rare, is_settled};
 use super::leaving;
-use super::pooled::Pooled;
 use super::queue::Notes;
 use crate::backend::{Submission, Work};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
-use std::collections::VecDeque;
+use state::{Rest, State};
 use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
@@ -31,80 +36,15 @@ const LOOK: Duration = Duration::from_millis(5);
 /// A lane, until its queue is dropped; its thread goes on until it has nothing to do.
 pub(super) struct Lane(Arc<Inner>);
 
-pub(super) struct Inner {
-    pub(super) gpu: Arc<Gpu>,
-    pub(super) core: Arc<Core>,
-    pub(super) notes: Arc<Notes>,
+struct Inner {
+    gpu: Arc<Gpu>,
+    core: Arc<Core>,
+    notes: Arc<Notes>,
     state: Mutex<State>,
     /// Notified when the thread has something to do.
-    pub(super) added: Condvar,
+    added: Condvar,
     /// Notified when commands are over and somebody waits for that.
-    pub(super) finished: Condvar,
-}
-
-/// How the thread passes the time.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Rest {
-    /// It is busy, or waits for the device.
-    #[default]
-    None,
-    /// It looks again after a while.
-    Nap,
-    /// Until it is woken.
-    Sleep,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    /// Made with the first command, ended by the thread.
-    pub(super) list: Option<List>,
-    pub(super) entries: VecDeque<Entry>,
-    /// So many of the first entries are in the list.
-    pub(super) appended: usize,
-    /// Commands in the list since the latest mark.
-    pub(super) unmarked: u32,
-    /// Somebody may wait for one of them.
-    pub(super) is_awaited: bool,
-    /// One of them waits for driver's events.
-    pub(super) has_waits: bool,
-    /// Marks that are free.
-    pub(super) marks: Vec<Pooled>,
-    /// Events of commands that are over, which the list still has.
-    pub(super) lingering: Vec<Arc<EventCore>>,
-    /// The list may have a part of a command that nobody will see done.
-    pub(super) is_unsure: bool,
-    /// Commands that were submitted, and that are over.
-    pub(super) submitted: u64,
-    pub(super) ended: u64,
-    /// Up to here, the thread is to look at commands now.
-    pub(super) pressing: u64,
-    pub(super) finishers: usize,
-    pub(super) rest: Rest,
-    pub(super) is_closed: bool,
-    /// Commands go elsewhere now.
-    is_shut: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl State {
-    /// A mark that is not signalled.
-    pub(super) fn take_mark(&mut self, core: &Arc<Core>) -> Result<Pooled> {
-        self.marks.pop().map_or_else(|| Pooled::take(core), Ok)
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.ended == self.submitted
-    }
-
-    /// Whether a command is not in the list yet.
-    fn is_held(&self) -> bool {
-        self.appended < self.entries.len()
-    }
-
-    /// The list has a mark after all that it has.
-    pub(super) fn set_marked(&mut self) {
-        (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
-    }
+    finished: Condvar,
 }
 
 impl Lane {
@@ -113,7 +53,7 @@ impl Lane {
             gpu: Arc::clone(gpu),
             core: Arc::clone(core),
             notes: Arc::clone(notes),
-            state: Mutex::default(),
+            state: Mutex::new(State::new(core)),
             added: Condvar::new(),
             finished: Condvar::new(),
         }))
@@ -167,7 +107,7 @@ impl Lane {
     /// stays where it was: it may be the user's, which is dropped without locks.
     #[inline]
     pub(super) fn submit(&self, given: &mut Submission) -> Result<bool> {
-        let is_bare = matches!(given.work, Work::Nothing) && given.waits.iter().all(is_there);
+        let is_bare = matches!(given.work, Work::Nothing) && given.waits.is_empty();
         if is_bare && given.signal.is_none() {
             return Ok(true);
         }
@@ -256,12 +196,12 @@ impl Drop for Lane {
 }
 
 impl Inner {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same for the thread: nobody who submits shall have to wake it when he unlocks.
-    pub(super) fn state_in_turn(&self) -> MutexGuard<'_, State> {
+    fn state_in_turn(&self) -> MutexGuard<'_, State> {
         for tries in 0.. {
             match self.state.try_lock() {
                 Ok(state) => return state,
@@ -281,7 +221,7 @@ impl Inner {
         mut state: MutexGuard<'a, State>,
         end: Instant,
     ) -> MutexGuard<'a, State> {
-        let mut waits = state.entries.iter().flat_map(|entry| &entry.waits);
+        let mut waits = state.entries.iter().flat_map(|entry| entry.waits.iter());
         if state.entries.is_empty() || state.is_held() || !waits.all(is_settled) {
             return state;
         }
@@ -320,20 +260,21 @@ impl Inner {
         if state.thread.is_none() {
             self.start(&mut state)?;
         }
+        state.prefetch_place();
         // Under the lock, so that numbers follow the order of the queue.
-        let ticket = match &given.signal {
+        let number = match &given.signal {
             Some(event) => {
                 if let Some(profile) = event.profile() {
                     profile.restart();
                 }
-                Some(event.issue()?)
+                Some(event.issue()?.number)
             }
             None => None,
         };
         let state = &mut *state;
         let (work, waits) = (mem::take(&mut given.work), mem::take(&mut given.waits));
         // Once the list has it, a panic must not take it away.
-        let entry = Entry::new(work, waits, given.signal.take().zip(ticket), rare);
+        let entry = Entry::new(work, waits, given.signal.take().zip(number), rare);
         let mut entry = ManuallyDrop::new(entry);
         if state.is_held() {
             // What that waited for may be there by now.
@@ -341,7 +282,8 @@ impl Inner {
         }
         let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
         // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
-        let is_pressing = !is_appended || entry.is_awaited() || entry.is_marked();
+        let is_marked = state.marks.latest_of(state.submitted).is_some();
+        let is_pressing = !is_appended || entry.is_awaited() || is_marked;
         state.entries.push_back(ManuallyDrop::into_inner(entry));
         state.submitted += 1;
         state.appended += usize::from(is_appended);
@@ -359,10 +301,9 @@ impl Inner {
             let (device, group) = (self.gpu.handle(), self.gpu.group());
             state.list = Some(List::create(&self.core, device, group)?);
         }
-        if state.marks.is_empty() {
-            // So that the thread has one in any case.
-            state.marks.push(Pooled::take(&self.core)?);
-        }
+        // So that the thread has one in any case.
+        let mark = state.marks.take()?;
+        state.marks.give_back([mark]);
         let inner = Arc::clone(self);
         let thread = std::thread::Builder::new()
             .name("crosshandle-lane".into())
@@ -376,7 +317,7 @@ impl Inner {
     }
 
     /// Appends commands to the list until one needs the host.
-    pub(super) fn append_more(&self, state: &mut State) {
+    fn append_more(&self, state: &mut State) {
         while let Some(entry) = state.entries.get(state.appended) {
             if entry.needs_host() || !self.append_held(state) {
                 return;

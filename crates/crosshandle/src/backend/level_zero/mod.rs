@@ -4,14 +4,12 @@
 //! carried by the exchange and put in place at the importer, the other bytes cross as a note. Queues
 //! are immediate command lists in order, each with a thread that looks after it.
 
-mod append;
 mod device;
 mod direct;
 mod driver;
 mod entry;
 mod event;
 mod family;
-mod held;
 mod info;
 mod lane;
 mod leaving;
@@ -23,7 +21,6 @@ mod physical;
 mod pooled;
 mod queue;
 mod range;
-mod thread;
 mod work;
 
 pub(crate) use device::LevelZeroBackend;

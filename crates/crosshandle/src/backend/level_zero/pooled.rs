@@ -28,13 +28,28 @@ struct State {
     /// For the host to signal. Intel's driver makes counters of those that a list in order signals,
     /// which the host can't signal any more, and lists can't wait for until another list signals.
     gates: Vec<EventHandle>,
-    /// Those that could not be reset, and so are signalled still.
+    /// Those that could not be reset, and so are signalled still, or may be signalled late.
     spent: Vec<EventHandle>,
 }
 
 impl Pools {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps one until the context goes: a list may signal it whenever.
+    fn lose(&self, event: EventHandle) {
+        self.state().spent.push(event);
+    }
+
+    /// Takes an event that is not signalled.
+    fn take(&self, core: &Core, is_gate: bool) -> Result<EventHandle> {
+        let mut state = self.state();
+        if state.free_of(is_gate).is_empty() {
+            state.grow(core, is_gate)?;
+        }
+        let event = state.free_of(is_gate).pop();
+        Ok(event.expect("the pool has just grown"))
     }
 
     /// Ends all: their context goes, so all are free.
@@ -177,14 +192,9 @@ impl Pooled {
     }
 
     fn take_one(core: &Arc<Core>, is_gate: bool) -> Result<Self> {
-        let mut state = core.events.state();
-        if state.free_of(is_gate).is_empty() {
-            state.grow(core, is_gate)?;
-        }
-        let handle = state.free_of(is_gate).pop();
         Ok(Self {
+            handle: core.events.take(core, is_gate)?,
             core: Arc::clone(core),
-            handle: handle.expect("the pool has just grown"),
             is_gate,
         })
     }
@@ -211,21 +221,41 @@ impl Pooled {
             code => check("zeEventHostSynchronize", code).map(|()| true),
         }
     }
-}
 
-impl Pooled {
     /// Makes it one that is not signalled, if the driver does that. No command uses it any more.
-    fn reset(&self) -> bool {
-        let reset = self.core.driver.loader.zeEventHostReset;
+    fn reset(core: &Core, handle: EventHandle) -> bool {
+        let reset = core.driver.loader.zeEventHostReset;
         // SAFETY: ours, and in no command's use.
-        let code = unsafe { reset(self.handle.0) };
+        let code = unsafe { reset(handle.0) };
         warn("zeEventHostReset", code);
         code == ze_result_t::ZE_RESULT_SUCCESS
     }
 
-    /// The same one to be used again, if it can be.
-    pub(super) fn into_fresh(self) -> Option<Self> {
-        self.reset().then_some(self)
+    /// One for lists to signal, as its handle alone, for those who keep many. To be given back with
+    /// [`return_to_pool`](Self::return_to_pool), or [`lost`](Self::lose).
+    pub(super) fn take_handle(core: &Core) -> Result<EventHandle> {
+        core.events.take(core, false)
+    }
+
+    /// Gives one back that was taken as its handle, and is not signalled. No command uses it any
+    /// more.
+    pub(super) fn return_to_pool(core: &Core, handle: EventHandle) {
+        core.events.state().free.push(handle);
+    }
+
+    /// Gives up one that was taken as its handle: a list may signal it as long as that lives.
+    pub(super) fn lose(core: &Core, handle: EventHandle) {
+        core.events.lose(handle);
+    }
+
+    /// Makes one that was taken as its handle ready to be used again, if it can be; else it is lost.
+    /// No command uses it any more.
+    pub(super) fn refresh(core: &Core, handle: EventHandle) -> Option<EventHandle> {
+        let is_fresh = Self::reset(core, handle);
+        if !is_fresh {
+            Self::lose(core, handle);
+        }
+        is_fresh.then_some(handle)
     }
 }
 
@@ -234,7 +264,7 @@ impl Drop for Pooled {
         if process::is_forked() {
             return;
         }
-        let is_reset = self.reset();
+        let is_reset = Self::reset(&self.core, self.handle);
         let mut state = self.core.events.state();
         match is_reset {
             true => state.free_of(self.is_gate).push(self.handle),

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Memory between two copies, or with a pattern to copy: used until the command is done.
-pub(super) type Extra = Option<LevelZeroSegment>;
+pub(super) type Extra = Option<Box<LevelZeroSegment>>;
 
 /// Bytes that a command writes: with none, there is nothing for the list.
 pub(super) fn bytes(work: &Work) -> usize {
@@ -121,9 +121,10 @@ impl Target<'_> {
         }
     }
 
-    fn memory(&self, kind: MemoryKind, len: usize) -> Result<LevelZeroSegment> {
+    #[cold]
+    fn memory(&self, kind: MemoryKind, len: usize) -> Result<Box<LevelZeroSegment>> {
         let len = len.next_multiple_of(page_size());
-        LevelZeroSegment::create_private(self.gpu, self.core, kind, len)
+        LevelZeroSegment::create_private(self.gpu, self.core, kind, len).map(Box::new)
     }
 
     /// Copies the rows of a region.

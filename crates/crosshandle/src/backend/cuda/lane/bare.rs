@@ -51,7 +51,7 @@ impl Lane {
         let mut entry = Entry {
             signal: submission.signal.take(),
             ticket,
-            _waits: Points::new(),
+            _waits: Points::None,
             // And a mark.
             calls: calls + u32::from(matches!(submitted, Ok(Some(_)))),
             used: None,

@@ -224,10 +224,6 @@ impl OpenedEvent {
         Some(opened)
     }
 
-    pub(in crate::backend::level_zero) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
     pub(in crate::backend::level_zero) fn handle(&self) -> EventHandle {
         self.handle
     }

@@ -1,22 +1,19 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
-use super::driver::{EventHandle, is_device_lost};
-use super::entry::{Entry, copy_of, is_broken, is_settled, witness};
-use super::lane::{Inner, Rest, State};
-use super::leaving;
-use super::pooled::Pooled;
-use crate::backend::{Point, Points};
+use super::Inner;
+use super::marks::Marks;
+use super::state::{Rest, State};
+use crate::backend::Points;
+use crate::backend::level_zero::driver::{EventHandle, is_device_lost};
+use crate::backend::level_zero::entry::{copy_of, witness};
+use crate::backend::level_zero::leaving;
+use crate::backend::level_zero::pooled::Pooled;
 use crate::error::{Error, Result};
 use crate::sharing::EventCore;
 use std::mem;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long to wait for the device before having a look at the rest of the world.
-const SLICE: Duration = Duration::from_millis(40);
-/// After so many looks, a list that has not gone on although all has happened that it waits for, in
-/// part by failing, will never do so.
-const OVERDUE: u32 = 2;
 /// How late commands may end that nobody is known to wait for, and how long a submission finds the
 /// thread awake.
 const NAP: Duration = Duration::from_millis(5);
@@ -26,8 +23,6 @@ const PAUSE: Duration = Duration::from_micros(5);
 const LONG_PAUSE: Duration = Duration::from_micros(20);
 /// With so many commands at a time, that is so.
 const MANY: u64 = 4;
-/// How long to wait for the driver's own event before the list gets a mark.
-const SHORT_WAIT: Duration = Duration::from_micros(50);
 /// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
 /// longer than all the rest.
 const PAUSES: u32 = 8;
@@ -55,7 +50,7 @@ enum Step {
 #[derive(Default)]
 pub(super) struct Left {
     pub(super) count: u64,
-    pub(super) marks: Vec<Pooled>,
+    pub(super) marks: Vec<EventHandle>,
     pub(super) lingering: Vec<Arc<EventCore>>,
 }
 
@@ -84,7 +79,8 @@ impl Inner {
             }
             match step {
                 Step::Exit => {
-                    let (list, marks) = (state.list.take(), mem::take(&mut state.marks));
+                    let marks = mem::replace(&mut state.marks, Marks::new(&self.core));
+                    let list = state.list.take();
                     let is_unsure = state.is_unsure;
                     drop(state);
                     match is_unsure {
@@ -109,7 +105,7 @@ impl Inner {
     fn take_in(&self, state: &mut State, left: &mut Left) -> u64 {
         let count = mem::take(&mut left.count);
         state.ended += count;
-        state.marks.append(&mut left.marks);
+        state.marks.give_back(left.marks.drain(..));
         state.lingering.append(&mut left.lingering);
         if count > 0 && state.finishers > 0 {
             self.finished.notify_all();
@@ -132,33 +128,32 @@ impl Inner {
         if state.appended == 0 {
             return Step::Release;
         }
-        let is_over = |entry: &Entry| entry.is_bare && !entry.is_marked();
-        let in_list = || state.entries.iter().take(state.appended);
-        let over = in_list().take_while(|entry| is_over(entry)).count();
+        let over = Self::over_from(state, 0);
         if over > 0 {
             return Step::End(over, Ok(()));
         }
         if state.ended >= state.pressing && !state.is_closed {
             return Step::Rest(Rest::Nap);
         }
-        match in_list().position(Entry::is_marked) {
-            Some(index) if state.entries[index].started.is_some() => Step::AwaitStart(index),
-            Some(index) => Step::AwaitEnd(index),
-            None => match in_list().rposition(|entry| entry.companion.is_some()) {
-                Some(index) => Step::AskEnd(index),
-                None => self.mark_all(state),
-            },
+        if let Some((_, moment)) = state.marks.first() {
+            let index = (moment.command() - state.first()) as usize;
+            return match moment.is_start() {
+                true => Step::AwaitStart(index),
+                false => Step::AwaitEnd(index),
+            };
+        }
+        let mut in_list = state.entries.iter().take(state.appended);
+        match in_list.rposition(|entry| entry.has_companion) {
+            Some(index) => Step::AskEnd(index),
+            None => self.mark_all(state),
         }
     }
 
     /// Lets the list tell when it is done with all that it has.
     fn mark_all(&self, state: &mut State) -> Step {
-        let last = state.appended - 1;
-        match self.mark(state) {
-            Ok(mark) => {
-                state.entries[last].done = Some(mark);
-                Step::AwaitEnd(last)
-            }
+        let last = state.next_number() - 1;
+        match self.mark(state, last) {
+            Ok(()) => Step::AwaitEnd(state.appended - 1),
             Err(error) => self.fail_all(state, error),
         }
     }
@@ -197,26 +192,36 @@ impl Inner {
         result: Result<()>,
         left: &mut Left,
     ) {
+        let end = state.first() + count as u64;
+        let marks = state.marks.take_before(end);
         let entries: Vec<_> = state.entries.drain(..count).collect();
         state.appended -= count.min(state.appended);
         state.is_unsure |= entries.iter().any(|entry| entry.is_left);
         let goes_on = !state.is_closed;
         drop(state);
-        for mut entry in entries {
-            let marks = entry.started.take().into_iter().chain(entry.done.take());
-            left.marks.extend(marks.filter_map(Pooled::into_fresh));
+        for entry in entries {
             left.lingering
                 .extend(entry.end(&self.notes, result.clone(), goes_on));
             left.count += 1;
         }
+        let marks = marks.into_iter();
+        left.marks
+            .extend(marks.filter_map(|mark| self.refresh(mark)));
     }
 
     /// How many commands are over with the one at `index`: those that need nothing more of the list
     /// come with it.
     fn over_with(state: &State, index: usize) -> usize {
-        let later = state.entries.iter().take(state.appended).skip(index + 1);
-        let bare = later.take_while(|entry| entry.is_bare && !entry.is_marked());
-        index + 1 + bare.count()
+        index + 1 + Self::over_from(state, index + 1)
+    }
+
+    /// How many commands from `index` on need nothing more of the list than that it is past all
+    /// before: up to the next one with a mark.
+    fn over_from(state: &State, index: usize) -> usize {
+        let marked = state.marks.next_from(state.first() + index as u64);
+        let end = marked.map_or(state.appended, |number| (number - state.first()) as usize);
+        let later = state.entries.iter().take(end).skip(index);
+        later.take_while(|entry| entry.is_bare).count()
     }
 
     /// Ends commands, up to one that the list is past, or of which nobody will know.
@@ -246,11 +251,14 @@ impl Inner {
     }
 
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
-        let done = state.entries[index].done.as_ref().map(Pooled::handle);
+        let done = state.marks.first().map(|(mark, _)| mark);
         let entries = state.entries.iter().take(index + 1);
         // Of those with a mark of their own, the list is past the waits.
         let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
-        let waits: Points = waits.flat_map(|entry| &entry.waits).map(copy_of).collect();
+        let waits: Points = waits
+            .flat_map(|entry| entry.waits.iter())
+            .map(copy_of)
+            .collect();
         drop(state);
         let result = match done.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
             Ok(true) => Ok(()),
@@ -266,49 +274,33 @@ impl Inner {
     fn ask_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let entry = &state.entries[index];
         let signal = entry.signal.as_ref();
-        let asked = signal
-            .zip(entry.companion)
-            .map(|((event, ticket), companion)| (Arc::clone(event), ticket.number, companion));
+        let asked = signal.map(|(event, number)| (Arc::clone(event), *number));
         drop(state);
-        let is_done = asked
-            .is_some_and(|(event, number, companion)| self.is_signalled(&event, number, companion));
+        let is_done = asked.is_some_and(|(event, number)| self.is_signalled(&event, number));
         let mut state = self.state_in_turn();
-        if is_done {
-            let count = Self::over_with(&state, index);
-            return self.end_marked(state, (index + 1, count), Ok(()), left);
-        }
-        if let Step::End(count, result) = self.mark_all(&mut state) {
-            self.end(state, count, result, left);
-        }
-    }
-
-    /// Whether the driver's own event soon tells of this number.
-    fn is_signalled(&self, event: &EventCore, number: u64, companion: EventHandle) -> bool {
-        let end = Instant::now() + SHORT_WAIT;
-        loop {
-            // Others would have it speak of their signal; and while they do, drivers don't expect
-            // to be asked about it.
-            let Some(held) = event.hold_companion(number) else {
-                return false;
-            };
-            let asked = Pooled::wait_for(&self.core, companion, Duration::ZERO);
-            drop(held);
-            match asked {
-                Ok(false) if Instant::now() < end => std::thread::yield_now(),
-                asked => return matches!(asked, Ok(true)),
+        let number = state.first() + index as u64;
+        match state.marks.first() {
+            // Set meanwhile, and not signalled yet for all that is known: it is waited for next.
+            Some((_, moment)) if !is_done || moment.command() <= number => {}
+            _ if is_done => {
+                let count = Self::over_with(&state, index);
+                if count == state.appended {
+                    state.set_marked();
+                }
+                self.end_marked(state, (index + 1, count), Ok(()), left);
+            }
+            _ => {
+                if let Step::End(count, result) = self.mark_all(&mut state) {
+                    self.end(state, count, result, left);
+                }
             }
         }
-    }
-
-    fn wait_for(&self, mark: EventHandle) -> Result<()> {
-        while !Pooled::wait_for(&self.core, mark, SLICE)? {}
-        Ok(())
     }
 
     /// Waits for the driver's own events, as the list does.
     fn await_start(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let entry = &state.entries[index];
-        let started = entry.started.as_ref().map(Pooled::handle);
+        let started = state.marks.first().map(|(mark, _)| mark);
         let waits: Points = entry.waits.iter().map(copy_of).collect();
         drop(state);
         let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
@@ -322,55 +314,32 @@ impl Inner {
         }
         witness(&waits);
         let mut state = self.state_in_turn();
-        let entry = &mut state.entries[index];
-        let started = entry.started.take();
-        entry.is_begun = true;
-        let count = match entry.is_bare && !entry.is_marked() {
-            true => Self::over_with(&state, index),
-            false => index,
-        };
+        let started = state.marks.take_first();
+        state.entries[index].is_begun = true;
+        let count = index + Self::over_from(&state, index);
         self.end_marked(state, (index, count), Ok(()), left);
-        let mark = started.and_then(Pooled::into_fresh);
+        let mark = started.and_then(|mark| self.refresh(mark));
         left.marks.extend(mark);
     }
 
-    /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
-    fn wait_or_give_up(&self, mark: EventHandle, waits: &[Point]) -> Result<bool> {
-        let mut overdue = 0;
-        while !Pooled::wait_for(&self.core, mark, SLICE)? {
-            for wait in waits {
-                // Fails the signal of a process that died.
-                wait.event.assist(wait.number);
-            }
-            if waits.iter().all(is_settled) && waits.iter().any(is_broken) {
-                overdue += 1;
-            }
-            if overdue == OVERDUE {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// A mark that is ready to be used again, if there is a way.
+    fn refresh(&self, mark: EventHandle) -> Option<EventHandle> {
+        Pooled::refresh(&self.core, mark)
     }
 
     /// Waits until the list is past all that it has, and lets go of what lingers.
     fn await_rest(&self, mut state: MutexGuard<'_, State>, left: &mut Left) {
         let lingering = mem::take(&mut state.lingering);
-        let mark = state.take_mark(&self.core).and_then(|mark| {
-            let list = state.list.as_ref().ok_or(Error::Protocol("no list"))?;
-            // SAFETY: it is kept until it is signalled, or for ever.
-            unsafe { list.signal(mark.handle())? };
-            Ok(mark)
-        });
+        let mark = Self::append_mark(&mut state);
         drop(state);
-        let waited = mark.and_then(|mark| match self.wait_for(mark.handle()) {
-            Ok(()) => Ok(mark),
-            Err(error) => {
-                mem::forget(mark);
-                Err(error)
-            }
+        let waited = mark.and_then(|mark| {
+            let waited = self.wait_for(mark);
+            waited
+                .map(|()| mark)
+                .inspect_err(|_| Pooled::lose(&self.core, mark))
         });
         match waited {
-            Ok(mark) => left.marks.extend(mark.into_fresh()),
+            Ok(mark) => left.marks.extend(self.refresh(mark)),
             Err(error) if is_device_lost(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
@@ -383,6 +352,8 @@ impl Inner {
 
 /// Keeps for ever what the first commands use: nobody will know when they are done.
 fn leave(state: &mut State, count: usize) {
+    let end = state.first() + count as u64;
+    state.marks.lose_before(end);
     for entry in state.entries.iter_mut().take(count) {
         entry.keep_for_ever();
         entry.is_left = true;

@@ -4,13 +4,14 @@
 //! *marks*: events of a pool that it signals. A mark stands for its command and all before; most
 //! short commands have none, and come with a later one.
 
-use super::driver::EventHandle;
-use super::entry::Entry;
-use super::event;
-use super::lane::{Inner, State};
-use super::pooled::Pooled;
-use super::work::{self, Target};
+use super::Inner;
+use super::marks::Moment;
+use super::state::State;
 use crate::backend::Point;
+use crate::backend::level_zero::driver::EventHandle;
+use crate::backend::level_zero::entry::Entry;
+use crate::backend::level_zero::event;
+use crate::backend::level_zero::work::{self, Target};
 use crate::error::{Error, Result};
 use crate::sharing::{HeldCompanion, Profile};
 use smallvec::SmallVec;
@@ -21,6 +22,8 @@ use std::mem::{self, ManuallyDrop};
 const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 64;
+/// The same of those with which the list signals the driver's own events: a mark is another call.
+const LONG_PART: u32 = 256;
 
 impl Inner {
     /// Appends the first command that is held. `false` if the host has to wait for something first.
@@ -52,65 +55,63 @@ impl Inner {
         if let Err(error) = appended {
             entry.rare().failed = Some(error);
             // The list has what it waits for.
-            if entry.waits_on_device() && !entry.is_marked() && !entry.is_left {
+            let is_marked = state.marks.latest_of(state.next_number()).is_some();
+            if entry.waits_on_device() && !is_marked && !entry.is_left {
                 self.mark_or_leave(state, entry);
             }
-            entry.is_bare = entry.done.is_none();
+            let mark = state.marks.latest_of(state.next_number());
+            entry.is_bare = mark.is_none_or(Moment::is_start);
         }
         true
     }
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
     fn wait_in(&self, state: &mut State, entry: &mut Entry) -> Result<bool> {
-        let mut due: SmallVec<[usize; 2]> = SmallVec::new();
+        let mut waits = entry.waits.iter();
+        if state.is_awaited && waits.any(|wait| wait.event.has_companion_signal(wait.number)) {
+            // Who waits for what came before may have to go on so that this wait ends.
+            self.mark_awaited(state)?;
+        }
+        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
+        let mut held: SmallVec<[(usize, HeldCompanion<'_>); 2]> = SmallVec::new();
         for (place, wait) in entry.waits.iter().enumerate() {
-            match wait.event.result(wait.number) {
-                Some(Ok(())) => {}
-                None if wait.event.has_companion_signal(wait.number) => due.push(place),
-                None => {
+            let found = self.hold(wait);
+            // It may have failed meanwhile, which lists don't know.
+            match (wait.event.result(wait.number), found) {
+                (Some(Ok(())), _) => {}
+                (None, Some((handle, companion))) => {
+                    handles.push(handle);
+                    held.push((place, companion));
+                }
+                (None, None) => {
                     wait.event.ask_for_companion();
                     return Ok(false);
                 }
-                Some(Err(_)) => return Ok(false),
+                (Some(Err(_)), _) => return Ok(false),
             }
         }
-        if due.is_empty() {
+        if held.is_empty() {
             return Ok(true);
         }
-        // Who waits for what came before may have to go on so that this wait ends.
-        self.mark_awaited(state)?;
         // With something long after it, the list is to say when it has begun with that.
-        let started = match self.is_long(entry) {
-            true => Some(state.take_mark(&self.core)?),
+        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let started = match is_long(work::bytes(&entry.work), entry) {
+            true => Some(state.marks.take()?),
             false => None,
         };
-        let list = state.list.as_ref().ok_or_else(no_list)?;
-        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
-        let mut held: SmallVec<[HeldCompanion<'_>; 2]> = SmallVec::new();
-        let mut promises: SmallVec<[_; 2]> = SmallVec::new();
-        for place in due {
-            let Some((handle, companion)) = self.hold(&entry.waits[place]) else {
-                drop(held);
-                state.marks.extend(started);
-                return Ok(false);
-            };
-            handles.push(handle);
-            promises.push((place, companion.promise));
-            held.push(companion);
-        }
-        // SAFETY: the entry has the events and the mark, and is kept until the list is past this.
-        let appended = unsafe { list.wait(&handles, started.as_ref().map(Pooled::handle)) };
-        drop(held);
+        // SAFETY: the entry has the events, and is kept until the list is past this, as the mark is.
+        let appended = unsafe { list.wait(&handles, started) };
+        let promise = |(place, held): (usize, HeldCompanion<'_>)| (place, held.promise);
+        let promises: SmallVec<[_; 2]> = held.into_iter().map(promise).collect();
         if let Err(error) = appended {
-            state.marks.extend(started);
+            state.marks.give_back(started);
             return Err(error);
         }
         for (place, promise) in promises {
             entry.waits[place].promise = Some(promise);
         }
-        entry.started = started;
-        if entry.started.is_some() {
-            state.set_marked();
+        if let Some(started) = started {
+            state.set_mark(started, Moment::start_of(state.next_number()));
         } else {
             state.unmarked += 1;
             state.has_waits = true;
@@ -118,18 +119,18 @@ impl Inner {
         Ok(true)
     }
 
-    /// The driver's event for a wait, which nobody signals meanwhile.
+    /// The driver's event for a wait, if it stands for that; nobody signals it meanwhile.
     fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
+        if !wait.event.has_companion_signal(wait.number) {
+            return None;
+        }
         let handle = event::to_wait_for(&wait.event, &self.core)?;
         // Fails the signal of a process that died: to find what that has signalled with, Intel's
         // driver asks the process, and ends this one where that fails.
         if !wait.event.is_ours(wait.number) {
             wait.event.assist(wait.number);
         }
-        let held = wait.event.hold_companion(wait.number)?;
-        // It may have failed, which lists don't know.
-        let is_pending = wait.event.result(wait.number).is_none();
-        is_pending.then_some((handle, held))
+        Some((handle, wait.event.hold_companion(wait.number)?))
     }
 
     /// Appends a command's work and the signal of the driver's own event, if that rides along.
@@ -137,19 +138,16 @@ impl Inner {
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
-        let Some((event, ticket)) = &entry.signal else {
+        let Some((event, number)) = &entry.signal else {
             return self.work_in(state, entry, None);
         };
-        let companion = match event.wants_companion() {
-            true => event::to_signal(event, &self.core).filter(|_| event.begin_companion_signal()),
-            false => None,
-        };
+        let companion = event.begin_companion_signal(|| event::to_signal(event, &self.core));
         if companion.is_none() {
             return self.work_in(state, entry, None);
         }
-        let number = ticket.number;
+        let number = *number;
         let appended = self.work_in(state, entry, companion);
-        entry.companion = companion.filter(|_| appended.is_ok());
+        entry.has_companion = appended.is_ok();
         if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
         }
@@ -163,23 +161,29 @@ impl Inner {
         entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        if work::bytes(&entry.work) == 0 {
+        let bytes = work::bytes(&entry.work);
+        if bytes == 0 {
             return self.signal_bare(state, entry, companion);
         }
         let is_awaited = entry.is_awaited();
-        let is_long = self.is_long(entry);
+        let is_long = is_long(bytes, entry);
         if is_long {
             // Whether it waits or is busy, could not be told.
             state.is_awaited |= state.has_waits;
             self.mark_awaited(state)?;
         }
-        let wants_mark = is_long || is_awaited && companion.is_none() || state.unmarked + 1 >= PART;
+        // The driver's own event tells the same, while it is the latest.
+        let wants_mark = is_long
+            || match companion {
+                Some(_) => state.unmarked + 1 >= LONG_PART,
+                None => is_awaited || state.unmarked + 1 >= PART,
+            };
+        let list = state.list.as_ref().ok_or_else(no_list)?;
         let mark = match wants_mark {
-            true => Some(state.take_mark(&self.core)?),
+            true => Some(state.marks.take()?),
             false => None,
         };
-        let last = mark.as_ref().map(|mark| mark.handle()).or(companion);
-        let list = state.list.as_ref().ok_or_else(no_list)?;
+        let last = mark.or(companion);
         let mut target = Target {
             gpu: &self.gpu,
             core: &self.core,
@@ -204,18 +208,17 @@ impl Inner {
         let has_begun = target.has_begun;
         if appended.is_err() {
             match has_begun {
-                false => state.marks.extend(mark),
-                // Whether the list has it is not known.
-                true => mem::forget(mark),
-            }
-            if has_begun {
-                self.mark_or_leave(state, entry);
+                false => state.marks.give_back(mark),
+                // Whether the list has the mark is not known.
+                true => {
+                    mark.into_iter().for_each(|mark| state.marks.lose(mark));
+                    self.mark_or_leave(state, entry);
+                }
             }
             return appended;
         }
-        if mark.is_some() {
-            entry.done = mark;
-            state.set_marked();
+        if let Some(mark) = mark {
+            state.set_mark(mark, Moment::end_of(state.next_number()));
         } else {
             state.unmarked += 1;
             state.is_awaited |= is_awaited;
@@ -231,7 +234,8 @@ impl Inner {
         entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        entry.is_bare = entry.started.is_some() || !entry.waits_on_device();
+        let number = state.next_number();
+        entry.is_bare = !entry.waits_on_device() || state.marks.latest_of(number).is_some();
         let is_awaited = entry.is_awaited();
         if let Some(companion) = companion {
             let list = state.list.as_ref().ok_or_else(no_list)?;
@@ -240,52 +244,53 @@ impl Inner {
             // lingers.
             unsafe { list.signal(companion)? };
         } else if is_awaited && state.unmarked > 0 {
-            entry.done = Some(self.mark(state)?);
-            return Ok(());
+            return self.mark(state, number);
         }
         state.is_awaited |= is_awaited && state.unmarked > 0;
         Ok(())
     }
 
-    /// Whether a command takes so long that its end is not that of what comes before.
-    fn is_long(&self, entry: &Entry) -> bool {
-        work::bytes(&entry.work) > SHORT || entry.profile().is_some()
-    }
-
     /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
     fn mark_awaited(&self, state: &mut State) -> Result<()> {
-        match state.appended.checked_sub(1) {
-            Some(last) if state.is_awaited => {
-                state.entries[last].done = Some(self.mark(state)?);
-                Ok(())
-            }
-            _ => Ok(()),
+        match state.is_awaited && state.appended > 0 {
+            true => self.mark(state, state.next_number() - 1),
+            false => Ok(()),
         }
     }
 
     /// Lets the list signal a mark of a command of which it has a part, or keeps what it uses.
     fn mark_or_leave(&self, state: &mut State, entry: &mut Entry) {
-        match self.mark(state) {
-            Ok(mark) => entry.done = Some(mark),
-            Err(_) => {
-                entry.keep_for_ever();
-                entry.is_left = true;
-            }
+        let number = state.next_number();
+        if self.mark(state, number).is_err() {
+            state.marks.lose_from(number);
+            entry.keep_for_ever();
+            entry.is_left = true;
         }
     }
 
-    /// Lets the list signal a mark. The caller gives it to the latest command in the list.
-    pub(super) fn mark(&self, state: &mut State) -> Result<Pooled> {
-        let mark = state.take_mark(&self.core)?;
+    /// Lets the list signal a mark when it is done with this command, which is its latest.
+    pub(super) fn mark(&self, state: &mut State, command: u64) -> Result<()> {
+        let mark = Self::append_mark(state)?;
+        state.set_mark(mark, Moment::end_of(command));
+        Ok(())
+    }
+
+    /// Lets the list signal a mark.
+    pub(super) fn append_mark(state: &mut State) -> Result<EventHandle> {
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        // SAFETY: all callers give it to a command that is kept until the list is past this.
-        if let Err(error) = unsafe { list.signal(mark.handle()) } {
-            state.marks.push(mark);
+        let mark = state.marks.take()?;
+        // SAFETY: nobody gives it back before the list has signalled it.
+        if let Err(error) = unsafe { list.signal(mark) } {
+            state.marks.give_back([mark]);
             return Err(error);
         }
-        state.set_marked();
         Ok(mark)
     }
+}
+
+/// Whether a command takes so long that its end is not that of what comes before.
+fn is_long(bytes: usize, entry: &Entry) -> bool {
+    bytes > SHORT || entry.profile().is_some()
 }
 
 fn no_list() -> Error {

@@ -3,11 +3,12 @@
 //! A list that waits for a signal of a process that died never goes on. It is given up, with what
 //! its commands use, and they are appended to a new one.
 
-use super::driver::List;
-use super::entry::call;
-use super::lane::{Inner, State};
+use super::Inner;
+use super::state::State;
 use super::thread::Left;
 use crate::backend::Work;
+use crate::backend::level_zero::driver::List;
+use crate::backend::level_zero::entry::call;
 use crate::sharing::Profile;
 use std::mem;
 use std::sync::MutexGuard;
@@ -25,15 +26,16 @@ impl Inner {
         );
         mem::forget(state.list.take());
         mem::forget(mem::take(&mut state.lingering));
+        state.marks.lose_from(0);
         for entry in state.entries.iter_mut().take(state.appended) {
             entry.keep_for_ever();
-            for wait in &mut entry.waits {
+            for wait in entry.waits.iter_mut() {
                 wait.promise = None;
             }
             (entry.is_taken, entry.is_begun, entry.is_left) = (false, false, false);
             (entry.is_bare, entry.lingers) = (false, false);
             // Others may wait for what the old list would have signalled.
-            if entry.companion.take().is_some()
+            if mem::take(&mut entry.has_companion)
                 && let Some((event, _)) = &entry.signal
             {
                 event.revoke_companion();
@@ -86,7 +88,7 @@ impl Inner {
         drop(state);
         if goes_on {
             // For the next time: submitting must not wait for another process to answer.
-            for wait in &waits {
+            for wait in waits.iter() {
                 wait.event.fetch_companion();
                 wait.event.ask_for_companion();
             }
