@@ -1,210 +1,34 @@
 //! What it costs to submit commands.
 
+mod cases;
+
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use crosshandle::{Command, Context, Event, Memory, Queue};
 
-use super::{CLOSE, ours, row};
+use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat, no_hand};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent, Signalled};
-use crate::report::row::Target;
-
-const SIGNAL: &str = "zeCommandListAppendSignalEvent";
-const WAIT: &str = "zeCommandListAppendWaitOnEvents";
-const COPY: &str = "zeCommandListAppendMemoryCopy with an event";
-const COPY_ALONE: &str = "zeCommandListAppendMemoryCopy";
-const FILL: &str = "zeCommandListAppendMemoryFill with an event";
-const FILL_ALONE: &str = "zeCommandListAppendMemoryFill";
-const COPY_SIGNAL: &str = "zeCommandListAppendMemoryCopy with the event";
-
-/// What is submitted.
-#[derive(Clone, Copy, PartialEq)]
-enum What {
-    Signal,
-    /// Of an event that no device waits for, in no process.
-    SignalHosts,
-    Wait,
-    Copy,
-    Fill,
-    CopySignal,
-    CopySignalHosts,
-}
-
-/// A row: with the raw call as it tells nobody when it is done, where there is a choice.
-struct Case {
-    row: &'static str,
-    what: What,
-    /// The device is at a longer command meanwhile.
-    is_busy: bool,
-    raw_has_event: bool,
-    /// As many commands come right before, which nobody measures.
-    follows: bool,
-}
-
-const fn case(row: &'static str, what: What, is_busy: bool) -> Case {
-    Case {
-        row,
-        what,
-        is_busy,
-        raw_has_event: true,
-        follows: false,
-    }
-}
-
-const fn following(row: &'static str, what: What) -> Case {
-    Case {
-        follows: true,
-        ..case(row, what, true)
-    }
-}
-
-const fn alone(row: &'static str, what: What, is_busy: bool) -> Case {
-    Case {
-        raw_has_event: false,
-        ..case(row, what, is_busy)
-    }
-}
-
-const CASES: [Case; 21] = [
-    case("level-zero-enqueue.signal", What::Signal, false),
-    case("level-zero-enqueue.signal-busy", What::Signal, true),
-    case("level-zero-enqueue.hosts", What::SignalHosts, false),
-    case("level-zero-enqueue.hosts-busy", What::SignalHosts, true),
-    case("level-zero-enqueue.wait", What::Wait, true),
-    case("level-zero-enqueue.wait-done", What::Wait, false),
-    case("level-zero-enqueue.copy", What::Copy, false),
-    case("level-zero-enqueue.copy-busy", What::Copy, true),
-    alone("level-zero-enqueue.copy-alone", What::Copy, false),
-    case("level-zero-enqueue.fill", What::Fill, false),
-    case("level-zero-enqueue.fill-busy", What::Fill, true),
-    alone("level-zero-enqueue.fill-alone", What::Fill, false),
-    case("level-zero-enqueue.copy-signal", What::CopySignal, false),
-    case(
-        "level-zero-enqueue.copy-signal-busy",
-        What::CopySignal,
-        true,
-    ),
-    alone("level-zero-enqueue.fill-alone-busy", What::Fill, true),
-    following("level-zero-enqueue.signal-more", What::Signal),
-    following("level-zero-enqueue.copy-more", What::Copy),
-    following("level-zero-enqueue.fill-more", What::Fill),
-    following("level-zero-enqueue.copy-signal-more", What::CopySignal),
-    case(
-        "level-zero-enqueue.copy-hosts-busy",
-        What::CopySignalHosts,
-        true,
-    ),
-    following("level-zero-enqueue.copy-hosts-more", What::CopySignalHosts),
-];
+use cases::{CASES, Case, ROWS, What, When};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-enqueue",
     hands: 0,
     cores: 2,
     limit: Duration::from_secs(120),
-    rows: &[
-        row(CASES[0].row, "submit a signal", SIGNAL, CLOSE),
-        row(CASES[1].row, "submit a signal, device busy", SIGNAL, CLOSE),
-        row(
-            CASES[2].row,
-            "submit a signal that only hosts wait for",
-            SIGNAL,
-            CLOSE,
-        ),
-        row(CASES[3].row, "the same, device busy", SIGNAL, CLOSE),
-        row(
-            CASES[4].row,
-            "submit a wait for another queue's signal, not there yet",
-            WAIT,
-            CLOSE,
-        ),
-        row(
-            CASES[5].row,
-            "submit a wait for what has happened",
-            WAIT,
-            CLOSE,
-        ),
-        row(CASES[6].row, "submit a copy", COPY, CLOSE),
-        row(CASES[7].row, "submit a copy, device busy", COPY, CLOSE),
-        row(
-            CASES[8].row,
-            "submit a copy, whose end the raw call tells nobody",
-            COPY_ALONE,
-            Target::None,
-        ),
-        row(CASES[9].row, "submit a fill", FILL, CLOSE),
-        row(CASES[10].row, "submit a fill, device busy", FILL, CLOSE),
-        row(
-            CASES[11].row,
-            "submit a fill, whose end the raw call tells nobody",
-            FILL_ALONE,
-            Target::None,
-        ),
-        row(
-            CASES[12].row,
-            "submit a copy that signals",
-            COPY_SIGNAL,
-            CLOSE,
-        ),
-        row(
-            CASES[13].row,
-            "submit a copy that signals, device busy",
-            COPY_SIGNAL,
-            CLOSE,
-        ),
-        row(
-            CASES[14].row,
-            "submit a fill, device busy, whose end the raw call tells nobody",
-            FILL_ALONE,
-            Target::None,
-        ),
-        row(
-            CASES[15].row,
-            "submit another signal, device busy",
-            SIGNAL,
-            CLOSE,
-        ),
-        row(
-            CASES[16].row,
-            "submit another copy, device busy",
-            COPY,
-            CLOSE,
-        ),
-        row(
-            CASES[17].row,
-            "submit another fill, device busy",
-            FILL,
-            CLOSE,
-        ),
-        row(
-            CASES[18].row,
-            "submit another copy that signals, device busy",
-            COPY_SIGNAL,
-            CLOSE,
-        ),
-        row(
-            CASES[19].row,
-            "submit a copy with a signal that only hosts wait for, device busy",
-            COPY_SIGNAL,
-            CLOSE,
-        ),
-        row(
-            CASES[20].row,
-            "submit another one of these, device busy",
-            COPY_SIGNAL,
-            CLOSE,
-        ),
-    ],
+    rows: ROWS,
     lead,
     hand: no_hand,
 };
 
-/// Commands between two times that the queue is empty.
+/// Commands that are timed together.
 const BATCH: usize = 32;
+/// Commands after a pause that nobody times, unless the first one is the row.
+const LEAD: usize = 8;
 /// Batches of each turn that nobody measures.
 const WARM_UP: usize = 2;
 /// Bytes of a copy or a fill: no more than what takes no time.
@@ -212,7 +36,7 @@ const LENGTH: usize = 64;
 const PATTERN: [u8; 4] = [1, 2, 3, 4];
 /// Bytes that take the device longer than a batch takes to submit, with what comes before: the
 /// simulated one sleeps then.
-const LONG: usize = 1 << 20;
+const LONG: usize = 1 << 17;
 /// Until all threads that have something to do with that are where they will be meanwhile.
 const SETTLE: Duration = Duration::from_micros(100);
 
@@ -220,9 +44,10 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let raw = Raw::new()?;
     let ours = Ours::new()?;
     // Before this thread is pinned, so that the threads of both sides are not.
-    let first = case("", What::Copy, true);
-    ours.batch(&first)?;
-    raw.batch(&first)?;
+    for case in CASES.iter().filter(|case| case.when == When::Busy) {
+        ours.batch(case)?;
+        raw.batch(case)?;
+    }
     seat.plan.pin(0)?;
     let mut recorder = Recorder::default();
     let batches = seat.plan.pick(40, 20);
@@ -236,13 +61,28 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                     };
                     // If the device was not busy to the end, the batch was something else.
                     if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP) {
-                        recorder.push(case.row, side, elapsed);
+                        recorder.push(case.row.id, side, elapsed);
                     }
                 }
             }
         }
     }
     Ok(recorder.finish())
+}
+
+/// Nanoseconds for each command.
+#[inline(always)] // Into each side's batch, with what it submits.
+fn timed(when: When, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
+    match when {
+        When::Idle => per_operation(BATCH, submit),
+        When::Busy => {
+            for _ in 0..LEAD {
+                submit()?;
+            }
+            per_operation(BATCH, submit)
+        }
+        When::First => per_operation(1, submit),
+    }
 }
 
 struct Ours {
@@ -302,7 +142,8 @@ impl Ours {
 
     /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
-        let Case { what, is_busy, .. } = *case;
+        let Case { what, when, .. } = *case;
+        let is_busy = when != When::Idle;
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -339,10 +180,7 @@ impl Ours {
             }
             Ok(())
         };
-        if case.follows {
-            per_operation(BATCH, &mut submit)?;
-        }
-        let elapsed = per_operation(BATCH, submit)?;
+        let elapsed = timed(when, &mut submit)?;
         let is_valid = !is_busy || !self.idle.try_wait()?;
         self.other.finish()?;
         self.queue.finish()?;
@@ -399,7 +237,8 @@ impl Raw {
 
     /// As for ours.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
-        let Case { what, is_busy, .. } = *case;
+        let Case { what, when, .. } = *case;
+        let is_busy = when != When::Idle;
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -431,10 +270,7 @@ impl Raw {
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
             What::CopySignalHosts => self.list.copy(to, from, LENGTH, private()),
         };
-        if case.follows {
-            per_operation(BATCH, &mut submit)?;
-        }
-        let elapsed = per_operation(BATCH, submit)?;
+        let elapsed = timed(when, &mut submit)?;
         let is_valid = !is_busy || !self.idle.is_done()?;
         self.finish(&self.other)?;
         self.finish(&self.list)?;

@@ -32,6 +32,7 @@ pub(crate) enum Target {
 }
 
 /// A row before it is measured.
+#[derive(Clone, Copy)]
 pub(crate) struct RowSpec {
     /// Unique, stable, shell-safe.
     pub(crate) id: &'static str,
