@@ -22,6 +22,7 @@ use crate::backend::{Submission, Work};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
+use append::is_long;
 use state::{Rest, State};
 use std::mem::{self, ManuallyDrop};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -29,6 +30,10 @@ use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
 const TRIES: u32 = 1000;
+
+/// With so many commands that nobody is known to wait for, the thread is woken to let go of what they
+/// used. That takes the one who submits some 10 µs.
+const MANY: usize = 1024;
 
 /// How long a queue that is dropped waits for what is as good as done.
 const LOOK: Duration = Duration::from_millis(5);
@@ -281,9 +286,9 @@ impl Inner {
             self.append_more(state);
         }
         let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
-        // With a mark of its own, it takes a while: then the thread sleeps better in the driver.
-        let is_marked = state.marks.latest_of(state.submitted).is_some();
-        let is_pressing = !is_appended || entry.is_awaited() || is_marked;
+        // What takes a while has a mark: then the thread sleeps better in the driver.
+        let is_alone = !is_appended || entry.is_awaited() || is_long(&entry);
+        let is_pressing = is_alone || state.entries.len() >= MANY;
         state.entries.push_back(ManuallyDrop::into_inner(entry));
         state.submitted += 1;
         state.appended += usize::from(is_appended);

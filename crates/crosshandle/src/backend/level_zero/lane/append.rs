@@ -95,7 +95,7 @@ impl Inner {
         }
         // With something long after it, the list is to say when it has begun with that.
         let list = state.list.as_ref().ok_or_else(no_list)?;
-        let started = match is_long(work::bytes(&entry.work), entry) {
+        let started = match is_long(entry) {
             true => Some(state.marks.take()?),
             false => None,
         };
@@ -161,12 +161,11 @@ impl Inner {
         entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        let bytes = work::bytes(&entry.work);
-        if bytes == 0 {
+        if work::bytes(&entry.work) == 0 {
             return self.signal_bare(state, entry, companion);
         }
         let is_awaited = entry.is_awaited();
-        let is_long = is_long(bytes, entry);
+        let is_long = is_long(entry);
         if is_long {
             // Whether it waits or is busy, could not be told.
             state.is_awaited |= state.has_waits;
@@ -289,8 +288,8 @@ impl Inner {
 }
 
 /// Whether a command takes so long that its end is not that of what comes before.
-fn is_long(bytes: usize, entry: &Entry) -> bool {
-    bytes > SHORT || entry.profile().is_some()
+pub(super) fn is_long(entry: &Entry) -> bool {
+    work::bytes(&entry.work) > SHORT || entry.profile().is_some()
 }
 
 fn no_list() -> Error {

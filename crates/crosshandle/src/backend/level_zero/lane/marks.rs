@@ -76,6 +76,12 @@ impl Marks {
         self.set.front().copied()
     }
 
+    /// The one that the list comes to last, if that is the end of a command.
+    pub(super) fn last_end(&self) -> Option<(EventHandle, Moment)> {
+        let last = self.set.back().copied();
+        last.filter(|(_, moment)| !moment.is_start())
+    }
+
     /// The first command from this one on that has any.
     pub(super) fn next_from(&self, command: u64) -> Option<u64> {
         let index = self.count_before(command);

@@ -252,6 +252,7 @@ impl Inner {
 
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let done = state.marks.first().map(|(mark, _)| mark);
+        let last = state.marks.last_end();
         let entries = state.entries.iter().take(index + 1);
         // Of those with a mark of their own, the list is past the waits.
         let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
@@ -265,9 +266,27 @@ impl Inner {
             Ok(false) => return self.give_up_list(),
             Err(error) => Err(error),
         };
+        // As a rule the device is faster than this thread, and done with all.
+        let last = last.filter(|(mark, _)| result.is_ok() && Some(*mark) != done);
+        let last = last.filter(|(mark, _)| self.is_past(*mark));
         let state = self.state_in_turn();
+        let index = match last {
+            Some((_, moment)) => Self::latest_without_times(&state, index, moment.command()),
+            None => index,
+        };
         let count = Self::over_with(&state, index);
         self.end_marked(state, (index + 1, count), result, left);
+    }
+
+    /// The latest command up to this one that may end together with the one at `index`: those with
+    /// timestamps end one by one.
+    fn latest_without_times(state: &State, index: usize, command: u64) -> usize {
+        let last = (command - state.first()) as usize;
+        let mut together = state.entries.range(index..=last);
+        match together.all(|entry| entry.profile().is_none()) {
+            true => last,
+            false => index,
+        }
     }
 
     /// Waits for the driver's own event of a command, a little.

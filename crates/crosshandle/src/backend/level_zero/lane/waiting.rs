@@ -40,6 +40,11 @@ impl Inner {
         }
     }
 
+    /// Whether the list has signalled a mark.
+    pub(super) fn is_past(&self, mark: EventHandle) -> bool {
+        matches!(Pooled::wait_for(&self.core, mark, Duration::ZERO), Ok(true))
+    }
+
     /// Waits for a mark.
     pub(super) fn wait_for(&self, mark: EventHandle) -> Result<()> {
         while !Pooled::wait_for(&self.core, mark, SLICE)? {}
