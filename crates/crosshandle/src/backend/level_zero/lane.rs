@@ -33,7 +33,7 @@ const TRIES: u32 = 1000;
 
 /// With so many commands that nobody is known to wait for, the thread is woken to let go of what they
 /// used. That takes the one who submits some 10 µs.
-const MANY: usize = 1024;
+const BACKLOG: usize = 1024;
 
 /// How long a queue that is dropped waits for what is as good as done.
 const LOOK: Duration = Duration::from_millis(5);
@@ -288,7 +288,7 @@ impl Inner {
         let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
         // What takes a while has a mark: then the thread sleeps better in the driver.
         let is_alone = !is_appended || entry.is_awaited() || is_long(&entry);
-        let is_pressing = is_alone || state.entries.len() >= MANY;
+        let is_pressing = is_alone || state.entries.len() >= BACKLOG;
         state.entries.push_back(ManuallyDrop::into_inner(entry));
         state.submitted += 1;
         state.appended += usize::from(is_appended);

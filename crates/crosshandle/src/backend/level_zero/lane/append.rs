@@ -93,8 +93,8 @@ impl Inner {
         if held.is_empty() {
             return Ok(true);
         }
-        // With something long after it, the list is to say when it has begun with that.
         let list = state.list.as_ref().ok_or_else(no_list)?;
+        // With something long after it, the list is to say when it has begun with that.
         let started = match is_long(entry) {
             true => Some(state.marks.take()?),
             false => None,
