@@ -142,6 +142,7 @@ macro_rules! for_each_case {
                 functions_may_use_the_device
                 failures_go_on
                 commands_have_times
+                times_may_be_switched
             }
             faults {
                 exporter_killed_before_open

@@ -227,3 +227,32 @@ pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
     }
     PASSED
 }
+
+/// Times may be switched on and off while commands are under way.
+pub(crate) fn times_may_be_switched(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let queue = context.create_queue()?;
+    let memory = context.allocate(1 << 12)?;
+    let gate = context.create_event()?;
+    let options = EventOptions::new().profiling(true).shareable(false);
+    let event = context.create_event_with(options)?;
+    for round in 1..=4 {
+        let is_timed = |step: u64| (round + step).is_multiple_of(2);
+        queue.submit(Command::barrier().after_value(&gate, round))?;
+        for step in 0..3 {
+            event.set_profiling(is_timed(step));
+            queue.submit(Command::fill(memory.all(), &[1])?.signal(&event))?;
+        }
+        // None of them has ended.
+        event.set_profiling(is_timed(3));
+        gate.signal()?;
+        event.wait_timeout(deadline())?;
+        queue.finish_timeout(deadline())?;
+    }
+    event.set_profiling(true);
+    queue.submit(Command::fill(memory.all(), &[1])?.signal(&event))?;
+    queue.finish_timeout(deadline())?;
+    let times = event.profile()?;
+    assert!(times.started <= times.ended, "{times:?}");
+    PASSED
+}

@@ -46,6 +46,8 @@ pub(super) struct Entry {
     /// An event, and the number of its signal.
     pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) rare: Option<Box<Rare>>,
+    /// Its event had timestamps when it was submitted.
+    pub(super) is_timed: bool,
     /// The list signals the driver's own event with it.
     pub(super) has_companion: bool,
     /// The thread is about to append it or to call its function, and nobody else may.
@@ -100,6 +102,7 @@ impl Entry {
             waits,
             signal,
             rare,
+            is_timed: false,
             has_companion: false,
             is_taken: false,
             is_bare: false,

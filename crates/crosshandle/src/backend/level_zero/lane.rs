@@ -7,6 +7,7 @@
 //! for that, and after a while if not, so that most submissions wake nobody.
 
 mod append;
+mod end;
 mod held;
 mod marks;
 mod state;
@@ -25,6 +26,7 @@ use crate::sharing::{EventCore, Profile};
 use append::is_long;
 use state::{Rest, State};
 use std::mem::{self, ManuallyDrop};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,10 @@ struct Inner {
     core: Arc<Core>,
     notes: Arc<Notes>,
     state: Mutex<State>,
+    /// Commands that are over.
+    ended: AtomicU64,
+    /// Who wait for that.
+    finishers: AtomicUsize,
     /// Notified when the thread has something to do.
     added: Condvar,
     /// Notified when commands are over and somebody waits for that.
@@ -59,6 +65,8 @@ impl Lane {
             core: Arc::clone(core),
             notes: Arc::clone(notes),
             state: Mutex::new(State::new(core)),
+            ended: AtomicU64::new(0),
+            finishers: AtomicUsize::new(0),
             added: Condvar::new(),
             finished: Condvar::new(),
         }))
@@ -66,7 +74,7 @@ impl Lane {
 
     /// Whether nothing is left to do, as far as is known.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.state().is_idle()
+        self.0.is_idle(&self.0.state())
     }
 
     /// Finds out soon whether something is left to do.
@@ -87,14 +95,14 @@ impl Lane {
     /// Waits until so many commands are over; `false` at the deadline.
     pub(super) fn finish(&self, count: u64, deadline: Option<Instant>) -> bool {
         let mut state = self.0.state();
-        if state.ended >= count {
+        if self.0.ended() >= count {
             return true;
         }
-        state.finishers += 1;
+        self.0.finishers.fetch_add(1, Ordering::Relaxed);
         self.0.press(&mut state);
-        let is_busy = |state: &mut State| state.ended < count;
+        let is_busy = |_: &mut State| self.0.ended() < count;
         let finished = &self.0.finished;
-        let mut state = match deadline {
+        let state = match deadline {
             None => finished
                 .wait_while(state, is_busy)
                 .unwrap_or_else(PoisonError::into_inner),
@@ -104,8 +112,9 @@ impl Lane {
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };
-        state.finishers -= 1;
-        state.ended >= count
+        drop(state);
+        self.0.finishers.fetch_sub(1, Ordering::Relaxed);
+        self.0.ended() >= count
     }
 
     /// Takes a command of a queue that has no other lane; `false` if it is shut. What is refused
@@ -122,7 +131,7 @@ impl Lane {
         }
         match &given.signal {
             // With nothing before it, it is over.
-            Some(event) if is_bare && state.is_idle() => signal_now(event)?,
+            Some(event) if is_bare && self.0.is_idle(&state) => signal_now(event)?,
             _ => self.0.add(state, given, None)?,
         }
         Ok(true)
@@ -132,7 +141,7 @@ impl Lane {
     pub(super) fn shut(&self) -> Result<Option<Arc<Over>>> {
         let mut state = self.0.state();
         state.is_shut = true;
-        if state.is_idle() {
+        if self.0.is_idle(&state) {
             return Ok(None);
         }
         let (over, rare) = Rare::after(Vec::new());
@@ -220,22 +229,33 @@ impl Inner {
         self.state()
     }
 
+    /// How many commands are over.
+    fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody waits for commands to be over. He counts himself under the lock.
+    fn has_finishers(&self) -> bool {
+        self.finishers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether all commands are over.
+    fn is_idle(&self, state: &State) -> bool {
+        self.ended() == state.submitted
+    }
+
     /// Waits until no command is left, unless one waits for somebody.
-    fn become_idle<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-        end: Instant,
-    ) -> MutexGuard<'a, State> {
+    fn become_idle<'a>(&self, state: MutexGuard<'a, State>, end: Instant) -> MutexGuard<'a, State> {
         let mut waits = state.entries.iter().flat_map(|entry| entry.waits.iter());
         if state.entries.is_empty() || state.is_held() || !waits.all(is_settled) {
             return state;
         }
-        state.finishers += 1;
+        self.finishers.fetch_add(1, Ordering::Relaxed);
         let left = end.saturating_duration_since(Instant::now());
         let is_busy = |state: &mut State| !state.entries.is_empty();
         let waited = self.finished.wait_timeout_while(state, left, is_busy);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        state.finishers -= 1;
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.finishers.fetch_sub(1, Ordering::Relaxed);
         state
     }
 
@@ -281,6 +301,9 @@ impl Inner {
         // Once the list has it, a panic must not take it away.
         let entry = Entry::new(work, waits, given.signal.take().zip(number), rare);
         let mut entry = ManuallyDrop::new(entry);
+        // It may be switched on or off before it ends.
+        entry.is_timed = entry.profile().is_some();
+        state.timed += usize::from(entry.is_timed);
         if state.is_held() {
             // What that waited for may be there by now.
             self.append_more(state);

@@ -110,6 +110,7 @@ impl Inner {
         for (place, promise) in promises {
             entry.waits[place].promise = Some(promise);
         }
+        state.waiting += 1;
         if let Some(started) = started {
             state.set_mark(started, Moment::start_of(state.next_number()));
         } else {
@@ -289,7 +290,7 @@ impl Inner {
 
 /// Whether a command takes so long that its end is not that of what comes before.
 pub(super) fn is_long(entry: &Entry) -> bool {
-    work::bytes(&entry.work) > SHORT || entry.profile().is_some()
+    work::bytes(&entry.work) > SHORT || entry.is_timed
 }
 
 fn no_list() -> Error {

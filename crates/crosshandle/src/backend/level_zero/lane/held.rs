@@ -4,8 +4,8 @@
 //! its commands use, and they are appended to a new one.
 
 use super::Inner;
+use super::end::Left;
 use super::state::State;
-use super::thread::Left;
 use crate::backend::Work;
 use crate::backend::level_zero::driver::List;
 use crate::backend::level_zero::entry::call;
@@ -41,7 +41,7 @@ impl Inner {
                 event.revoke_companion();
             }
         }
-        state.appended = 0;
+        (state.appended, state.waiting) = (0, 0);
         state.set_marked();
         state.is_unsure = false;
         let (device, group) = (self.gpu.handle(), self.gpu.group());

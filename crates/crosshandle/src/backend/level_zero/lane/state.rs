@@ -28,6 +28,10 @@ pub(super) struct State {
     pub(super) entries: VecDeque<Entry>,
     /// So many of the first entries are in the list.
     pub(super) appended: usize,
+    /// So many commands that are not over have timestamps, and so many let the list wait for
+    /// driver's events. Perhaps fewer by now.
+    pub(super) timed: usize,
+    pub(super) waiting: usize,
     /// Commands in the list since the latest mark.
     pub(super) unmarked: u32,
     /// Somebody may wait for one of them.
@@ -39,12 +43,10 @@ pub(super) struct State {
     pub(super) lingering: Vec<Arc<EventCore>>,
     /// The list may have a part of a command that nobody will see done.
     pub(super) is_unsure: bool,
-    /// Commands that were submitted, and that are over.
+    /// Commands that were submitted.
     pub(super) submitted: u64,
-    pub(super) ended: u64,
     /// Up to here, the thread is to look at commands now.
     pub(super) pressing: u64,
-    pub(super) finishers: usize,
     pub(super) rest: Rest,
     pub(super) is_closed: bool,
     /// Commands go elsewhere now.
@@ -58,6 +60,8 @@ impl State {
             list: None,
             entries: VecDeque::new(),
             appended: 0,
+            timed: 0,
+            waiting: 0,
             unmarked: 0,
             is_awaited: false,
             has_waits: false,
@@ -65,9 +69,7 @@ impl State {
             lingering: Vec::new(),
             is_unsure: false,
             submitted: 0,
-            ended: 0,
             pressing: 0,
-            finishers: 0,
             rest: Rest::None,
             is_closed: false,
             is_shut: false,
@@ -91,10 +93,6 @@ impl State {
     /// The number of the command that comes after those in the list. It may be about to be added.
     pub(super) fn next_number(&self) -> u64 {
         self.first() + self.appended as u64
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.ended == self.submitted
     }
 
     /// Whether a command is not in the list yet.

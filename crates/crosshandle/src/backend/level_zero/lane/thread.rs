@@ -1,16 +1,17 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
 use super::Inner;
+use super::end::{Left, leave};
 use super::marks::Marks;
 use super::state::{Rest, State};
 use crate::backend::Points;
-use crate::backend::level_zero::driver::{EventHandle, is_device_lost};
+use crate::backend::level_zero::driver::is_device_lost;
 use crate::backend::level_zero::entry::{copy_of, witness};
 use crate::backend::level_zero::leaving;
 use crate::backend::level_zero::pooled::Pooled;
 use crate::error::{Error, Result};
-use crate::sharing::EventCore;
 use std::mem;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,14 +47,6 @@ enum Step {
     Release,
 }
 
-/// What ended commands leave.
-#[derive(Default)]
-pub(super) struct Left {
-    pub(super) count: u64,
-    pub(super) marks: Vec<EventHandle>,
-    pub(super) lingering: Vec<Arc<EventCore>>,
-}
-
 impl Inner {
     /// The thread. It ends when the queue is dropped and all its commands are done.
     pub(super) fn run(&self) {
@@ -62,15 +55,19 @@ impl Inner {
         let mut has_napped = false;
         let mut pauses = 0;
         loop {
-            let mut state = self.state_in_turn();
-            let ended = self.take_in(&mut state, &mut left);
-            if ended > 0 {
+            if left.count > 0 {
+                self.ended.fetch_add(left.count, Ordering::Release);
                 pauses = PAUSES;
+                if left.goes_on && !self.has_finishers() {
+                    pause(if left.count < MANY { PAUSE } else { LONG_PAUSE });
+                }
             }
-            if pauses > 0 && (ended > 0 || state.is_idle()) && !state.is_closed {
+            let mut state = self.state_in_turn();
+            self.take_in(&mut state, &mut left);
+            if pauses > 0 && self.is_idle(&state) && !state.is_closed {
                 pauses -= 1;
                 drop(state);
-                pause(if ended < MANY { PAUSE } else { LONG_PAUSE });
+                pause(PAUSE);
                 continue;
             }
             let step = self.next(&mut state, has_napped);
@@ -101,18 +98,6 @@ impl Inner {
         }
     }
 
-    /// How many commands have ended.
-    fn take_in(&self, state: &mut State, left: &mut Left) -> u64 {
-        let count = mem::take(&mut left.count);
-        state.ended += count;
-        state.marks.give_back(left.marks.drain(..));
-        state.lingering.append(&mut left.lingering);
-        if count > 0 && state.finishers > 0 {
-            self.finished.notify_all();
-        }
-        count
-    }
-
     fn next(&self, state: &mut State, has_napped: bool) -> Step {
         if has_napped {
             state.pressing = state.submitted;
@@ -132,7 +117,7 @@ impl Inner {
         if over > 0 {
             return Step::End(over, Ok(()));
         }
-        if state.ended >= state.pressing && !state.is_closed {
+        if self.ended() >= state.pressing && !state.is_closed {
             return Step::Rest(Rest::Nap);
         }
         if let Some((_, moment)) = state.marks.first() {
@@ -184,76 +169,11 @@ impl Inner {
         mem::take(&mut state.rest) == Rest::Nap
     }
 
-    /// Ends the first commands.
-    pub(super) fn end(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        count: usize,
-        result: Result<()>,
-        left: &mut Left,
-    ) {
-        let end = state.first() + count as u64;
-        let marks = state.marks.take_before(end);
-        let entries: Vec<_> = state.entries.drain(..count).collect();
-        state.appended -= count.min(state.appended);
-        state.is_unsure |= entries.iter().any(|entry| entry.is_left);
-        let goes_on = !state.is_closed;
-        drop(state);
-        for entry in entries {
-            left.lingering
-                .extend(entry.end(&self.notes, result.clone(), goes_on));
-            left.count += 1;
-        }
-        let marks = marks.into_iter();
-        left.marks
-            .extend(marks.filter_map(|mark| self.refresh(mark)));
-    }
-
-    /// How many commands are over with the one at `index`: those that need nothing more of the list
-    /// come with it.
-    fn over_with(state: &State, index: usize) -> usize {
-        index + 1 + Self::over_from(state, index + 1)
-    }
-
-    /// How many commands from `index` on need nothing more of the list than that it is past all
-    /// before: up to the next one with a mark.
-    fn over_from(state: &State, index: usize) -> usize {
-        let marked = state.marks.next_from(state.first() + index as u64);
-        let end = marked.map_or(state.appended, |number| (number - state.first()) as usize);
-        let later = state.entries.iter().take(end).skip(index);
-        later.take_while(|entry| entry.is_bare).count()
-    }
-
-    /// Ends commands, up to one that the list is past, or of which nobody will know.
-    fn end_marked(
-        &self,
-        mut state: MutexGuard<'_, State>,
-        (marked, count): (usize, usize),
-        result: Result<()>,
-        left: &mut Left,
-    ) {
-        let mut lingering = Vec::new();
-        match &result {
-            // The list is past what lingered until now, and past what was left.
-            Ok(()) => {
-                lingering = mem::take(&mut state.lingering);
-                state.is_unsure = false;
-                for entry in state.entries.iter_mut().take(marked) {
-                    entry.is_left = false;
-                    witness(&entry.waits);
-                }
-            }
-            Err(error) if is_device_lost(error) => {}
-            Err(_) => leave(&mut state, count),
-        }
-        self.end(state, count, result, left);
-        drop(lingering);
-    }
-
     fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
         let done = state.marks.first().map(|(mark, _)| mark);
         let last = state.marks.last_end();
-        let entries = state.entries.iter().take(index + 1);
+        let looked_at = if state.waiting > 0 { index + 1 } else { 0 };
+        let entries = state.entries.iter().take(looked_at);
         // Of those with a mark of their own, the list is past the waits.
         let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
         let waits: Points = waits
@@ -276,17 +196,6 @@ impl Inner {
         };
         let count = Self::over_with(&state, index);
         self.end_marked(state, (index + 1, count), result, left);
-    }
-
-    /// The latest command up to this one that may end together with the one at `index`: those with
-    /// timestamps end one by one.
-    fn latest_without_times(state: &State, index: usize, command: u64) -> usize {
-        let last = (command - state.first()) as usize;
-        let mut together = state.entries.range(index..=last);
-        match together.all(|entry| entry.profile().is_none()) {
-            true => last,
-            false => index,
-        }
     }
 
     /// Waits for the driver's own event of a command, a little.
@@ -341,11 +250,6 @@ impl Inner {
         left.marks.extend(mark);
     }
 
-    /// A mark that is ready to be used again, if there is a way.
-    fn refresh(&self, mark: EventHandle) -> Option<EventHandle> {
-        Pooled::refresh(&self.core, mark)
-    }
-
     /// Waits until the list is past all that it has, and lets go of what lingers.
     fn await_rest(&self, mut state: MutexGuard<'_, State>, left: &mut Left) {
         let lingering = mem::take(&mut state.lingering);
@@ -369,17 +273,7 @@ impl Inner {
     }
 }
 
-/// Keeps for ever what the first commands use: nobody will know when they are done.
-fn leave(state: &mut State, count: usize) {
-    let end = state.first() + count as u64;
-    state.marks.lose_before(end);
-    for entry in state.entries.iter_mut().take(count) {
-        entry.keep_for_ever();
-        entry.is_left = true;
-    }
-}
-
-/// Lets some time pass.
+/// Lets some time pass, awake: a sleep of some µs takes many times as long.
 fn pause(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
