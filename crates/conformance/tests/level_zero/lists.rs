@@ -215,3 +215,51 @@ pub(crate) fn commands_take_a_call_each() {
     let signals = calls("zeCommandListAppendSignalEvent");
     assert!(signals < COUNT, "{signals}: {}", report());
 }
+
+/// A list waits on the device for another one, which is given up when a process dies: it learns of
+/// that, whatever the number of signals that are taken back.
+pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
+    let harness = harness();
+    // Its device takes half a minute for each command.
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "30000000");
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    peer.ask("allocate m 4096").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let context = harness.context().unwrap();
+    let theirs = context.open_event(&handle).unwrap();
+    let own = context.create_event().unwrap();
+    own.handle().unwrap();
+    let [queue, other] = [(); 2].map(|()| context.create_queue().unwrap());
+    let memory = context.allocate(4096).unwrap();
+    // The first waits are the host's, and ask for the driver's events.
+    for (queue, event) in [(&queue, &theirs), (&other, &own)] {
+        queue
+            .submit(Command::barrier().after_value(event, 1))
+            .unwrap();
+    }
+    peer.ask("signal e").unwrap();
+    own.signal().unwrap();
+    queue.finish_timeout(LONG).unwrap();
+    other.finish_timeout(LONG).unwrap();
+    peer.ask("submit q fill m 1 signal=e").unwrap();
+    queue.submit(Command::barrier().after(&theirs)).unwrap();
+    for _ in 0..32 {
+        let fill = Command::fill(memory.all(), &[7]).unwrap();
+        queue.submit(fill.signal(&own)).unwrap();
+    }
+    let done = context.create_event().unwrap();
+    other
+        .submit(Command::barrier().after(&own).signal(&done))
+        .unwrap();
+    assert!(!done.try_wait().unwrap());
+    peer.kill();
+    done.wait_timeout(LONG).unwrap();
+    other.finish_timeout(LONG).unwrap();
+    let told = queue.finish_timeout(LONG);
+    assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
+    // The process ends with what the lists that were given up still hold.
+    drop((peer, harness));
+    std::process::exit(0);
+}

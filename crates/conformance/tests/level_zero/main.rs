@@ -227,3 +227,15 @@ fn a_waiting_list_is_given_up_when_its_peer_dies() {
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }
 }
+
+#[test]
+fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
+    let name = "whoever_waits_for_a_list_that_is_given_up_goes_on";
+    if run::is_role() {
+        return lists::whoever_waits_for_a_list_that_is_given_up_goes_on();
+    }
+    for outcome in role(name, &[]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}

@@ -10,8 +10,9 @@ use crate::backend::Work;
 use crate::backend::level_zero::driver::List;
 use crate::backend::level_zero::entry::call;
 use crate::sharing::Profile;
+use std::collections::HashSet;
 use std::mem;
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 impl Inner {
     /// Leaves a list that waits for ever, and appends its commands to a new one. What they use
@@ -27,6 +28,7 @@ impl Inner {
         mem::forget(state.list.take());
         mem::forget(mem::take(&mut state.lingering));
         state.marks.lose_from(0);
+        let mut revoked = HashSet::new();
         for entry in state.entries.iter_mut().take(state.appended) {
             entry.keep_for_ever();
             for wait in entry.waits.iter_mut() {
@@ -34,9 +36,11 @@ impl Inner {
             }
             (entry.is_taken, entry.is_begun, entry.is_left) = (false, false, false);
             (entry.is_bare, entry.lingers) = (false, false);
-            // Others may wait for what the old list would have signalled.
+            // Others may wait for what the old list would have signalled. Once for each event: what
+            // counts this soon starts again.
             if mem::take(&mut entry.has_companion)
                 && let Some((event, _)) = &entry.signal
+                && revoked.insert(Arc::as_ptr(event))
             {
                 event.revoke_companion();
             }
