@@ -1,6 +1,6 @@
 //! What becomes of lists that are busy, and of commands that they have only a part of.
 
-use crate::roles::{LONG, await_the_end, calls, harness, report};
+use crate::roles::{LONG, await_the_end, calls, harness, report, slow_peer};
 use crosshandle::{AllocationOptions, Command, Error, MemoryKind};
 use crosshandle_conformance::PeerOptions;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,12 +9,7 @@ use std::time::{Duration, Instant};
 /// Everything takes 200 ms here, so that the list has not gone on long after the signal came.
 pub(crate) fn a_busy_list_is_waited_for() {
     let harness = harness();
-    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "100000");
-    let peer = harness.peer_with(slow).unwrap();
-    peer.ask("event e").unwrap();
-    peer.ask("queue q").unwrap();
-    peer.ask("allocate m 4096").unwrap();
-    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();
@@ -93,12 +88,7 @@ pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
 /// One that is stopped answers nothing, and gives the driver's event to nobody.
 pub(crate) fn submitting_waits_for_no_other_process() {
     let harness = harness();
-    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "200000");
-    let peer = harness.peer_with(slow).unwrap();
-    peer.ask("event e").unwrap();
-    peer.ask("queue q").unwrap();
-    peer.ask("allocate m 4096").unwrap();
-    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let (peer, handle) = slow_peer(&harness, Duration::from_millis(200));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();
@@ -220,13 +210,7 @@ pub(crate) fn commands_take_a_call_each() {
 /// that, whatever the number of signals that are taken back.
 pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     let harness = harness();
-    // Its device takes half a minute for each command.
-    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "30000000");
-    let peer = harness.peer_with(slow).unwrap();
-    peer.ask("event e").unwrap();
-    peer.ask("queue q").unwrap();
-    peer.ask("allocate m 4096").unwrap();
-    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let (peer, handle) = slow_peer(&harness, Duration::from_secs(30));
     let context = harness.context().unwrap();
     let theirs = context.open_event(&handle).unwrap();
     let own = context.create_event().unwrap();

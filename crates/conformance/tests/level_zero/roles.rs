@@ -1,7 +1,7 @@
 //! What single processes do over the simulated driver, and what its report must say then.
 
-use crosshandle::{Access, Command, Error, Event, Memory, MemoryHandle};
-use crosshandle_conformance::{Devices, Harness, PeerOptions, Usage};
+use crosshandle::{Access, Command, Error, Event, EventHandle, Memory, MemoryHandle};
+use crosshandle_conformance::{Devices, Harness, Peer, PeerOptions, Usage};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +16,19 @@ pub(crate) fn harness() -> Harness {
         peer: device(),
     };
     Harness::new(&devices, Path::new(PEER)).unwrap()
+}
+
+/// A peer with queue q, memory m and event e, and that event's handle. Its device takes so long for
+/// each command.
+pub(crate) fn slow_peer(harness: &Harness, delay: Duration) -> (Peer, EventHandle) {
+    let delay = delay.as_micros().to_string();
+    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", &delay);
+    let peer = harness.peer_with(slow).unwrap();
+    peer.ask("event e").unwrap();
+    peer.ask("queue q").unwrap();
+    peer.ask("allocate m 4096").unwrap();
+    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    (peer, handle)
 }
 
 /// The driver's report of this process, which it writes when its context ends.
@@ -250,12 +263,7 @@ pub(crate) fn the_device_may_be_lost() {
 /// A queue here waits for one there, five times, and never goes on too early.
 fn turns() {
     let harness = harness();
-    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "100000");
-    let peer = harness.peer_with(slow).unwrap();
-    peer.ask("event e").unwrap();
-    peer.ask("queue q").unwrap();
-    peer.ask("allocate m 4096").unwrap();
-    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let (theirs, own) = (
@@ -333,13 +341,7 @@ pub(crate) fn hosts_need_no_event_of_the_drivers() {
 
 pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let harness = harness();
-    // Its device takes half a minute for each command.
-    let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", "30000000");
-    let peer = harness.peer_with(slow).unwrap();
-    peer.ask("event e").unwrap();
-    peer.ask("queue q").unwrap();
-    peer.ask("allocate m 4096").unwrap();
-    let handle = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
+    let (peer, handle) = slow_peer(&harness, Duration::from_secs(30));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();

@@ -50,7 +50,7 @@ struct Inner {
     state: Mutex<State>,
     /// Commands that are over.
     ended: AtomicU64,
-    /// Who wait for that.
+    /// How many wait for that.
     finishers: AtomicUsize,
     /// Notified when the thread has something to do.
     added: Condvar,
