@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::handle::EventHandle;
 use crate::os::process;
 use crate::sharing::EventCore;
-use crate::sharing::deferred;
+use crate::sharing::{deferred, waits};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -271,6 +271,7 @@ impl Event {
             .collect();
         let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
         let deadline = timeout.and_then(deadline);
+        waits::begin(deadline);
         let Some((index, result)) = counter::wait_any(&targets, None, mode, deadline) else {
             return Err(Error::TimedOut("waiting for events"));
         };

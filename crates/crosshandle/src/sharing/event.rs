@@ -7,6 +7,7 @@ use super::deferred;
 use super::exporter::Exporter;
 use super::profile::Profile;
 use super::record::Record;
+use super::waits;
 use crate::backend::DriverEvents;
 use crate::counter::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
@@ -267,16 +268,32 @@ impl EventCore {
     /// Waits for a signal for at most `timeout`.
     pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
         // A peer on another CPU often answers sooner than the clock can be read.
-        if self.mode == WaitMode::Spin
-            && let Some(result) = self.target(number).look_if_worthwhile()
-        {
-            return result.map_err(|error| self.error_of(number, error));
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
         }
-        self.wait(number, Instant::now().checked_add(timeout))
     }
 
     /// Waits for a signal, submitted or not.
     pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, deadline),
+        }
+    }
+
+    /// Looks a few times.
+    #[inline]
+    fn look(&self, number: u64) -> Option<Result<()>> {
+        if self.mode != WaitMode::Spin {
+            return None;
+        }
+        let result = self.target(number).look_if_worthwhile()?;
+        Some(result.map_err(|error| self.error_of(number, error)))
+    }
+
+    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        waits::begin(deadline);
         self.slot()
             .wait(number, self.mode, deadline, self.liveness())
             .map_err(|error| self.error_of(number, error))

@@ -23,6 +23,7 @@ mod lingering;
 mod pins;
 mod profile;
 mod record;
+pub(crate) mod waits;
 
 pub(crate) use attachment::{Attachment, Origin};
 pub(crate) use companion::HeldCompanion;

@@ -2,7 +2,7 @@
 
 use super::queue::Notes;
 use super::work::{self, Extra};
-use crate::backend::{HostFunction, Point, Points, Work, left};
+use crate::backend::{HostFunction, Point, Points, Submission, Work, left};
 use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
@@ -90,19 +90,23 @@ impl Rare {
 }
 
 impl Entry {
-    /// Not from a default one, parts of which would have to be dropped again for each command.
+    /// What was submitted, which has nothing left then, with the number of its signal. Its parts are
+    /// written one by one, for each command.
+    #[inline(always)]
     pub(super) fn new(
-        work: Work,
-        waits: Points,
-        signal: Option<(Arc<EventCore>, u64)>,
+        given: &mut Submission,
+        number: Option<u64>,
         rare: Option<Box<Rare>>,
     ) -> Self {
+        let signal = given.signal.take().zip(number);
+        let event = signal.as_ref();
         Self {
-            work,
-            waits,
+            // It may be switched on or off before it ends.
+            is_timed: event.is_some_and(|(event, _)| event.profile().is_some()),
+            work: mem::take(&mut given.work),
+            waits: mem::take(&mut given.waits),
             signal,
             rare,
-            is_timed: false,
             has_companion: false,
             is_taken: false,
             is_bare: false,
@@ -115,12 +119,7 @@ impl Entry {
     /// Whether the host has something to do before the list can go on with it, other than to wait
     /// for signals.
     pub(super) fn needs_host(&self) -> bool {
-        self.is_taken
-            || matches!(self.work, Work::Call(_))
-            || self
-                .rare
-                .as_ref()
-                .is_some_and(|rare| rare.after.iter().any(|over| !over.is_over()))
+        self.is_taken || needs_host(&self.work, self.rare.as_deref())
     }
 
     /// Whether the list waits for driver's events before it.
@@ -191,6 +190,12 @@ impl Entry {
         }
         lingering
     }
+}
+
+/// Whether the host has something to do before a list can go on with such a command.
+pub(super) fn needs_host(work: &Work, rare: Option<&Rare>) -> bool {
+    let is_after = |rare: &Rare| rare.after.iter().any(|over| !over.is_over());
+    matches!(work, Work::Call(_)) || rare.is_some_and(is_after)
 }
 
 /// Completes signals that the list has seen; their owners may not know yet.

@@ -5,37 +5,50 @@
 //! and then appends as much as it can, or calls the function. The thread also looks how far the list
 //! is, to signal events of commands and to let go of what they used: at once if somebody may wait
 //! for that, and after a while if not, so that most submissions wake nobody.
+//!
+//! Who submits has the *front* of the lane, under its lock. What is in the list is *handed over* to
+//! the thread, which takes that lock only to rest, where the list is to have something of it, and if
+//! there is very much.
 
 mod append;
 mod end;
+mod ended;
+mod front;
+mod handover;
 mod held;
 mod marks;
-mod state;
+mod running;
 mod thread;
 mod waiting;
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::{Entry, Over, Rare, is_settled};
+use super::entry::{Entry, Over, Rare, is_settled, needs_host};
 use super::leaving;
+use super::pooled::Pooled;
 use super::queue::Notes;
 use crate::backend::{Submission, Work};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use append::is_long;
-use state::{Rest, State};
-use std::mem::{self, ManuallyDrop};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use ended::Ended;
+use front::{Front, Rest};
+use running::Running;
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How often the thread tries to lock before it sleeps until it can.
 const TRIES: u32 = 1000;
 
-/// With so many commands that nobody is known to wait for, the thread is woken to let go of what they
+/// After so many commands that nobody is known to wait for, the thread is woken to let go of what they
 /// used. That takes the one who submits some 10 µs.
-const BACKLOG: usize = 1024;
+const BACKLOG: u64 = 1024;
+
+/// So many commands, the thread takes without asking. Both CPUs have them in their caches.
+const RING: usize = 64;
 
 /// How long a queue that is dropped waits for what is as good as done.
 const LOOK: Duration = Duration::from_millis(5);
@@ -47,74 +60,74 @@ struct Inner {
     gpu: Arc<Gpu>,
     core: Arc<Core>,
     notes: Arc<Notes>,
-    state: Mutex<State>,
-    /// Commands that are over.
-    ended: AtomicU64,
-    /// How many wait for that.
-    finishers: AtomicUsize,
+    front: Apart<Mutex<Front>>,
     /// Notified when the thread has something to do.
     added: Condvar,
-    /// Notified when commands are over and somebody waits for that.
-    finished: Condvar,
+    submitted: Apart<Submitted>,
+    /// Locked before the front, if both are. Who submits doesn't.
+    running: Apart<Mutex<Running>>,
+    /// Written by the thread.
+    ended: Apart<Ended>,
 }
+
+/// What those who submit tell the thread. They write it with the front's lock.
+#[derive(Default)]
+struct Submitted {
+    /// Commands that were submitted.
+    count: AtomicU64,
+    /// Up to here, the thread is to look at commands now.
+    pressing: AtomicU64,
+    /// Its queue was dropped.
+    is_closed: AtomicBool,
+}
+
+/// On cache lines of its own: one side writes it while the other is busy with its own.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 impl Lane {
     pub(super) fn new(gpu: &Arc<Gpu>, core: &Arc<Core>, notes: &Arc<Notes>) -> Self {
+        let (to_list, in_list) = handover::create(RING);
+        let (to_marks, marks) = handover::create(RING);
         Self(Arc::new(Inner {
             gpu: Arc::clone(gpu),
             core: Arc::clone(core),
             notes: Arc::clone(notes),
-            state: Mutex::new(State::new(core)),
-            ended: AtomicU64::new(0),
-            finishers: AtomicUsize::new(0),
+            front: Apart(Mutex::new(Front::new(to_list, to_marks))),
             added: Condvar::new(),
-            finished: Condvar::new(),
+            submitted: Apart(Submitted::default()),
+            running: Apart(Mutex::new(Running::new(in_list, marks))),
+            ended: Apart(Ended::default()),
         }))
     }
 
     /// Whether nothing is left to do, as far as is known.
     pub(super) fn is_idle(&self) -> bool {
-        self.0.is_idle(&self.0.state())
+        self.0.is_idle()
     }
 
     /// Finds out soon whether something is left to do.
     pub(super) fn look(&self) {
-        self.0.press(&mut self.0.state());
+        self.0.press(self.0.front());
     }
 
     /// Whether something waits for the host, so that more would come late.
     pub(super) fn is_held(&self) -> bool {
-        self.0.state().is_held()
+        self.0.front().is_held()
     }
 
     /// How many commands there were.
     pub(super) fn submitted(&self) -> u64 {
-        self.0.state().submitted
+        self.0.submitted()
     }
 
     /// Waits until so many commands are over; `false` at the deadline.
     pub(super) fn finish(&self, count: u64, deadline: Option<Instant>) -> bool {
-        let mut state = self.0.state();
         if self.0.ended() >= count {
             return true;
         }
-        self.0.finishers.fetch_add(1, Ordering::Relaxed);
-        self.0.press(&mut state);
-        let is_busy = |_: &mut State| self.0.ended() < count;
-        let finished = &self.0.finished;
-        let state = match deadline {
-            None => finished
-                .wait_while(state, is_busy)
-                .unwrap_or_else(PoisonError::into_inner),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let waited = finished.wait_timeout_while(state, left, is_busy);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        drop(state);
-        self.0.finishers.fetch_sub(1, Ordering::Relaxed);
-        self.0.ended() >= count
+        self.look();
+        self.0.ended.0.wait(count, deadline)
     }
 
     /// Takes a command of a queue that has no other lane; `false` if it is shut. What is refused
@@ -125,34 +138,34 @@ impl Lane {
         if is_bare && given.signal.is_none() {
             return Ok(true);
         }
-        let state = self.0.state();
-        if state.is_shut {
+        let front = self.0.front();
+        if front.is_shut {
             return Ok(false);
         }
         match &given.signal {
             // With nothing before it, it is over.
-            Some(event) if is_bare && self.0.is_idle(&state) => signal_now(event)?,
-            _ => self.0.add(state, given, None)?,
+            Some(event) if is_bare && self.0.is_idle() => signal_now(event)?,
+            _ => self.0.add(front, given, None)?,
         }
         Ok(true)
     }
 
     /// Takes no more commands. What comes after those that it has waits for the one that comes back.
     pub(super) fn shut(&self) -> Result<Option<Arc<Over>>> {
-        let mut state = self.0.state();
-        state.is_shut = true;
-        if self.0.is_idle(&state) {
+        let mut front = self.0.front();
+        front.is_shut = true;
+        if self.0.is_idle() {
             return Ok(None);
         }
         let (over, rare) = Rare::after(Vec::new());
         self.0
-            .add(state, &mut Submission::new(Work::Nothing), rare)?;
+            .add(front, &mut Submission::new(Work::Nothing), rare)?;
         Ok(Some(over))
     }
 
     /// Takes commands again.
     pub(super) fn open(&self) {
-        self.0.state().is_shut = false;
+        self.0.front().is_shut = false;
     }
 
     /// The same for one that comes after some of other lanes.
@@ -162,7 +175,7 @@ impl Lane {
         after: Vec<Arc<Over>>,
     ) -> Result<Arc<Over>> {
         let (over, rare) = Rare::after(after);
-        self.0.add(self.0.state(), given, rare)?;
+        self.0.add(self.0.front(), given, rare)?;
         Ok(over)
     }
 }
@@ -185,14 +198,13 @@ impl Drop for Lane {
             mem::forget(Arc::clone(&self.0));
             return;
         }
-        let mut state = self.0.state();
-        state.is_closed = true;
-        let thread = state.thread.take();
-        self.0.press(&mut state);
+        let mut front = self.0.front();
+        self.0.submitted.0.is_closed.store(true, Ordering::Release);
+        let thread = front.thread.take();
+        self.0.press(front);
         // The list may be past all of it, and nobody has looked.
-        let state = self.0.become_idle(state, Instant::now() + LOOK);
-        let is_idle = state.entries.is_empty();
-        drop(state);
+        let is_own = thread.as_ref().is_some_and(leaving::is_own);
+        let is_idle = !is_own && self.0.become_idle(Instant::now() + LOOK);
         // What was submitted still runs. If nothing is left, all of the driver's is gone after this.
         match thread {
             Some(thread) if is_idle => leaving::join(thread),
@@ -200,8 +212,7 @@ impl Drop for Lane {
                 let lane = Arc::downgrade(&self.0);
                 let leaving = &self.0.notes.leaving;
                 leaving.add(thread, move |end| {
-                    let lane = lane.upgrade();
-                    lane.is_none_or(|lane| lane.become_idle(lane.state(), end).entries.is_empty())
+                    lane.upgrade().is_none_or(|lane| lane.become_idle(end))
                 });
             }
             None => {}
@@ -210,15 +221,15 @@ impl Drop for Lane {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn front(&self) -> MutexGuard<'_, Front> {
+        self.front.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same for the thread: nobody who submits shall have to wake it when he unlocks.
-    fn state_in_turn(&self) -> MutexGuard<'_, State> {
+    fn front_in_turn(&self) -> MutexGuard<'_, Front> {
         for tries in 0.. {
-            match self.state.try_lock() {
-                Ok(state) => return state,
+            match self.front.0.try_lock() {
+                Ok(front) => return front,
                 Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) if tries < TRIES => std::hint::spin_loop(),
                 Err(TryLockError::WouldBlock) if tries < 2 * TRIES => std::thread::yield_now(),
@@ -226,51 +237,69 @@ impl Inner {
                 Err(TryLockError::WouldBlock) => break,
             }
         }
-        self.state()
+        self.front()
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        let running = self.running.0.lock();
+        running.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many commands were submitted.
+    fn submitted(&self) -> u64 {
+        self.submitted.0.count.load(Ordering::Acquire)
+    }
+
+    /// Whether its queue was dropped.
+    fn is_closed(&self) -> bool {
+        self.submitted.0.is_closed.load(Ordering::Acquire)
     }
 
     /// How many commands are over.
     fn ended(&self) -> u64 {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Whether somebody waits for commands to be over. He counts himself under the lock.
-    fn has_finishers(&self) -> bool {
-        self.finishers.load(Ordering::Relaxed) > 0
+        self.ended.0.count()
     }
 
     /// Whether all commands are over.
-    fn is_idle(&self, state: &State) -> bool {
-        self.ended() == state.submitted
+    fn is_idle(&self) -> bool {
+        self.ended() == self.submitted()
     }
 
-    /// Waits until no command is left, unless one waits for somebody.
-    fn become_idle<'a>(&self, state: MutexGuard<'a, State>, end: Instant) -> MutexGuard<'a, State> {
-        let mut waits = state.entries.iter().flat_map(|entry| entry.waits.iter());
-        if state.entries.is_empty() || state.is_held() || !waits.all(is_settled) {
-            return state;
+    /// Waits until all commands are over, unless one waits for somebody: whether they are.
+    fn become_idle(&self, end: Instant) -> bool {
+        if self.is_idle() {
+            return true;
         }
-        self.finishers.fetch_add(1, Ordering::Relaxed);
-        let left = end.saturating_duration_since(Instant::now());
-        let is_busy = |state: &mut State| !state.entries.is_empty();
-        let waited = self.finished.wait_timeout_while(state, left, is_busy);
-        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        self.finishers.fetch_sub(1, Ordering::Relaxed);
-        state
+        let mut running = self.running();
+        let mut front = self.front();
+        running.receive_all(&mut front);
+        let mut waits = running.entries.iter().flat_map(|entry| entry.waits.iter());
+        if front.is_held() || !waits.all(is_settled) {
+            return false;
+        }
+        drop((front, running));
+        self.ended.0.wait(self.submitted(), Some(end))
     }
 
     /// Lets the thread look at all commands now.
-    fn press(&self, state: &mut State) {
-        state.pressing = state.submitted;
-        self.wake(state, true);
+    fn press(&self, mut front: MutexGuard<'_, Front>) {
+        // What others submit meanwhile is not waited for.
+        front.tip.is_awaited |= front.tip.unmarked > 0;
+        let Submitted {
+            count, pressing, ..
+        } = &self.submitted.0;
+        pressing.store(count.load(Ordering::Relaxed), Ordering::Release);
+        self.wake(front, true);
     }
 
     /// Wakes the thread if it sleeps, or also if it naps.
     #[inline]
-    fn wake(&self, state: &mut State, from_nap: bool) {
+    fn wake(&self, mut front: MutexGuard<'_, Front>, from_nap: bool) {
         // Notifying costs as much as the driver's call, also if nobody is there.
-        if state.rest == Rest::Sleep || from_nap && state.rest == Rest::Nap {
-            state.rest = Rest::None;
+        if front.rest == Rest::Sleep || from_nap && front.rest == Rest::Nap {
+            front.rest = Rest::None;
+            // It shall not find the lock taken.
+            drop(front);
             self.added.notify_one();
         }
     }
@@ -278,14 +307,13 @@ impl Inner {
     /// Takes a command.
     fn add(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut front: MutexGuard<'_, Front>,
         given: &mut Submission,
         rare: Option<Box<Rare>>,
     ) -> Result<()> {
-        if state.thread.is_none() {
-            self.start(&mut state)?;
+        if front.thread.is_none() {
+            self.start(&mut front)?;
         }
-        state.prefetch_place();
         // Under the lock, so that numbers follow the order of the queue.
         let number = match &given.signal {
             Some(event) => {
@@ -296,42 +324,52 @@ impl Inner {
             }
             None => None,
         };
-        let state = &mut *state;
-        let (work, waits) = (mem::take(&mut given.work), mem::take(&mut given.waits));
-        // Once the list has it, a panic must not take it away.
-        let entry = Entry::new(work, waits, given.signal.take().zip(number), rare);
-        let mut entry = ManuallyDrop::new(entry);
-        // It may be switched on or off before it ends.
-        entry.is_timed = entry.profile().is_some();
-        state.timed += usize::from(entry.is_timed);
-        if state.is_held() {
+        if front.is_held() {
             // What that waited for may be there by now.
-            self.append_more(state);
+            self.append_more(&mut front);
         }
-        let is_appended = !state.is_held() && !entry.needs_host() && self.append(state, &mut entry);
-        // What takes a while has a mark: then the thread sleeps better in the driver.
-        let is_alone = !is_appended || entry.is_awaited() || is_long(&entry);
-        let is_pressing = is_alone || state.entries.len() >= BACKLOG;
-        state.entries.push_back(ManuallyDrop::into_inner(entry));
-        state.submitted += 1;
-        state.appended += usize::from(is_appended);
+        let Front {
+            tip,
+            held,
+            commands,
+            ..
+        } = &mut *front;
+        let is_awaited = number.is_some() || rare.is_some();
+        let (is_alone, left);
+        if !held.is_empty() || needs_host(&given.work, rare.as_deref()) {
+            left = Some(Entry::new(given, number, rare));
+            is_alone = true;
+        } else {
+            let mut entry = commands.place().put(Entry::new(given, number, rare));
+            // What takes a while has a mark: then the thread sleeps better in the driver.
+            is_alone = is_awaited || is_long(entry.item());
+            left = self.append_from(tip, entry);
+        }
+        let is_held = left.map(|entry| held.push_back(entry)).is_some();
+        let Submitted {
+            count, pressing, ..
+        } = &self.submitted.0;
+        let submitted = count.load(Ordering::Relaxed) + 1;
+        count.store(submitted, Ordering::Release);
+        let is_pressing =
+            is_alone || is_held || submitted - pressing.load(Ordering::Relaxed) >= BACKLOG;
         if is_pressing {
-            state.pressing = state.submitted;
+            pressing.store(submitted, Ordering::Release);
         }
-        self.wake(state, is_pressing);
+        self.wake(front, is_pressing);
         Ok(())
     }
 
     /// Makes a list, a mark and the thread.
     #[cold]
-    fn start(self: &Arc<Self>, state: &mut State) -> Result<()> {
-        if state.list.is_none() {
+    fn start(self: &Arc<Self>, front: &mut Front) -> Result<()> {
+        if front.tip.list.is_none() {
             let (device, group) = (self.gpu.handle(), self.gpu.group());
-            state.list = Some(List::create(&self.core, device, group)?);
+            front.tip.list = Some(List::create(&self.core, device, group)?);
         }
-        // So that the thread has one in any case.
-        let mark = state.marks.take()?;
-        state.marks.give_back([mark]);
+        // If there can be none, this is where to say so.
+        let mark = Pooled::take_handle(&self.core)?;
+        Pooled::return_to_pool(&self.core, mark);
         let inner = Arc::clone(self);
         let thread = std::thread::Builder::new()
             .name("crosshandle-lane".into())
@@ -340,14 +378,14 @@ impl Inner {
                 what: format!("a queue's thread cannot be started: {error}"),
                 remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
             })?;
-        state.thread = Some(thread);
+        front.thread = Some(thread);
         Ok(())
     }
 
     /// Appends commands to the list until one needs the host.
-    fn append_more(&self, state: &mut State) {
-        while let Some(entry) = state.entries.get(state.appended) {
-            if entry.needs_host() || !self.append_held(state) {
+    fn append_more(&self, front: &mut Front) {
+        while let Some(entry) = front.held.front() {
+            if entry.needs_host() || !self.append_held(front) {
                 return;
             }
         }

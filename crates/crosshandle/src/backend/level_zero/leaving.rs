@@ -96,6 +96,7 @@ pub(super) fn join(thread: JoinHandle<()>) {
     }
 }
 
-fn is_own(thread: &JoinHandle<()>) -> bool {
+/// Whether it is the caller.
+pub(super) fn is_own(thread: &JoinHandle<()>) -> bool {
     OWN.get() == Some(thread.thread().id())
 }

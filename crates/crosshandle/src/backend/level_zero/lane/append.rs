@@ -2,152 +2,211 @@
 //!
 //! Each is as few calls of the driver as it would be without us. How far the list is, it tells by
 //! *marks*: events of a pool that it signals. A mark stands for its command and all before; most
-//! short commands have none, and come with a later one.
+//! short commands have none, and come with a later one. As long as somebody may wait, there is at
+//! least one: the thread, when it comes to it, asks for the next.
 
 use super::Inner;
+use super::front::{Front, Tip};
+use super::handover::Put;
 use super::marks::Moment;
-use super::state::State;
 use crate::backend::Point;
 use crate::backend::level_zero::driver::EventHandle;
 use crate::backend::level_zero::entry::Entry;
 use crate::backend::level_zero::event;
+use crate::backend::level_zero::pooled::Pooled;
 use crate::backend::level_zero::work::{self, Target};
 use crate::error::{Error, Result};
 use crate::sharing::{HeldCompanion, Profile};
-use smallvec::SmallVec;
-use std::mem::{self, ManuallyDrop};
 
 /// What writes more bytes than this takes a time of its own: whoever waits for what came before
 /// shall not wait for that too.
 const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
-const PART: u32 = 64;
-/// The same of those with which the list signals the driver's own events: a mark is another call.
-const LONG_PART: u32 = 256;
+const PART: u32 = 256;
 
 impl Inner {
     /// Appends the first command that is held. `false` if the host has to wait for something first.
-    pub(super) fn append_held(&self, state: &mut State) -> bool {
-        let index = state.appended;
-        let mut entry = ManuallyDrop::new(mem::take(&mut state.entries[index]));
-        let is_appended = self.append(state, &mut entry);
-        state.entries[index] = ManuallyDrop::into_inner(entry);
-        state.appended += usize::from(is_appended);
-        is_appended
+    pub(super) fn append_held(&self, front: &mut Front) -> bool {
+        let Front {
+            tip,
+            held,
+            commands,
+            ..
+        } = front;
+        let Some(entry) = held.pop_front() else {
+            return false;
+        };
+        let left = self.append_from(tip, commands.place().put(entry));
+        left.map(|entry| held.push_front(entry)).is_none()
+    }
+
+    /// Appends a command from where the thread finds it then: once the list has it, a panic must not
+    /// take it away. It comes back if the host has to wait for something first.
+    #[inline(always)]
+    pub(super) fn append_from(&self, tip: &mut Tip, mut entry: Put<'_, Entry>) -> Option<Entry> {
+        if tip.has_untold_marks() {
+            // There was a panic.
+            self.lose(tip.take_back(0));
+        }
+        let is_appended = self.append(tip, entry.item());
+        tip.tell_marks();
+        if !is_appended {
+            return Some(entry.take_back());
+        }
+        tip.appended += 1;
+        entry.give();
+        None
     }
 
     /// Appends a command that comes right after those in the list. `false` if the host has to wait
     /// for something first. A command that the driver refuses fails when its turn comes.
-    pub(super) fn append(&self, state: &mut State, entry: &mut Entry) -> bool {
+    pub(super) fn append(&self, tip: &mut Tip, entry: &mut Entry) -> bool {
         if entry.has_failed() {
             entry.is_bare = true;
             return true;
         }
         let waited = match entry.waits.is_empty() {
             true => Ok(true),
-            false => self.wait_in(state, entry),
+            false => self.wait_in(tip, entry),
         };
         let appended = match waited {
             Ok(false) => return false,
-            Ok(true) => self.signal_in(state, entry),
+            Ok(true) => self.signal_in(tip, entry),
             Err(error) => Err(error),
         };
         if let Err(error) = appended {
             entry.rare().failed = Some(error);
             // The list has what it waits for.
-            let is_marked = state.marks.latest_of(state.next_number()).is_some();
+            let is_marked = tip.latest_of_next().is_some();
             if entry.waits_on_device() && !is_marked && !entry.is_left {
-                self.mark_or_leave(state, entry);
+                self.mark_or_leave(tip, entry);
             }
-            let mark = state.marks.latest_of(state.next_number());
+            let mark = tip.latest_of_next();
             entry.is_bare = mark.is_none_or(Moment::is_start);
         }
         true
     }
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
-    fn wait_in(&self, state: &mut State, entry: &mut Entry) -> Result<bool> {
+    fn wait_in(&self, tip: &mut Tip, entry: &mut Entry) -> Result<bool> {
         let mut waits = entry.waits.iter();
-        if state.is_awaited && waits.any(|wait| wait.event.has_companion_signal(wait.number)) {
+        if tip.is_awaited && waits.any(|wait| wait.event.has_companion_signal(wait.number)) {
             // Who waits for what came before may have to go on so that this wait ends.
-            self.mark_awaited(state)?;
+            self.mark_awaited(tip)?;
         }
-        let mut handles: SmallVec<[EventHandle; 2]> = SmallVec::new();
-        let mut held: SmallVec<[(usize, HeldCompanion<'_>); 2]> = SmallVec::new();
-        for (place, wait) in entry.waits.iter().enumerate() {
-            let found = self.hold(wait);
-            // It may have failed meanwhile, which lists don't know.
-            match (wait.event.result(wait.number), found) {
-                (Some(Ok(())), _) => {}
-                (None, Some((handle, companion))) => {
-                    handles.push(handle);
-                    held.push((place, companion));
-                }
-                (None, None) => {
-                    wait.event.ask_for_companion();
-                    return Ok(false);
-                }
-                (Some(Err(_)), _) => return Ok(false),
-            }
-        }
-        if held.is_empty() {
-            return Ok(true);
-        }
-        let list = state.list.as_ref().ok_or_else(no_list)?;
         // With something long after it, the list is to say when it has begun with that.
-        let started = match is_long(entry) {
-            true => Some(state.marks.take()?),
+        let is_long = is_long(entry);
+        let waited = match &mut *entry.waits {
+            // As a rule.
+            [wait] => match self.hold(wait) {
+                Held::Done => return Ok(true),
+                Held::Host => return Ok(false),
+                Held::Device(handle, _companion) => self.append_wait(tip, &[handle], is_long),
+            },
+            waits => {
+                let mut handles = Vec::with_capacity(waits.len());
+                let mut held = Vec::with_capacity(waits.len());
+                let mut needs_host = false;
+                for wait in &mut *waits {
+                    match self.hold(wait) {
+                        Held::Done => {}
+                        Held::Host => needs_host = true,
+                        Held::Device(handle, companion) => {
+                            handles.push(handle);
+                            held.push(companion);
+                        }
+                    }
+                    if needs_host {
+                        break;
+                    }
+                }
+                match (needs_host, handles.is_empty()) {
+                    (true, _) => Ok(false),
+                    (false, true) => return Ok(true),
+                    (false, false) => self.append_wait(tip, &handles, is_long),
+                }
+            }
+        };
+        if !matches!(waited, Ok(true)) {
+            // The list has nothing of it.
+            entry.waits.iter_mut().for_each(|wait| wait.promise = None);
+        }
+        waited
+    }
+
+    /// The driver's event for a wait, if it stands for that; nobody signals it meanwhile.
+    #[inline]
+    fn hold<'a>(&self, wait: &'a mut Point) -> Held<'a> {
+        let Point {
+            event,
+            number,
+            promise,
+            ..
+        } = wait;
+        let hold = || {
+            if !event.has_companion_signal(*number) {
+                return None;
+            }
+            let handle = event::to_wait_for(event, &self.core)?;
+            // Fails the signal of a process that died: to find what that has signalled with, Intel's
+            // driver asks the process, and ends this one where that fails.
+            if !event.is_ours(*number) {
+                event.assist(*number);
+            }
+            Some((handle, event.hold_companion(*number)?))
+        };
+        let found = hold();
+        // It may have failed meanwhile, which lists don't know.
+        match (event.result(*number), found) {
+            (Some(Ok(())), _) => Held::Done,
+            (None, Some((handle, companion))) => {
+                *promise = Some(companion.promise);
+                Held::Device(handle, companion)
+            }
+            (None, None) => {
+                event.ask_for_companion();
+                Held::Host
+            }
+            (Some(Err(_)), _) => Held::Host,
+        }
+    }
+
+    /// Lets the list wait for these, which the entry has: it is kept until the list is past this.
+    #[inline]
+    fn append_wait(&self, tip: &mut Tip, events: &[EventHandle], is_long: bool) -> Result<bool> {
+        let list = tip.list.as_ref().ok_or_else(no_list)?;
+        let started = match is_long {
+            true => Some(Pooled::take_handle(&self.core)?),
             false => None,
         };
         // SAFETY: the entry has the events, and is kept until the list is past this, as the mark is.
-        let appended = unsafe { list.wait(&handles, started) };
-        let promise = |(place, held): (usize, HeldCompanion<'_>)| (place, held.promise);
-        let promises: SmallVec<[_; 2]> = held.into_iter().map(promise).collect();
-        if let Err(error) = appended {
-            state.marks.give_back(started);
+        if let Err(error) = unsafe { list.wait(events, started) } {
+            self.give_back(started);
             return Err(error);
         }
-        for (place, promise) in promises {
-            entry.waits[place].promise = Some(promise);
-        }
-        state.waiting += 1;
         if let Some(started) = started {
-            state.set_mark(started, Moment::start_of(state.next_number()));
+            tip.set_mark(started, Moment::start_of(tip.appended));
         } else {
-            state.unmarked += 1;
-            state.has_waits = true;
+            tip.unmarked += 1;
+            tip.has_waits = true;
         }
         Ok(true)
     }
 
-    /// The driver's event for a wait, if it stands for that; nobody signals it meanwhile.
-    fn hold<'a>(&self, wait: &'a Point) -> Option<(EventHandle, HeldCompanion<'a>)> {
-        if !wait.event.has_companion_signal(wait.number) {
-            return None;
-        }
-        let handle = event::to_wait_for(&wait.event, &self.core)?;
-        // Fails the signal of a process that died: to find what that has signalled with, Intel's
-        // driver asks the process, and ends this one where that fails.
-        if !wait.event.is_ours(wait.number) {
-            wait.event.assist(wait.number);
-        }
-        Some((handle, wait.event.hold_companion(wait.number)?))
-    }
-
     /// Appends a command's work and the signal of the driver's own event, if that rides along.
-    fn signal_in(&self, state: &mut State, entry: &mut Entry) -> Result<()> {
+    fn signal_in(&self, tip: &mut Tip, entry: &mut Entry) -> Result<()> {
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
         }
         let Some((event, number)) = &entry.signal else {
-            return self.work_in(state, entry, None);
+            return self.work_in(tip, entry, None);
         };
         let companion = event.begin_companion_signal(|| event::to_signal(event, &self.core));
         if companion.is_none() {
-            return self.work_in(state, entry, None);
+            return self.work_in(tip, entry, None);
         }
         let number = *number;
-        let appended = self.work_in(state, entry, companion);
+        let appended = self.work_in(tip, entry, companion);
         entry.has_companion = appended.is_ok();
         if let Some((event, _)) = &entry.signal {
             event.end_companion_signal(appended.as_ref().map_or(0, |()| number));
@@ -158,32 +217,32 @@ impl Inner {
     /// Appends a command's work, and signals an event after it.
     fn work_in(
         &self,
-        state: &mut State,
+        tip: &mut Tip,
         entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
         if work::bytes(&entry.work) == 0 {
-            return self.signal_bare(state, entry, companion);
+            return self.signal_bare(tip, entry, companion);
         }
         let is_awaited = entry.is_awaited();
         let is_long = is_long(entry);
         if is_long {
             // Whether it waits or is busy, could not be told.
-            state.is_awaited |= state.has_waits;
-            self.mark_awaited(state)?;
+            tip.is_awaited |= tip.has_waits;
+            self.mark_awaited(tip)?;
         }
-        // The driver's own event tells the same, while it is the latest.
-        let wants_mark = is_long
-            || match companion {
-                Some(_) => state.unmarked + 1 >= LONG_PART,
-                None => is_awaited || state.unmarked + 1 >= PART,
-            };
-        let list = state.list.as_ref().ok_or_else(no_list)?;
-        let mark = match wants_mark {
-            true => Some(state.marks.take()?),
-            false => None,
+        // It is another call then.
+        let ahead = if companion.is_some() {
+            tip.latest
+        } else {
+            tip.earlier
         };
-        let last = mark.or(companion);
+        let wants_mark = is_long || is_awaited && !self.is_ahead(ahead) || tip.unmarked + 1 >= PART;
+        let list = tip.list.as_ref().ok_or_else(no_list)?;
+        let mark = match companion {
+            None if wants_mark => Some(Pooled::take_handle(&self.core)?),
+            _ => None,
+        };
         let mut target = Target {
             gpu: &self.gpu,
             core: &self.core,
@@ -193,35 +252,31 @@ impl Inner {
         let mut extra = None;
         // SAFETY: the entry has all that the command uses, and is kept until the list is past this;
         // if it never is, or that is not known, what it uses is kept for ever.
-        let appended = unsafe { target.append(&entry.work, &mut extra, last) };
+        let appended = unsafe { target.append(&entry.work, &mut extra, mark.or(companion)) };
+        let has_begun = target.has_begun;
         if extra.is_some() {
             entry.rare().extra = extra;
         }
-        let appended = match (companion, appended) {
-            (Some(companion), Ok(())) if mark.is_some() => {
-                entry.lingers = true;
-                // SAFETY: as above; it lingers until the list is past this.
-                unsafe { list.signal(companion) }
-            }
-            (_, appended) => appended,
-        };
-        let has_begun = target.has_begun;
         if appended.is_err() {
             match has_begun {
-                false => state.marks.give_back(mark),
+                false => self.give_back(mark),
                 // Whether the list has the mark is not known.
                 true => {
-                    mark.into_iter().for_each(|mark| state.marks.lose(mark));
-                    self.mark_or_leave(state, entry);
+                    self.lose(mark);
+                    self.mark_or_leave(tip, entry);
                 }
             }
             return appended;
         }
         if let Some(mark) = mark {
-            state.set_mark(mark, Moment::end_of(state.next_number()));
-        } else {
-            state.unmarked += 1;
-            state.is_awaited |= is_awaited;
+            tip.set_mark(mark, Moment::end_of(tip.appended));
+            return Ok(());
+        }
+        tip.unmarked += 1;
+        tip.is_awaited |= is_awaited;
+        if wants_mark && let Err(error) = self.mark(tip, tip.appended) {
+            // The thread asks for one when it comes to it.
+            tracing::debug!(%error, "a command goes without a mark");
         }
         Ok(())
     }
@@ -230,62 +285,90 @@ impl Inner {
     /// tells that.
     fn signal_bare(
         &self,
-        state: &mut State,
+        tip: &mut Tip,
         entry: &mut Entry,
         companion: Option<EventHandle>,
     ) -> Result<()> {
-        let number = state.next_number();
-        entry.is_bare = !entry.waits_on_device() || state.marks.latest_of(number).is_some();
+        let number = tip.appended;
+        entry.is_bare = !entry.waits_on_device() || tip.latest_of_next().is_some();
         let is_awaited = entry.is_awaited();
         if let Some(companion) = companion {
-            let list = state.list.as_ref().ok_or_else(no_list)?;
+            let list = tip.list.as_ref().ok_or_else(no_list)?;
             entry.lingers = true;
             // SAFETY: the event stays until the list is past this: the entry has it, and then it
             // lingers.
             unsafe { list.signal(companion)? };
-        } else if is_awaited && state.unmarked > 0 {
-            return self.mark(state, number);
+        } else if is_awaited && tip.unmarked > 0 {
+            return self.mark(tip, number);
         }
-        state.is_awaited |= is_awaited && state.unmarked > 0;
+        tip.is_awaited |= is_awaited && tip.unmarked > 0;
         Ok(())
     }
 
     /// Sees to it that whoever waits for what is in the list need not wait for what comes next.
-    fn mark_awaited(&self, state: &mut State) -> Result<()> {
-        match state.is_awaited && state.appended > 0 {
-            true => self.mark(state, state.next_number() - 1),
+    fn mark_awaited(&self, tip: &mut Tip) -> Result<()> {
+        match tip.is_awaited && self.ended() < tip.appended {
+            true => self.mark(tip, tip.appended - 1),
             false => Ok(()),
         }
     }
 
     /// Lets the list signal a mark of a command of which it has a part, or keeps what it uses.
-    fn mark_or_leave(&self, state: &mut State, entry: &mut Entry) {
-        let number = state.next_number();
-        if self.mark(state, number).is_err() {
-            state.marks.lose_from(number);
+    fn mark_or_leave(&self, tip: &mut Tip, entry: &mut Entry) {
+        let number = tip.appended;
+        if self.mark(tip, number).is_err() {
+            self.lose(tip.take_back(tip.appended));
             entry.keep_for_ever();
             entry.is_left = true;
         }
     }
 
+    /// Whether the thread waits for this mark. Who submits after that sets another one; if nobody
+    /// does, the thread, when it comes to the last.
+    fn is_ahead(&self, mark: Option<Moment>) -> bool {
+        mark.is_some_and(|moment| self.ended() <= moment.command())
+    }
+
+    /// Gives back marks that are in no list, and not signalled.
+    fn give_back(&self, marks: impl IntoIterator<Item = EventHandle>) {
+        let marks = marks.into_iter();
+        marks.for_each(|mark| Pooled::return_to_pool(&self.core, mark));
+    }
+
+    /// Gives up marks: the list may signal them as long as it lives.
+    pub(super) fn lose(&self, marks: impl IntoIterator<Item = EventHandle>) {
+        let marks = marks.into_iter();
+        marks.for_each(|mark| Pooled::lose(&self.core, mark));
+    }
+
     /// Lets the list signal a mark when it is done with this command, which is its latest.
-    pub(super) fn mark(&self, state: &mut State, command: u64) -> Result<()> {
-        let mark = Self::append_mark(state)?;
-        state.set_mark(mark, Moment::end_of(command));
+    pub(super) fn mark(&self, tip: &mut Tip, command: u64) -> Result<()> {
+        let mark = self.append_mark(tip)?;
+        tip.set_mark(mark, Moment::end_of(command));
         Ok(())
     }
 
     /// Lets the list signal a mark.
-    pub(super) fn append_mark(state: &mut State) -> Result<EventHandle> {
-        let list = state.list.as_ref().ok_or_else(no_list)?;
-        let mark = state.marks.take()?;
+    pub(super) fn append_mark(&self, tip: &mut Tip) -> Result<EventHandle> {
+        let list = tip.list.as_ref().ok_or_else(no_list)?;
+        let mark = Pooled::take_handle(&self.core)?;
         // SAFETY: nobody gives it back before the list has signalled it.
         if let Err(error) = unsafe { list.signal(mark) } {
-            state.marks.give_back([mark]);
+            self.give_back([mark]);
             return Err(error);
         }
         Ok(mark)
     }
+}
+
+/// How a list can wait for a signal.
+enum Held<'a> {
+    /// It need not.
+    Done,
+    /// Not at all: the host does.
+    Host,
+    /// By the driver's own event, which nobody signals meanwhile.
+    Device(EventHandle, HeldCompanion<'a>),
 }
 
 /// Whether a command takes so long that its end is not that of what comes before.

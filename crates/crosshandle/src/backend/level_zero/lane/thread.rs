@@ -1,29 +1,33 @@
 //! A lane's thread: it looks how far the list is, and ends commands.
 
 use super::Inner;
-use super::end::{Left, leave};
-use super::marks::Marks;
-use super::state::{Rest, State};
+use super::end::Left;
+use super::front::{Front, Rest, Tip};
+use super::marks::Moment;
+use super::running::Running;
 use crate::backend::Points;
-use crate::backend::level_zero::driver::is_device_lost;
+use crate::backend::level_zero::driver::{EventHandle, is_device_lost};
 use crate::backend::level_zero::entry::{copy_of, witness};
 use crate::backend::level_zero::leaving;
-use crate::backend::level_zero::pooled::Pooled;
 use crate::error::{Error, Result};
+use crate::sharing::waits;
 use std::mem;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How late commands may end that nobody is known to wait for, and how long a submission finds the
 /// thread awake.
 const NAP: Duration = Duration::from_millis(5);
-/// What comes within this time is looked at together.
+/// What comes within this time is looked at together: each look takes memory out of the caches of
+/// whoever submits.
 const PAUSE: Duration = Duration::from_micros(5);
-/// The same while more and more comes: whoever submits shall not find the thread in his way.
-const LONG_PAUSE: Duration = Duration::from_micros(20);
-/// With so many commands at a time, that is so.
-const MANY: u64 = 4;
+/// As long as more comes within this time, it is looked at together too, but not for so many times
+/// more.
+const LONG_PAUSE: Duration = Duration::from_micros(8);
+const LONG_PAUSES: u32 = 5;
+/// How often it spins between two looks at the clock.
+const SPINS: u32 = 16;
 /// So many of these the thread stays awake with nothing to do: waking it takes the one who submits
 /// longer than all the rest.
 const PAUSES: u32 = 8;
@@ -35,16 +39,23 @@ enum Step {
     Rest(Rest),
     /// So many commands are over.
     End(usize, Result<()>),
-    /// Waits until the list has begun with this command.
-    AwaitStart(usize),
-    /// Waits until it is done with this one.
-    AwaitEnd(usize),
-    /// The same without a mark: asks the driver's own event, and gives it a mark if that doesn't say.
-    AskEnd(usize),
+    /// Waits for this mark: then the list has begun with this command.
+    AwaitStart(usize, EventHandle),
+    /// The same, and then it is done with that.
+    AwaitEnd(usize, EventHandle),
     /// Waits until it is done with all, after which nothing lingers.
     AwaitRest,
     /// Does what the host has to for the first one.
     Release,
+}
+
+/// What there was when the thread looked.
+#[derive(Default)]
+struct Seen {
+    submitted: u64,
+    /// Up to here, it is to look at commands now.
+    pressing: u64,
+    is_closed: bool,
 }
 
 impl Inner {
@@ -54,229 +65,291 @@ impl Inner {
         let mut left = Left::default();
         let mut has_napped = false;
         let mut pauses = 0;
+        // Up to here, it is to look at commands now, whoever asks for that.
+        let mut pressing = 0;
+        let mut seen = Seen::default();
+        // So many waits of hosts had begun when it last looked because of them.
+        let mut answered = 0;
         loop {
             if left.count > 0 {
-                self.ended.fetch_add(left.count, Ordering::Release);
+                self.ended.0.add(left.count);
                 pauses = PAUSES;
-                if left.goes_on && !self.has_finishers() {
-                    pause(if left.count < MANY { PAUSE } else { LONG_PAUSE });
+                if left.goes_on {
+                    self.let_come(&seen, &mut answered);
                 }
             }
-            let mut state = self.state_in_turn();
-            self.take_in(&mut state, &mut left);
-            if pauses > 0 && self.is_idle(&state) && !state.is_closed {
+            let mut running = self.running();
+            self.take_in(&mut running, &mut left);
+            seen = self.look_at(pressing);
+            if pauses > 0 && seen.submitted == self.ended() && !seen.is_closed {
                 pauses -= 1;
-                drop(state);
-                pause(PAUSE);
+                drop(running);
+                pause(PAUSE, || false);
                 continue;
             }
-            let step = self.next(&mut state, has_napped);
-            if !matches!(step, Step::Rest(_)) {
-                has_napped = false;
-            }
+            self.receive(&mut running);
+            let step = self.next(&mut running, &seen, has_napped);
+            has_napped = false;
             match step {
-                Step::Exit => {
-                    let marks = mem::replace(&mut state.marks, Marks::new(&self.core));
-                    let list = state.list.take();
-                    let is_unsure = state.is_unsure;
-                    drop(state);
-                    match is_unsure {
-                        true => mem::forget(list),
-                        false => drop(list),
+                Step::Exit => return self.exit(running),
+                Step::Rest(rest) => {
+                    drop(running);
+                    has_napped = self.rest(rest, &seen);
+                    if has_napped {
+                        pressing = self.submitted();
                     }
-                    drop(marks);
-                    return;
                 }
-                Step::Rest(rest) => has_napped = self.rest(state, rest),
-                Step::End(count, result) => self.end(state, count, result, &mut left),
-                Step::AwaitStart(index) => self.await_start(state, index, &mut left),
-                Step::AwaitEnd(index) => self.await_end(state, index, &mut left),
-                Step::AskEnd(index) => self.ask_end(state, index, &mut left),
-                Step::AwaitRest => self.await_rest(state, &mut left),
-                Step::Release => self.release(state, &mut left),
+                Step::End(count, result) => self.end(running, count, result, &mut left),
+                Step::AwaitStart(index, mark) => {
+                    self.await_start(running, (index, mark), &mut left);
+                }
+                Step::AwaitEnd(index, mark) => self.await_end(running, (index, mark), &mut left),
+                Step::AwaitRest => self.await_rest(running),
+                Step::Release => self.release(running, &mut left),
             }
         }
     }
 
-    fn next(&self, state: &mut State, has_napped: bool) -> Step {
-        if has_napped {
-            state.pressing = state.submitted;
+    /// What was submitted, before the thread receives it. After a nap, it is to look at all.
+    fn look_at(&self, pressing: u64) -> Seen {
+        // In the other order than Drop writes it.
+        let is_closed = self.is_closed();
+        let asked = self.submitted.0.pressing.load(Ordering::Acquire);
+        Seen {
+            is_closed,
+            pressing: pressing.max(asked),
+            submitted: self.submitted(),
         }
-        if state.entries.is_empty() {
-            return match state.lingering.is_empty() {
+    }
+
+    /// Takes in what is in the list.
+    fn receive(&self, running: &mut Running) {
+        if !running.receive() {
+            running.receive_all(&mut self.front_in_turn());
+        }
+    }
+
+    fn next(&self, running: &mut Running, seen: &Seen, has_napped: bool) -> Step {
+        if running.entries.is_empty() {
+            let is_past = running.lingering.is_empty() && running.late.is_empty();
+            return match is_past {
+                _ if self.ended() < seen.submitted => Step::Release,
                 false => Step::AwaitRest,
-                true if state.is_closed => Step::Exit,
+                true if seen.is_closed => Step::Exit,
                 true if has_napped => Step::Rest(Rest::Sleep),
                 true => Step::Rest(Rest::Nap),
             };
         }
-        if state.appended == 0 {
-            return Step::Release;
-        }
-        let over = Self::over_from(state, 0);
+        let over = Self::over_from(running, 0);
         if over > 0 {
             return Step::End(over, Ok(()));
         }
-        if self.ended() >= state.pressing && !state.is_closed {
+        if self.ended() >= seen.pressing && !seen.is_closed {
             return Step::Rest(Rest::Nap);
         }
-        if let Some((_, moment)) = state.marks.first() {
-            let index = (moment.command() - state.first()) as usize;
-            return match moment.is_start() {
-                true => Step::AwaitStart(index),
-                false => Step::AwaitEnd(index),
-            };
+        if let Some(step) = Self::await_mark(running) {
+            return step;
         }
-        let mut in_list = state.entries.iter().take(state.appended);
-        match in_list.rposition(|entry| entry.has_companion) {
-            Some(index) => Step::AskEnd(index),
-            None => self.mark_all(state),
-        }
+        self.mark_all(running)
+    }
+
+    /// Waits for the first mark, if there is one.
+    fn await_mark(running: &Running) -> Option<Step> {
+        let (mark, moment) = running.marks.first()?;
+        let index = (moment.command() - running.first) as usize;
+        Some(match moment.is_start() {
+            true => Step::AwaitStart(index, mark),
+            false => Step::AwaitEnd(index, mark),
+        })
     }
 
     /// Lets the list tell when it is done with all that it has.
-    fn mark_all(&self, state: &mut State) -> Step {
-        let last = state.next_number() - 1;
-        match self.mark(state, last) {
-            Ok(()) => Step::AwaitEnd(state.appended - 1),
-            Err(error) => self.fail_all(state, error),
+    fn mark_all(&self, running: &mut Running) -> Step {
+        let mut front = self.front_in_turn();
+        running.receive_all(&mut front);
+        if let Some(step) = Self::await_mark(running) {
+            return step;
         }
+        let mark = match self.append_mark(&mut front.tip) {
+            Ok(mark) => mark,
+            Err(error) => return self.fail_all(&mut front.tip, running, error),
+        };
+        let last = front.tip.appended - 1;
+        front.tip.set_mark(mark, Moment::end_of(last));
+        front.tip.tell_marks();
+        running.receive_all(&mut front);
+        Step::AwaitEnd((last - running.first) as usize, mark)
     }
 
     /// The list takes nothing any more, not even a mark: nobody will know when it is done.
-    fn fail_all(&self, state: &mut State, error: Error) -> Step {
+    fn fail_all(&self, tip: &mut Tip, running: &mut Running, error: Error) -> Step {
         if !is_device_lost(&error) {
-            leave(state, state.appended);
+            self.leave(running, running.entries.len());
         }
-        state.set_marked();
-        Step::End(state.appended, Err(error))
+        tip.set_marked(None);
+        Step::End(running.entries.len(), Err(error))
     }
 
-    /// Sleeps; whether it was a nap to its end.
-    fn rest(&self, mut state: MutexGuard<'_, State>, rest: Rest) -> bool {
-        state.rest = rest;
+    /// Ends the list, after all commands.
+    fn exit(&self, running: MutexGuard<'_, Running>) {
+        let list = self.front_in_turn().tip.list.take();
+        let is_unsure = running.is_unsure;
+        drop(running);
+        match is_unsure {
+            true => mem::forget(list),
+            false => drop(list),
+        }
+    }
+
+    /// Sleeps, unless more has come than was seen; whether it was a nap to its end.
+    fn rest(&self, rest: Rest, seen: &Seen) -> bool {
+        let mut front = self.front_in_turn();
+        let now = self.look_at(seen.pressing);
+        let is_more = now.pressing > seen.pressing || now.is_closed != seen.is_closed;
+        if is_more || rest == Rest::Sleep && now.submitted > seen.submitted {
+            return false;
+        }
+        front.rest = rest;
         let added = &self.added;
-        let is_resting = |state: &mut State| state.rest == rest;
-        let mut state = match rest {
+        let is_resting = |front: &mut Front| front.rest == rest;
+        let mut front = match rest {
             Rest::Nap => {
-                let waited = added.wait_timeout_while(state, NAP, is_resting);
+                let waited = added.wait_timeout_while(front, NAP, is_resting);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
             _ => added
-                .wait_while(state, is_resting)
+                .wait_while(front, is_resting)
                 .unwrap_or_else(PoisonError::into_inner),
         };
-        mem::take(&mut state.rest) == Rest::Nap
+        mem::take(&mut front.rest) == Rest::Nap
     }
 
-    fn await_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
-        let done = state.marks.first().map(|(mark, _)| mark);
-        let last = state.marks.last_end();
-        let looked_at = if state.waiting > 0 { index + 1 } else { 0 };
-        let entries = state.entries.iter().take(looked_at);
+    fn await_end(
+        &self,
+        running: MutexGuard<'_, Running>,
+        (index, done): (usize, EventHandle),
+        left: &mut Left,
+    ) {
+        let last = running.marks.last_end();
+        let looked_at = if running.is_any_waiting() {
+            index + 1
+        } else {
+            0
+        };
+        let entries = running.entries.iter().take(looked_at);
         // Of those with a mark of their own, the list is past the waits.
         let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
         let waits: Points = waits
             .flat_map(|entry| entry.waits.iter())
             .map(copy_of)
             .collect();
-        drop(state);
-        let result = match done.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
+        drop(running);
+        let result = match self.wait_or_give_up(done, &waits) {
             Ok(true) => Ok(()),
             Ok(false) => return self.give_up_list(),
             Err(error) => Err(error),
         };
         // As a rule the device is faster than this thread, and done with all.
-        let last = last.filter(|(mark, _)| result.is_ok() && Some(*mark) != done);
+        let last = last.filter(|(mark, _)| result.is_ok() && *mark != done);
         let last = last.filter(|(mark, _)| self.is_past(*mark));
-        let state = self.state_in_turn();
+        let running = self.running();
         let index = match last {
-            Some((_, moment)) => Self::latest_without_times(&state, index, moment.command()),
+            Some((_, moment)) => Self::latest_without_times(&running, index, moment.command()),
             None => index,
         };
-        let count = Self::over_with(&state, index);
-        self.end_marked(state, (index + 1, count), result, left);
-    }
-
-    /// Waits for the driver's own event of a command, a little.
-    fn ask_end(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
-        let entry = &state.entries[index];
-        let signal = entry.signal.as_ref();
-        let asked = signal.map(|(event, number)| (Arc::clone(event), *number));
-        drop(state);
-        let is_done = asked.is_some_and(|(event, number)| self.is_signalled(&event, number));
-        let mut state = self.state_in_turn();
-        let number = state.first() + index as u64;
-        match state.marks.first() {
-            // Set meanwhile, and not signalled yet for all that is known: it is waited for next.
-            Some((_, moment)) if !is_done || moment.command() <= number => {}
-            _ if is_done => {
-                let count = Self::over_with(&state, index);
-                if count == state.appended {
-                    state.set_marked();
-                }
-                self.end_marked(state, (index + 1, count), Ok(()), left);
-            }
-            _ => {
-                if let Step::End(count, result) = self.mark_all(&mut state) {
-                    self.end(state, count, result, left);
-                }
-            }
-        }
+        let count = Self::over_with(&running, index);
+        self.end_marked(running, (index + 1, count), result, left);
     }
 
     /// Waits for the driver's own events, as the list does.
-    fn await_start(&self, state: MutexGuard<'_, State>, index: usize, left: &mut Left) {
-        let entry = &state.entries[index];
-        let started = state.marks.first().map(|(mark, _)| mark);
+    fn await_start(
+        &self,
+        running: MutexGuard<'_, Running>,
+        (index, started): (usize, EventHandle),
+        left: &mut Left,
+    ) {
+        let entry = &running.entries[index];
         let waits: Points = entry.waits.iter().map(copy_of).collect();
-        drop(state);
-        let result = match started.map_or(Ok(true), |mark| self.wait_or_give_up(mark, &waits)) {
+        drop(running);
+        let result = match self.wait_or_give_up(started, &waits) {
             Ok(true) => Ok(()),
             Ok(false) => return self.give_up_list(),
             Err(error) => Err(error),
         };
+        let mut running = self.running();
         if result.is_err() {
-            let state = self.state_in_turn();
-            return self.end_marked(state, (index, index + 1), result, left);
+            return self.end_marked(running, (index, index + 1), result, left);
         }
         witness(&waits);
-        let mut state = self.state_in_turn();
-        let started = state.marks.take_first();
-        state.entries[index].is_begun = true;
-        let count = index + Self::over_from(&state, index);
-        self.end_marked(state, (index, count), Ok(()), left);
-        let mark = started.and_then(|mark| self.refresh(mark));
-        left.marks.extend(mark);
+        running.marks.take_first();
+        running.entries[index].is_begun = true;
+        let count = index + Self::over_from(&running, index);
+        self.end_marked(running, (index, count), Ok(()), left);
+        self.refresh([started]);
     }
 
     /// Waits until the list is past all that it has, and lets go of what lingers.
-    fn await_rest(&self, mut state: MutexGuard<'_, State>, left: &mut Left) {
-        let lingering = mem::take(&mut state.lingering);
-        let mark = Self::append_mark(&mut state);
-        drop(state);
+    fn await_rest(&self, mut running: MutexGuard<'_, Running>) {
+        let mut front = self.front_in_turn();
+        // The mark must not be behind something that may wait for ever.
+        running.receive_all(&mut front);
+        if !running.entries.is_empty() {
+            return;
+        }
+        let mark = self.append_mark(&mut front.tip);
+        let lingering = mem::take(&mut running.lingering);
+        let late = mem::take(&mut running.late);
+        drop((front, running));
         let waited = mark.and_then(|mark| {
             let waited = self.wait_for(mark);
-            waited
-                .map(|()| mark)
-                .inspect_err(|_| Pooled::lose(&self.core, mark))
+            waited.map(|()| mark).inspect_err(|_| self.lose([mark]))
         });
         match waited {
-            Ok(mark) => left.marks.extend(self.refresh(mark)),
-            Err(error) if is_device_lost(&error) => {}
+            Ok(mark) => self.refresh(late.into_iter().chain([mark])),
+            Err(error) if is_device_lost(&error) => self.lose(late),
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
+                self.lose(late);
                 mem::forget(lingering);
-                self.state_in_turn().is_unsure = true;
+                self.running().is_unsure = true;
             }
+        }
+    }
+
+    /// Lets commands come together after those that were seen, unless somebody waits, who may do so
+    /// for the latest one. Once for each wait that has begun.
+    fn let_come(&self, seen: &Seen, answered: &mut u64) {
+        let mut is_asked = || {
+            let waits = waits::begun();
+            let is_new = mem::replace(answered, waits) != waits;
+            is_new || self.ended.0.is_awaited() && !self.is_idle()
+        };
+        let mut before = seen.submitted;
+        let mut time = PAUSE;
+        for _ in 0..=LONG_PAUSES {
+            let is_over = pause(time, &mut is_asked);
+            let now = self.submitted();
+            if is_over || now == before {
+                return;
+            }
+            (before, time) = (now, LONG_PAUSE);
         }
     }
 }
 
-/// Lets some time pass, awake: a sleep of some µs takes many times as long.
-fn pause(time: Duration) {
+/// Lets some time pass, awake: a sleep of some µs takes many times as long. Whether it was not to
+/// its end.
+fn pause(time: Duration, mut is_over: impl FnMut() -> bool) -> bool {
+    // Whoever submits may have this CPU, or share its core.
+    std::thread::yield_now();
     let end = Instant::now() + time;
     while Instant::now() < end {
-        std::thread::yield_now();
+        if is_over() {
+            return true;
+        }
+        for _ in 0..SPINS {
+            std::hint::spin_loop();
+        }
     }
+    false
 }
