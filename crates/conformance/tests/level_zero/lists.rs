@@ -67,6 +67,22 @@ pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     std::process::exit(0);
 }
 
+/// What is executed although a call says that the device is lost is kept too.
+pub(crate) fn a_list_that_goes_on_is_not_lost() {
+    let harness = harness();
+    let context = harness.context().unwrap();
+    let queue = context.create_queue().unwrap();
+    let memory = context.allocate(4096).unwrap();
+    let fill = Command::fill(memory.all(), &[1]).unwrap();
+    queue.submit(fill).unwrap();
+    let refused = queue.finish_timeout(LONG);
+    assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
+    assert!(queue.is_idle());
+    drop((memory, queue, context, harness));
+    // The process ends with what the list still uses.
+    std::process::exit(0);
+}
+
 /// It would say of the next command that it is done.
 pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     let harness = harness();

@@ -215,6 +215,20 @@ fn a_command_without_an_end_keeps_its_memory() {
     }
 }
 
+/// Neither is a list ended, nor the memory that it uses freed, while it is executed.
+#[test]
+fn a_list_that_goes_on_is_not_lost() {
+    if run::is_role() {
+        return lists::a_list_that_goes_on_is_not_lost();
+    }
+    let refused = ("REFUSE", "zeCommandListAppendSignalEvent:70000001");
+    let slow = ("COMMAND_DELAY_US", "100000");
+    for outcome in role("a_list_that_goes_on_is_not_lost", &[refused, slow]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    }
+}
+
 /// A list that waits on the device for a process that dies is given up, and the queue goes on.
 #[test]
 fn a_waiting_list_is_given_up_when_its_peer_dies() {

@@ -242,8 +242,8 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
     }
 }
 
-/// Whether the device has stopped, so that nothing is executed or looked at any more.
-pub(super) fn is_device_lost(error: &Error) -> bool {
+/// Whether the device is said to have stopped.
+fn is_device_lost(error: &Error) -> bool {
     let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
     matches!(error, Error::Driver { code, .. } if *code == lost)
 }

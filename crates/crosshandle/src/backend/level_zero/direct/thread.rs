@@ -1,7 +1,6 @@
 //! The thread of such a list, and the ends of commands.
 
 use super::{Appended, Gate, Inner, Left};
-use crate::backend::level_zero::driver::is_device_lost;
 use crate::backend::level_zero::entry::{Over, call, copy_of, discard, text_of};
 use crate::backend::level_zero::leaving;
 use crate::backend::level_zero::pooled::Pooled;
@@ -100,7 +99,7 @@ impl Inner {
         // The list is past this, and so past all before, or nobody knows where it is.
         state.left.push(used);
         let past = match &ended {
-            Err(error) if !is_device_lost(error) => Vec::new(),
+            Err(error) if !self.list.is_lost(error) => Vec::new(),
             _ => std::mem::take(&mut state.left),
         };
         drop(state);

@@ -1,9 +1,12 @@
 //! Immediate command lists.
 
-use super::{Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description};
+use super::{
+    Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description, is_device_lost,
+};
 use crate::error::{Error, Result};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
+    ze_result_t,
 };
 use std::ffi::c_void;
 use std::ptr;
@@ -104,6 +107,19 @@ impl List {
 
     pub(in crate::backend::level_zero) fn handle(&self) -> ListHandle {
         self.handle
+    }
+
+    /// Whether an error says that the device has stopped, and nothing of the list is executed or
+    /// looked at any more. Before Level Zero 1.6 nobody can know.
+    pub(in crate::backend::level_zero) fn is_lost(&self, error: &Error) -> bool {
+        let Some(wait) = self.core.driver.loader.zeCommandListHostSynchronize else {
+            return false;
+        };
+        is_device_lost(error) && {
+            // SAFETY: an immediate list, which any thread may wait for.
+            let code = unsafe { wait(self.handle.0, 0) };
+            code != ze_result_t::ZE_RESULT_NOT_READY
+        }
     }
 
     /// Lets what follows wait for events, each for what is its latest signal now, and signals

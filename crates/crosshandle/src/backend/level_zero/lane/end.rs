@@ -2,7 +2,7 @@
 
 use super::Inner;
 use super::running::Running;
-use crate::backend::level_zero::driver::{EventHandle, is_device_lost};
+use crate::backend::level_zero::driver::EventHandle;
 use crate::backend::level_zero::entry::{Entry, witness};
 use crate::backend::level_zero::pooled::Pooled;
 use crate::error::Result;
@@ -101,7 +101,7 @@ impl Inner {
                 late = mem::take(&mut running.late);
                 running.is_unsure = false;
             }
-            Err(error) if is_device_lost(error) => {}
+            Err(error) if self.front_in_turn().tip.is_lost(error) => {}
             Err(_) => self.leave(&mut running, count),
         }
         let seen = if result.is_ok() { marked } else { 0 };

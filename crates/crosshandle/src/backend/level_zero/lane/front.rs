@@ -4,6 +4,7 @@ use super::handover::Giver;
 use super::marks::Moment;
 use crate::backend::level_zero::driver::{EventHandle, List};
 use crate::backend::level_zero::entry::Entry;
+use crate::error::Error;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
@@ -94,6 +95,12 @@ impl Tip {
     pub(super) fn set_marked(&mut self, moment: Option<Moment>) {
         (self.latest, self.earlier) = (moment, None);
         (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
+    }
+
+    /// Whether an error says that nothing of the list is executed any more.
+    pub(super) fn is_lost(&self, error: &Error) -> bool {
+        let list = self.list.as_ref();
+        list.is_some_and(|list| list.is_lost(error))
     }
 
     /// The latest mark, if it is of the command that is being appended.

@@ -6,7 +6,7 @@ use super::front::{Front, Rest, Tip};
 use super::marks::Moment;
 use super::running::Running;
 use crate::backend::Points;
-use crate::backend::level_zero::driver::{EventHandle, is_device_lost};
+use crate::backend::level_zero::driver::EventHandle;
 use crate::backend::level_zero::entry::{copy_of, witness};
 use crate::backend::level_zero::leaving;
 use crate::error::{Error, Result};
@@ -183,7 +183,7 @@ impl Inner {
 
     /// The list takes nothing any more, not even a mark: nobody will know when it is done.
     fn fail_all(&self, tip: &mut Tip, running: &mut Running, error: Error) -> Step {
-        if !is_device_lost(&error) {
+        if !tip.is_lost(&error) {
             self.leave(running, running.entries.len());
         }
         tip.set_marked(None);
@@ -306,7 +306,7 @@ impl Inner {
         });
         match waited {
             Ok(mark) => self.refresh(late.into_iter().chain([mark])),
-            Err(error) if is_device_lost(&error) => self.lose(late),
+            Err(error) if self.front_in_turn().tip.is_lost(&error) => self.lose(late),
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
                 self.lose(late);
