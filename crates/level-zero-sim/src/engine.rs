@@ -1,6 +1,7 @@
 //! A thread that executes commands, one after the other.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -30,7 +31,7 @@ pub(crate) struct Submitted {
 #[derive(Default)]
 struct Pending {
     commands: VecDeque<Submitted>,
-    /// Whether the thread waits for more. It is not at a command then.
+    /// Whether the thread waits for more, and nobody has woken it. It is not at a command then.
     is_waiting: bool,
 }
 
@@ -90,8 +91,8 @@ impl Engine {
             return;
         }
         queue.commands.push_back(command);
-        // Notifying nobody is a system call too.
-        if queue.is_waiting {
+        // Notifying is a system call, also while it wakes up.
+        if mem::take(&mut queue.is_waiting) {
             self.shared.more.notify_one();
         }
     }
