@@ -2,6 +2,7 @@
 
 use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
 use crate::command::{Command, LATEST};
+use crate::counter::Outcome;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::handle::BackendKind;
@@ -152,7 +153,7 @@ fn look_at_waits(submission: &mut Submission) {
         if wait.number == LATEST {
             wait.number = wait.event.unfinished().unwrap_or(LATEST);
         }
-        wait.number != LATEST && !matches!(wait.event.result(wait.number), Some(Ok(())))
+        wait.number != LATEST && wait.event.outcome(wait.number) != Outcome::Complete
     });
     let mut waits = submission.waits.iter();
     submission.may_fail = waits.any(|wait| wait.event.is_fallible());

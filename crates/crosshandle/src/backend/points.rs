@@ -42,14 +42,16 @@ pub(crate) enum Points {
 impl Points {
     #[inline]
     pub(crate) fn push(&mut self, point: Point) {
-        *self = match mem::take(self) {
-            Self::None => Self::One(point),
-            Self::One(first) => Self::More(vec![first, point]),
-            Self::More(mut points) => {
-                points.push(point);
-                Self::More(points)
+        match self {
+            // As a rule: written in place.
+            Self::None => *self = Self::One(point),
+            Self::One(_) => {
+                if let Self::One(first) = mem::take(self) {
+                    *self = Self::More(vec![first, point]);
+                }
             }
-        };
+            Self::More(points) => points.push(point),
+        }
     }
 
     /// Drops those that `keep` doesn't want.

@@ -243,21 +243,32 @@ impl EventCore {
         self.slot().completed()
     }
 
+    /// Where a signal stands.
+    #[inline]
+    pub(crate) fn outcome(&self, number: u64) -> Outcome {
+        match self.slot().outcome(number) {
+            Outcome::Pending if self.is_orphaned() => self.outcome_among_orphans(number),
+            outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn outcome_among_orphans(&self, number: u64) -> Outcome {
+        // Nobody tells us of other importers' deaths any more.
+        self.bury();
+        self.slot().outcome(number)
+    }
+
     /// How a signal ended, if it has.
     pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
-        let mut outcome = self.slot().outcome(number);
-        if outcome == Outcome::Pending && self.is_orphaned() {
-            // Nobody tells us of other importers' deaths any more.
-            self.bury();
-            outcome = self.slot().outcome(number);
-        }
-        match outcome {
+        match self.outcome(number) {
             Outcome::Pending => None,
             Outcome::Complete => Some(Ok(())),
             Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
         }
     }
 
+    #[inline]
     fn is_orphaned(&self) -> bool {
         match &self.home {
             Home::Created(_) => false,

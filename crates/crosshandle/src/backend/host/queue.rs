@@ -4,7 +4,7 @@
 
 use super::work;
 use crate::backend::{BackendQueue, Point, Points, QueueOrder, Submission, Work};
-use crate::counter::{Interrupt, Target, Ticket, WaitError, WaitMode, wait_any};
+use crate::counter::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::platform;
@@ -82,7 +82,7 @@ impl BackendQueue for HostQueue {
             && work::is_short(&submission.work, SHORT)
             && submission.waits.iter().all(|wait| {
                 // A failed one is dealt with by the thread.
-                matches!(wait.event.result(wait.number), Some(Ok(())))
+                wait.event.outcome(wait.number) == Outcome::Complete
             });
         if may_run {
             return run_at_once(submission);
@@ -319,7 +319,7 @@ impl Inner {
 }
 
 fn is_settled(wait: &Point) -> bool {
-    wait.is_abandoned || wait.event.result(wait.number).is_some()
+    wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 
 /// Runs a command all of whose waits are settled; its error, if no event takes it.

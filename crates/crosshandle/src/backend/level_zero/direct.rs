@@ -15,7 +15,7 @@ use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra, Target};
 use crate::backend::{Point, Submission, Work};
-use crate::counter::Ticket;
+use crate::counter::{Outcome, Ticket};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
@@ -131,7 +131,7 @@ impl Direct {
         let inner = &self.0;
         let mut state = inner.state();
         inner.start(&mut state)?;
-        let is_settled = |wait: &Point| wait.event.result(wait.number).is_some();
+        let is_settled = |wait: &Point| wait.event.outcome(wait.number) != Outcome::Pending;
         let is_call = matches!(given.work, Work::Call(_));
         let needs_host = is_call
             || !after.iter().all(|over| over.is_over())

@@ -3,7 +3,7 @@
 use super::queue::Notes;
 use super::work::{self, Extra};
 use crate::backend::{HostFunction, Point, Points, Submission, Work, left};
-use crate::counter::Ticket;
+use crate::counter::{Outcome, Ticket};
 use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::mem;
@@ -207,13 +207,13 @@ pub(super) fn witness(waits: &[Point]) {
 }
 
 pub(super) fn is_settled(wait: &Point) -> bool {
-    wait.event.result(wait.number).is_some()
+    wait.event.outcome(wait.number) != Outcome::Pending
 }
 
 /// Whether the device may never learn of it: it has failed, or comes by another list than was
 /// promised. What has come otherwise, a device that is busy learns of late.
 pub(super) fn is_broken(wait: &Point) -> bool {
-    matches!(wait.event.result(wait.number), Some(Err(_))) || is_revoked(wait)
+    matches!(wait.event.outcome(wait.number), Outcome::Failed(_)) || is_revoked(wait)
 }
 
 fn is_revoked(wait: &Point) -> bool {

@@ -15,6 +15,7 @@ use crate::backend::level_zero::entry::Entry;
 use crate::backend::level_zero::event;
 use crate::backend::level_zero::pooled::Pooled;
 use crate::backend::level_zero::work::{self, Target};
+use crate::counter::Outcome;
 use crate::error::{Error, Result};
 use crate::sharing::{HeldCompanion, Profile};
 
@@ -157,17 +158,17 @@ impl Inner {
         };
         let found = hold();
         // It may have failed meanwhile, which lists don't know.
-        match (event.result(*number), found) {
-            (Some(Ok(())), _) => Held::Done,
-            (None, Some((handle, companion))) => {
+        match (event.outcome(*number), found) {
+            (Outcome::Complete, _) => Held::Done,
+            (Outcome::Pending, Some((handle, companion))) => {
                 *promise = Some(companion.promise);
                 Held::Device(handle, companion)
             }
-            (None, None) => {
+            (Outcome::Pending, None) => {
                 event.ask_for_companion();
                 Held::Host
             }
-            (Some(Err(_)), _) => Held::Host,
+            (Outcome::Failed(_), _) => Held::Host,
         }
     }
 
