@@ -1,6 +1,6 @@
 //! Queues: commands run in order, beside the host.
 
-use crate::backend::{BackendQueue, NativeHandle, Point, QueueOrder, Submission, Work};
+use crate::backend::{BackendQueue, NativeHandle, Point, Points, QueueOrder, Submission, Work};
 use crate::command::{Command, LATEST};
 use crate::counter::Outcome;
 use crate::error::{Error, Result};
@@ -112,7 +112,8 @@ impl Queue {
     #[inline]
     pub fn wait(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
-        barrier.waits.push(Point::new(event.core(), LATEST));
+        // Where it stays: pushed, it would be moved.
+        barrier.waits = Points::One(Point::new(event.core(), LATEST));
         self.run(barrier)
     }
 

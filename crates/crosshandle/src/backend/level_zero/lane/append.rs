@@ -136,7 +136,7 @@ impl Inner {
     }
 
     /// The driver's event for a wait, if it stands for that; nobody signals it meanwhile.
-    #[inline]
+    #[inline(always)]
     fn hold<'a>(&self, wait: &'a mut Point) -> Held<'a> {
         let Point {
             event,
