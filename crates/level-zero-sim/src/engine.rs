@@ -31,7 +31,8 @@ pub(crate) struct Submitted {
 #[derive(Default)]
 struct Pending {
     commands: VecDeque<Submitted>,
-    /// Whether the thread waits for more, and nobody has woken it. It is not at a command then.
+    /// Whether the thread waits for more, and nobody has woken it: there are no commands then, and
+    /// it is at none.
     is_waiting: bool,
 }
 
@@ -85,13 +86,13 @@ impl Engine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the next one comes after it.
-        if queue.is_waiting && queue.commands.is_empty() && is_done_at_once(&command) {
+        if queue.is_waiting && is_done_at_once(&command) {
             self.shared.execute(command);
             self.shared.end_one();
             return;
         }
         queue.commands.push_back(command);
-        // Notifying is a system call, also while it wakes up.
+        // Once, until it has woken up: each time is a system call.
         if mem::take(&mut queue.is_waiting) {
             self.shared.more.notify_one();
         }

@@ -221,11 +221,13 @@ fn a_list_that_goes_on_is_not_lost() {
     if run::is_role() {
         return lists::a_list_that_goes_on_is_not_lost();
     }
-    let refused = ("REFUSE", "zeCommandListAppendSignalEvent:70000001");
-    let slow = ("COMMAND_DELAY_US", "100000");
-    for outcome in role("a_list_that_goes_on_is_not_lost", &[refused, slow]) {
-        assert!(outcome.succeeded, "{}", outcome.printed);
-        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+    for function in ["zeCommandListAppendSignalEvent", "zeEventHostSynchronize"] {
+        let lost = format!("{function}:70000001");
+        let switches = [("REFUSE", lost.as_str()), ("COMMAND_DELAY_US", "100000")];
+        for outcome in role("a_list_that_goes_on_is_not_lost", &switches) {
+            assert!(outcome.succeeded, "{}", outcome.printed);
+            assert_eq!(outcome.misuse, "", "{}", outcome.printed);
+        }
     }
 }
 

@@ -46,9 +46,9 @@ impl Points {
             // As a rule: written in place.
             Self::None => *self = Self::One(point),
             Self::One(_) => {
-                if let Self::One(first) = mem::take(self) {
-                    *self = Self::More(vec![first, point]);
-                }
+                let mut points = mem::take(self).into_vec();
+                points.push(point);
+                *self = Self::More(points);
             }
             Self::More(points) => points.push(point),
         }

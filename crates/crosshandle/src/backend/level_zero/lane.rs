@@ -47,7 +47,7 @@ const TRIES: u32 = 1000;
 /// used. That takes the one who submits some 10 µs.
 const BACKLOG: u64 = 1024;
 
-/// So many commands, the thread takes without asking: 32 KiB. With fewer, their places come round
+/// So many commands, and marks, the thread takes without asking: 36 KiB. With fewer, their places come round
 /// while its CPU has them in its caches still, and submitting takes some 20 ns longer.
 const RING: usize = 256;
 
@@ -338,7 +338,7 @@ impl Inner {
         let is_awaited = number.is_some() || rare.is_some();
         let (mut is_pressing, left);
         if !held.is_empty() || needs_host(&given.work, rare.as_deref()) {
-            (is_pressing, left) = (true, Some(Entry::new(given, number, rare)));
+            (is_pressing, left) = (false, Some(Entry::new(given, number, rare)));
         } else {
             let mut entry = commands.place().put(Entry::new(given, number, rare));
             // What takes a while has a mark: then the thread sleeps better in the driver.

@@ -109,8 +109,8 @@ impl List {
         self.handle
     }
 
-    /// Whether an error says that the device has stopped, and nothing of the list is executed or
-    /// looked at any more. Before Level Zero 1.6 nobody can know.
+    /// Whether an error says that the device has stopped, and the list that nothing of it is executed
+    /// or looked at any more. Before Level Zero 1.6 nobody can know.
     pub(in crate::backend::level_zero) fn is_lost(&self, error: &Error) -> bool {
         let Some(wait) = self.core.driver.loader.zeCommandListHostSynchronize else {
             return false;
@@ -118,7 +118,10 @@ impl List {
         is_device_lost(error) && {
             // SAFETY: an immediate list, which any thread may wait for.
             let code = unsafe { wait(self.handle.0, 0) };
-            code != ze_result_t::ZE_RESULT_NOT_READY
+            matches!(
+                code,
+                ze_result_t::ZE_RESULT_SUCCESS | ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST
+            )
         }
     }
 

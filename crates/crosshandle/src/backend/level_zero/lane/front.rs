@@ -97,7 +97,7 @@ impl Tip {
         (self.unmarked, self.is_awaited, self.has_waits) = (0, false, false);
     }
 
-    /// Whether an error says that nothing of the list is executed any more.
+    /// Whether the device has stopped, as an error says, and nothing of the list is executed any more.
     pub(super) fn is_lost(&self, error: &Error) -> bool {
         let list = self.list.as_ref();
         list.is_some_and(|list| list.is_lost(error))
