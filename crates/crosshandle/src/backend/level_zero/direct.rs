@@ -9,13 +9,13 @@ mod thread;
 
 use super::device::Gpu;
 use super::driver::{Core, List};
-use super::entry::Over;
+use super::entry::{Over, is_settled};
 use super::leaving;
 use super::pooled::Pooled;
 use super::queue::Notes;
 use super::work::{self, Extra, Target};
 use crate::backend::{Point, Submission, Work};
-use crate::counter::{Outcome, Ticket};
+use crate::counter::Ticket;
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
@@ -131,7 +131,6 @@ impl Direct {
         let inner = &self.0;
         let mut state = inner.state();
         inner.start(&mut state)?;
-        let is_settled = |wait: &Point| wait.event.outcome(wait.number) != Outcome::Pending;
         let is_call = matches!(given.work, Work::Call(_));
         let needs_host = is_call
             || !after.iter().all(|over| over.is_over())

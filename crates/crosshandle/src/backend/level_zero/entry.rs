@@ -1,5 +1,6 @@
 //! Commands as a lane keeps them.
 
+use super::ended::Ended;
 use super::queue::Notes;
 use super::work::{self, Extra};
 use crate::backend::{HostFunction, Point, Points, Submission, Work, left};
@@ -8,32 +9,23 @@ use crate::error::{Error, Result};
 use crate::sharing::{EventCore, Profile};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// That a command is over, for those of other lanes that come after it.
 #[derive(Default)]
-pub(super) struct Over {
-    is_over: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
+pub(super) struct Over(Ended);
 
 impl Over {
     pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        self.0.count() > 0
     }
 
     pub(super) fn set(&self) {
-        self.is_over.store(true, Ordering::Release);
-        drop(self.lock.lock());
-        self.changed.notify_all();
+        self.0.add(1);
     }
 
     pub(super) fn wait(&self) {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_while(guard, |()| !self.is_over());
-        drop(waited);
+        self.0.wait(1, None);
     }
 }
 

@@ -12,7 +12,6 @@
 
 mod append;
 mod end;
-mod ended;
 mod front;
 mod handover;
 mod held;
@@ -23,6 +22,7 @@ mod waiting;
 
 use super::device::Gpu;
 use super::driver::{Core, List};
+use super::ended::Ended;
 use super::entry::{Entry, Over, Rare, is_settled, needs_host};
 use super::leaving;
 use super::pooled::Pooled;
@@ -32,7 +32,6 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
 use append::is_long;
-use ended::Ended;
 use front::{Front, Rest};
 use running::Running;
 use std::mem;
@@ -47,8 +46,8 @@ const TRIES: u32 = 1000;
 /// used. That takes the one who submits some 10 µs.
 const BACKLOG: u64 = 1024;
 
-/// So many commands, and marks, the thread takes without asking: 36 KiB. With fewer, their places come round
-/// while its CPU has them in its caches still, and submitting takes some 20 ns longer.
+/// So many commands, and marks, the thread takes without asking: 36 KiB. With fewer, their places
+/// come round while its CPU has them in its caches still, and submitting takes up to 20 ns longer.
 const RING: usize = 256;
 
 /// How long a queue that is dropped waits for what is as good as done.

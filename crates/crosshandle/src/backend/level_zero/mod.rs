@@ -7,6 +7,7 @@
 mod device;
 mod direct;
 mod driver;
+mod ended;
 mod entry;
 mod event;
 mod family;

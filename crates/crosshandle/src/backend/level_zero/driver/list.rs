@@ -112,17 +112,16 @@ impl List {
     /// Whether an error says that the device has stopped, and the list that nothing of it is executed
     /// or looked at any more. Before Level Zero 1.6 nobody can know.
     pub(in crate::backend::level_zero) fn is_lost(&self, error: &Error) -> bool {
-        let Some(wait) = self.core.driver.loader.zeCommandListHostSynchronize else {
+        let wait = self.core.driver.loader.zeCommandListHostSynchronize;
+        let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
             return false;
         };
-        is_device_lost(error) && {
-            // SAFETY: an immediate list, which any thread may wait for.
-            let code = unsafe { wait(self.handle.0, 0) };
-            matches!(
-                code,
-                ze_result_t::ZE_RESULT_SUCCESS | ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST
-            )
-        }
+        // SAFETY: an immediate list, which any thread may wait for.
+        let code = unsafe { wait(self.handle.0, 0) };
+        matches!(
+            code,
+            ze_result_t::ZE_RESULT_SUCCESS | ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST
+        )
     }
 
     /// Lets what follows wait for events, each for what is its latest signal now, and signals

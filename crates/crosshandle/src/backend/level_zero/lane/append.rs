@@ -111,14 +111,14 @@ impl Inner {
                 for wait in &mut *waits {
                     match self.hold(wait) {
                         Held::Done => {}
-                        Held::Host => needs_host = true,
+                        Held::Host => {
+                            needs_host = true;
+                            break;
+                        }
                         Held::Device(handle, companion) => {
                             handles.push(handle);
                             held.push(companion);
                         }
-                    }
-                    if needs_host {
-                        break;
                     }
                 }
                 match (needs_host, handles.is_empty()) {
@@ -318,7 +318,7 @@ impl Inner {
     fn mark_or_leave(&self, tip: &mut Tip, entry: &mut Entry) {
         let number = tip.appended;
         if self.mark(tip, number).is_err() {
-            self.lose(tip.take_back(tip.appended));
+            self.lose(tip.take_back(number));
             entry.keep_for_ever();
             entry.is_left = true;
         }

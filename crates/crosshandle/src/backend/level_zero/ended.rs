@@ -1,4 +1,4 @@
-//! How many commands of a lane are over, and who waits for that.
+//! How many commands are over, and who waits for that.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
