@@ -41,6 +41,34 @@ impl World {
     }
 }
 
+/// Whoever waits for a signal that is taken back gets to know that, whenever it is; who waits for the
+/// next one is told nothing.
+#[test]
+fn what_is_taken_back_is_told() {
+    check(2000, || {
+        let slot = Arc::new(Slot::new());
+        assert!(slot.begin_companion_signal());
+        slot.end_companion_signal(1);
+        let queue = Arc::clone(&slot);
+        let queue = spawn(move || {
+            queue.revoke_companion();
+            if queue.begin_companion_signal() {
+                queue.end_companion_signal(2);
+            }
+        });
+        let waits = [1, 2, 1, 2].map(|number| {
+            let promise = slot.begin_companion_wait(number)?;
+            yield_now();
+            slot.end_companion_wait();
+            Some((number, promise))
+        });
+        queue.join().unwrap();
+        for (number, promise) in waits.into_iter().flatten() {
+            assert_eq!(slot.is_revoked(promise), number == 1);
+        }
+    });
+}
+
 #[test]
 fn of_one_signal_at_a_time() {
     check(2000, || {
