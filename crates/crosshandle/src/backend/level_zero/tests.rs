@@ -14,7 +14,7 @@ use std::process::Command as Process;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(20);
 const BYTES: usize = 64 << 10;
@@ -249,6 +249,54 @@ fn a_command_of_the_program_that_fails_takes_nothing_along() {
         queue.finish_timeout(SOON).unwrap();
         assert!(queue.is_idle() && !memory.is_in_use());
         assert_eq!(ends(&queue, &memory), [9; 2]);
+    }
+}
+
+/// Whether a thread of this process sleeps in the kernel.
+fn is_asleep(thread: rustix::process::Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap();
+    status.rsplit_once(") ").unwrap().1.starts_with('S')
+}
+
+#[test]
+fn finish_waits_for_nothing_that_comes_later() {
+    if !simulated("finish_waits_for_nothing_that_comes_later") {
+        return;
+    }
+    let context = context();
+    let orders = [QueueOrder::InOrder, QueueOrder::OutOfOrder];
+    for (order, is_shared) in orders
+        .iter()
+        .flat_map(|order| [(*order, false), (*order, true)])
+    {
+        let queue = context.create_queue_with(order).unwrap();
+        if is_shared {
+            queue.native_handle().unwrap();
+        }
+        let [gate, later] = [(); 2].map(|()| context.create_event().unwrap());
+        let after = |event| Command::barrier().after_value(event, 1);
+        queue.submit(after(&gate)).unwrap();
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let queue = &queue;
+            let finishing = scope.spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                queue.finish_timeout(SOON)
+            });
+            let thread = told.recv_timeout(SOON).unwrap();
+            let end = Instant::now() + SOON;
+            while !is_asleep(thread) {
+                assert!(Instant::now() < end, "it does not wait");
+                std::thread::yield_now();
+            }
+            queue.submit(after(&later)).unwrap();
+            gate.signal().unwrap();
+            finishing.join().unwrap().unwrap();
+        });
+        assert!(!queue.is_idle());
+        later.signal().unwrap();
+        queue.finish_timeout(SOON).unwrap();
     }
 }
 
