@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::handle::BackendKind;
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,24 +51,36 @@ impl Queue {
     /// What the driver or the system refuses at once. A command that fails later fails the event
     /// it signals; without one, [`finish`](Self::finish) says so.
     #[inline]
-    pub fn submit(&self, command: Command) -> Result<()> {
-        self.run(command.submission)
-    }
-
-    #[inline]
-    fn run(&self, submission: Submission) -> Result<()> {
-        let mut submission = ManuallyDrop::new(submission);
-        let result = self.hand_on(&mut submission);
-        if !submission.is_taken() {
-            drop(ManuallyDrop::into_inner(submission));
-        }
+    pub fn submit(&self, mut command: Command) -> Result<()> {
+        let result = self.hand_on(&mut command.submission);
+        // Nothing is left in it; to look for that costs more than all of this.
+        let Command { submission } = command;
+        mem::forget(submission);
         result
     }
 
+    /// Submits it, and leaves nothing in it.
     fn hand_on(&self, submission: &mut Submission) -> Result<()> {
         if !submission.waits.is_empty() {
             look_at_waits(submission);
         }
+        self.run(submission)
+    }
+
+    /// The same, with what it waits for looked at.
+    #[inline(always)]
+    fn run(&self, submission: &mut Submission) -> Result<()> {
+        let checked = self.check(submission);
+        let result = checked.and_then(|()| self.inner.submit(submission));
+        if !submission.is_taken() {
+            drop(submission.take());
+        }
+        result
+    }
+
+    /// Refuses what this queue cannot run.
+    #[inline(always)]
+    fn check(&self, submission: &mut Submission) -> Result<()> {
         match &submission.work {
             Work::Nothing => {}
             Work::Call(_) => submission.may_fail = true,
@@ -91,30 +103,34 @@ impl Queue {
         {
             event.mark_fallible();
         }
-        self.inner.submit(submission)
+        Ok(())
     }
 
     /// Signals an event after everything submitted before.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    #[inline]
     pub fn signal(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
         barrier.signal = Some(Arc::clone(event.core()));
-        self.run(barrier)
+        let result = self.run(&mut barrier);
+        mem::forget(barrier);
+        result
     }
 
     /// Lets everything submitted later wait for an event's latest signal.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    #[inline]
     pub fn wait(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
-        // Where it stays: pushed, it would be moved.
-        barrier.waits = Points::One(Point::new(event.core(), LATEST));
-        self.run(barrier)
+        if let Some(latest) = event.core().latest_pending() {
+            barrier.waits = Points::One(Point::new(event.core(), latest));
+            barrier.may_fail = event.core().is_fallible();
+        }
+        let result = self.run(&mut barrier);
+        mem::forget(barrier);
+        result
     }
 
     /// Makes sure that what was submitted will run without further calls.
@@ -125,7 +141,8 @@ impl Queue {
         self.inner.flush()
     }
 
-    /// Waits until everything submitted is done.
+    /// Waits until everything submitted is done. What other threads submit meanwhile may be waited
+    /// for too, or not.
     ///
     /// # Errors
     /// Once, the first error of a command that signals no event.
@@ -151,10 +168,14 @@ impl Queue {
 /// others may fail.
 fn look_at_waits(submission: &mut Submission) {
     submission.waits.retain(|wait| {
-        if wait.number == LATEST {
-            wait.number = wait.event.unfinished().unwrap_or(LATEST);
+        if wait.number != LATEST {
+            return wait.event.outcome(wait.number) != Outcome::Complete;
         }
-        wait.number != LATEST && wait.event.outcome(wait.number) != Outcome::Complete
+        let Some(latest) = wait.event.latest_pending() else {
+            return false;
+        };
+        wait.number = latest;
+        true
     });
     let mut waits = submission.waits.iter();
     submission.may_fail = waits.any(|wait| wait.event.is_fallible());

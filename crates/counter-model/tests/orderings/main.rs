@@ -229,6 +229,28 @@ fn looking() {
     reached.check();
 }
 
+/// The same of one that finds that the latest signal is no longer pending.
+#[test]
+fn looking_at_the_latest() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        let ticket = world.slot.issue(EXPORTER).unwrap();
+        let signaller = start(&world, move |world| {
+            world.write();
+            assert_eq!(world.slot.complete(ticket), Completion::Done);
+        });
+        if world.slot.latest_pending().is_none() {
+            world.read();
+            seen.set();
+        }
+        signaller.join().unwrap();
+        assert_eq!(world.slot.latest_pending(), None);
+    });
+    reached.check();
+}
+
 /// Whoever signals at once has seen all signals before, and hands on what they wrote.
 #[test]
 fn moving_on() {

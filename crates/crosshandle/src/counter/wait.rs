@@ -80,6 +80,13 @@ impl Slot {
         (!issued.is_complete()).then(|| issued.number())
     }
 
+    /// The number of the latest signal, unless it has completed without an error.
+    #[inline]
+    pub(crate) fn latest_pending(&self) -> Option<u64> {
+        let number = self.unfinished()?;
+        (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
+    }
+
     /// Where signal `number` stands, be it in the past or in the future.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
@@ -96,6 +103,12 @@ impl Slot {
         if issued.number() - number > WINDOW {
             return self.outcome_of_past(number);
         }
+        self.outcome_by_word(number)
+    }
+
+    /// Where a signal stands that was submitted not long ago.
+    #[inline]
+    fn outcome_by_word(&self, number: u64) -> Outcome {
         let word = self.word(number).load(Ordering::Acquire);
         if sequence(word) == number as u32 && word & FAILED == 0 {
             return Outcome::Complete;

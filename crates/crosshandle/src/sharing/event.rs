@@ -235,6 +235,12 @@ impl EventCore {
         self.slot().unfinished()
     }
 
+    /// The number of the latest signal, unless it has completed without an error.
+    #[inline]
+    pub(crate) fn latest_pending(&self) -> Option<u64> {
+        self.slot().latest_pending()
+    }
+
     pub(crate) fn issued(&self) -> u64 {
         self.slot().issued()
     }

@@ -11,6 +11,10 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// What writes more bytes than this takes a time of its own: whoever waits for what came before
+/// shall not wait for that too.
+const SHORT: usize = 64 << 10;
+
 /// That a command is over, for those of other lanes that come after it.
 #[derive(Default)]
 pub(super) struct Over(Ended);
@@ -38,6 +42,8 @@ pub(super) struct Entry {
     /// An event, and the number of its signal.
     pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) rare: Option<Box<Rare>>,
+    /// It takes so long that its end is not that of what comes before.
+    pub(super) is_long: bool,
     /// Its event had timestamps when it was submitted.
     pub(super) is_timed: bool,
     /// The list signals the driver's own event with it.
@@ -92,9 +98,12 @@ impl Entry {
     ) -> Self {
         let signal = given.signal.take().zip(number);
         let event = signal.as_ref();
+        // It may be switched on or off before it ends.
+        let is_timed = event.is_some_and(|(event, _)| event.profile().is_some());
+        let is_long = is_timed || work::bytes(&given.work) > SHORT;
         Self {
-            // It may be switched on or off before it ends.
-            is_timed: event.is_some_and(|(event, _)| event.profile().is_some()),
+            is_long,
+            is_timed,
             work: mem::take(&mut given.work),
             waits: mem::take(&mut given.waits),
             signal,

@@ -31,7 +31,6 @@ use crate::backend::{Submission, Work};
 use crate::error::{Error, Result};
 use crate::os::process;
 use crate::sharing::{EventCore, Profile};
-use append::is_long;
 use front::{Front, Rest};
 use running::Running;
 use std::mem;
@@ -305,6 +304,7 @@ impl Inner {
     }
 
     /// Takes a command.
+    #[inline(always)] // Into `submit`.
     fn add(
         self: &Arc<Self>,
         mut front: MutexGuard<'_, Front>,
@@ -341,7 +341,7 @@ impl Inner {
         } else {
             let mut entry = commands.place().put(Entry::new(given, number, rare));
             // What takes a while has a mark: then the thread sleeps better in the driver.
-            is_pressing = is_awaited || is_long(entry.item());
+            is_pressing = is_awaited || entry.item().is_long;
             left = self.append_from(tip, entry);
         }
         if let Some(entry) = left {

@@ -42,6 +42,7 @@ impl Target<'_> {
     /// # Safety
     /// All that the command uses, `extra` and the event included, stays until the list is past
     /// this, also if there is an error.
+    #[inline(always)]
     pub(super) unsafe fn append(
         &mut self,
         work: &Work,
@@ -83,6 +84,7 @@ impl Target<'_> {
     ///
     /// # Safety
     /// As for `append`.
+    #[inline]
     unsafe fn copy_apart(
         &mut self,
         to: Address,
@@ -99,6 +101,7 @@ impl Target<'_> {
     ///
     /// # Safety
     /// As for `append`.
+    #[inline(always)]
     unsafe fn copy(
         &mut self,
         to: Address,
@@ -111,7 +114,24 @@ impl Target<'_> {
             // SAFETY: promised by the caller.
             return unsafe { self.copy_apart(to, from, len, signal) };
         }
-        // The driver copies in any order, so that the source must be elsewhere.
+        // SAFETY: promised by the caller.
+        unsafe { self.copy_within(to, from, len, extra, signal) }
+    }
+
+    /// Copies between ranges that overlap: the driver copies in any order, so that the source must
+    /// be elsewhere.
+    ///
+    /// # Safety
+    /// As for `append`.
+    #[cold]
+    unsafe fn copy_within(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        extra: &mut Extra,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
         let between = extra.insert(self.memory(MemoryKind::Device, len)?);
         let place = Address::new(between.start());
         // SAFETY: promised by the caller, who keeps what is between too.

@@ -4,6 +4,8 @@
 //! *marks*: events of a pool that it signals. A mark stands for its command and all before; most
 //! short commands have none, and come with a later one. As long as somebody may wait, there is at
 //! least one: the thread, when it comes to it, asks for the next.
+//!
+//! To the compiler, most of this is one function: calls would take a tenth of a submission's time.
 
 use super::Inner;
 use super::front::{Front, Tip};
@@ -17,11 +19,9 @@ use crate::backend::level_zero::pooled::Pooled;
 use crate::backend::level_zero::work::{self, Target};
 use crate::counter::Outcome;
 use crate::error::{Error, Result};
-use crate::sharing::{HeldCompanion, Profile};
+use crate::sharing::{EventCore, HeldCompanion, Profile};
+use std::sync::Arc;
 
-/// What writes more bytes than this takes a time of its own: whoever waits for what came before
-/// shall not wait for that too.
-const SHORT: usize = 64 << 10;
 /// So many short commands have a mark at the latest.
 const PART: u32 = 256;
 
@@ -89,6 +89,7 @@ impl Inner {
     }
 
     /// Lets the list wait for the driver's own events, for what isn't there yet.
+    #[inline(always)]
     fn wait_in(&self, tip: &mut Tip, entry: &mut Entry) -> Result<bool> {
         let mut waits = entry.waits.iter();
         if tip.is_awaited && waits.any(|wait| wait.event.has_companion_signal(wait.number)) {
@@ -96,7 +97,7 @@ impl Inner {
             self.mark_awaited(tip)?;
         }
         // With something long after it, the list is to say when it has begun with that.
-        let is_long = is_long(entry);
+        let is_long = entry.is_long;
         let waited = match &mut *entry.waits {
             // As a rule.
             [wait] => match self.hold(wait) {
@@ -135,7 +136,7 @@ impl Inner {
         waited
     }
 
-    /// The driver's event for a wait, if it stands for that; nobody signals it meanwhile.
+    /// How the list can wait for this.
     #[inline(always)]
     fn hold<'a>(&self, wait: &'a mut Point) -> Held<'a> {
         let Point {
@@ -144,19 +145,7 @@ impl Inner {
             promise,
             ..
         } = wait;
-        let hold = || {
-            if !event.has_companion_signal(*number) {
-                return None;
-            }
-            let handle = event::to_wait_for(event, &self.core)?;
-            // Fails the signal of a process that died: to find what that has signalled with, Intel's
-            // driver asks the process, and ends this one where that fails.
-            if !event.is_ours(*number) {
-                event.assist(*number);
-            }
-            Some((handle, event.hold_companion(*number)?))
-        };
-        let found = hold();
+        let found = self.find(event, *number);
         // It may have failed meanwhile, which lists don't know.
         match (event.outcome(*number), found) {
             (Outcome::Complete, _) => Held::Done,
@@ -172,8 +161,28 @@ impl Inner {
         }
     }
 
+    /// The driver's event in place of this number, if it stands for that; nobody signals it
+    /// meanwhile.
+    #[inline(always)]
+    fn find<'a>(
+        &self,
+        event: &'a Arc<EventCore>,
+        number: u64,
+    ) -> Option<(EventHandle, HeldCompanion<'a>)> {
+        if !event.has_companion_signal(number) {
+            return None;
+        }
+        let handle = event::to_wait_for(event, &self.core)?;
+        // Fails the signal of a process that died: to find what that has signalled with, Intel's
+        // driver asks the process, and ends this one where that fails.
+        if !event.is_ours(number) {
+            event.assist(number);
+        }
+        Some((handle, event.hold_companion(number)?))
+    }
+
     /// Lets the list wait for these, which the entry has: it is kept until the list is past this.
-    #[inline]
+    #[inline(always)]
     fn append_wait(&self, tip: &mut Tip, events: &[EventHandle], is_long: bool) -> Result<bool> {
         let list = tip.list.as_ref().ok_or_else(no_list)?;
         let started = match is_long {
@@ -195,6 +204,7 @@ impl Inner {
     }
 
     /// Appends a command's work and the signal of the driver's own event, if that rides along.
+    #[inline(always)]
     fn signal_in(&self, tip: &mut Tip, entry: &mut Entry) -> Result<()> {
         if let Some(profile) = entry.profile() {
             Profile::stamp(&profile.started);
@@ -216,6 +226,7 @@ impl Inner {
     }
 
     /// Appends a command's work, and signals an event after it.
+    #[inline(always)]
     fn work_in(
         &self,
         tip: &mut Tip,
@@ -226,7 +237,7 @@ impl Inner {
             return self.signal_bare(tip, entry, companion);
         }
         let is_awaited = entry.is_awaited();
-        let is_long = is_long(entry);
+        let is_long = entry.is_long;
         if is_long {
             // Whether it waits or is busy, could not be told.
             tip.is_awaited |= tip.has_waits;
@@ -255,8 +266,8 @@ impl Inner {
         // if it never is, or that is not known, what it uses is kept for ever.
         let appended = unsafe { target.append(&entry.work, &mut extra, mark.or(companion)) };
         let has_begun = target.has_begun;
-        if extra.is_some() {
-            entry.rare().extra = extra;
+        if let Some(extra) = extra {
+            entry.rare().extra = Some(extra);
         }
         if appended.is_err() {
             match has_begun {
@@ -284,6 +295,7 @@ impl Inner {
 
     /// A command that does nothing is done when all before is: it needs a mark only if nothing else
     /// tells that.
+    #[inline(always)]
     fn signal_bare(
         &self,
         tip: &mut Tip,
@@ -370,11 +382,6 @@ enum Held<'a> {
     Host,
     /// By the driver's own event, which nobody signals meanwhile.
     Device(EventHandle, HeldCompanion<'a>),
-}
-
-/// Whether a command takes so long that its end is not that of what comes before.
-pub(super) fn is_long(entry: &Entry) -> bool {
-    work::bytes(&entry.work) > SHORT || entry.is_timed
 }
 
 fn no_list() -> Error {

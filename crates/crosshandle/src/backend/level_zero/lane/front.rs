@@ -5,7 +5,6 @@ use super::marks::Moment;
 use crate::backend::level_zero::driver::{EventHandle, List};
 use crate::backend::level_zero::entry::Entry;
 use crate::error::Error;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
 
@@ -41,7 +40,7 @@ pub(super) struct Tip {
     pub(super) appended: u64,
     marks: Giver<(EventHandle, Moment)>,
     /// Marks that the list has, and the thread has not been told of.
-    fresh: SmallVec<[(EventHandle, Moment); 2]>,
+    fresh: Vec<(EventHandle, Moment)>,
     /// The latest mark, and the one before.
     pub(super) latest: Option<Moment>,
     pub(super) earlier: Option<Moment>,
@@ -60,7 +59,7 @@ impl Front {
                 list: None,
                 appended: 0,
                 marks,
-                fresh: SmallVec::new(),
+                fresh: Vec::new(),
                 latest: None,
                 earlier: None,
                 unmarked: 0,
@@ -127,10 +126,8 @@ impl Tip {
 
     /// Takes back the marks of this and later commands, of which the thread was not told.
     pub(super) fn take_back(&mut self, command: u64) -> impl Iterator<Item = EventHandle> {
-        let fresh = std::mem::take(&mut self.fresh).into_iter();
-        let (back, left): (SmallVec<[_; 2]>, _) =
-            fresh.partition(|(_, moment)| moment.command() >= command);
-        self.fresh = left;
+        let is_before = |(_, moment): &(EventHandle, Moment)| moment.command() < command;
+        let back = self.fresh.split_off(self.fresh.partition_point(is_before));
         (self.latest, self.earlier) = (self.fresh.last().map(|(_, latest)| *latest), None);
         back.into_iter().map(|(mark, _)| mark)
     }
