@@ -49,12 +49,20 @@ fn what_is_taken_back_is_told() {
         let slot = Arc::new(Slot::new());
         assert!(slot.begin_companion_signal());
         slot.end_companion_signal(1);
-        let queue = Arc::clone(&slot);
-        let queue = spawn(move || {
-            queue.revoke_companion();
-            if queue.begin_companion_signal() {
-                queue.end_companion_signal(2);
+        // After that was taken back, and maybe before the other queue is done with it.
+        let signal = |slot: &Slot| {
+            if !slot.has_companion_signal(1) && slot.begin_companion_signal() {
+                slot.end_companion_signal(2);
             }
+        };
+        let queues = [true, false].map(|revokes| {
+            let slot = Arc::clone(&slot);
+            spawn(move || {
+                if revokes {
+                    slot.revoke_companion();
+                }
+                signal(&slot);
+            })
         });
         let waits = [1, 2, 1, 2].map(|number| {
             let promise = slot.begin_companion_wait(number)?;
@@ -62,7 +70,9 @@ fn what_is_taken_back_is_told() {
             slot.end_companion_wait();
             Some((number, promise))
         });
-        queue.join().unwrap();
+        for queue in queues {
+            queue.join().unwrap();
+        }
         for (number, promise) in waits.into_iter().flatten() {
             assert_eq!(slot.is_revoked(promise), number == 1);
         }

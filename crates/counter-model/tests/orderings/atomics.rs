@@ -63,8 +63,16 @@ macro_rules! atomic {
                 self.turn().fetch_or(value, order)
             }
 
+            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                self.turn().fetch_and(value, order)
+            }
+
             pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 self.turn().fetch_add(value, order)
+            }
+
+            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                self.turn().fetch_sub(value, order)
             }
 
             pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {

@@ -251,6 +251,29 @@ fn looking_at_the_latest() {
     reached.check();
 }
 
+/// Whoever waits for a driver's own event in place of a signal finds what came before that.
+#[test]
+fn waiting_for_a_drivers_event() {
+    let reached = Reached::default();
+    let seen = reached.clone();
+    check(3, move || {
+        let world = World::new();
+        let signaller = start(&world, |world| {
+            assert!(world.slot.begin_companion_signal());
+            world.write();
+            world.slot.end_companion_signal(1);
+        });
+        if world.slot.begin_companion_wait(1).is_some() {
+            world.read();
+            world.slot.end_companion_wait();
+            seen.set();
+        }
+        signaller.join().unwrap();
+        assert!(world.slot.has_companion_signal(1));
+    });
+    reached.check();
+}
+
 /// Whoever signals at once has seen all signals before, and hands on what they wrote.
 #[test]
 fn moving_on() {

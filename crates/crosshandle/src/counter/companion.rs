@@ -7,9 +7,12 @@
 //! it. Nobody waits for anybody here: a signal or a wait that comes at a bad time goes without the
 //! driver's event. Who dies between the two ends leaves his mark, and so does everybody from then
 //! on.
+//!
+//! What was signalled may be taken back. `marks` counts that, so that a signal ends with a plain
+//! store: twice each time, before and after, and while the count is odd nobody begins to wait.
 
 use super::signal::Completion;
-use super::slot::{DEVICE_WAITS, Issued, Owner, Slot, WATCHED};
+use super::slot::{DEVICE_WAITS, Issued, Owner, REVOKED, Slot, WATCHED};
 use super::ticket::Ticket;
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
@@ -21,8 +24,6 @@ const SIGNALLING: u64 = 1 << 50;
 /// One wait on its way.
 const WAITING: u64 = 1 << 51;
 const ALL_WAITING: u64 = 255 << 51;
-/// One time that signals were taken back; wraps.
-const REVOKED: u64 = 1 << 59;
 
 /// Which promises of the driver's event a wait relies on: those before they are next revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,25 +54,34 @@ impl Slot {
 
     /// The driver has it: number `number`, or 0 if it is not known what it has.
     pub(crate) fn end_companion_signal(&self, number: u64) {
-        self.change_companion(|current| {
-            (current & SIGNALLING != 0)
-                .then_some(current & !(SIGNALLING | NUMBER) | number & NUMBER)
-        });
+        // Nobody else changes the word while a signal is on its way, but to clear a number that it
+        // hasn't got.
+        if self.companion.load(Ordering::Relaxed) & SIGNALLING != 0 {
+            self.companion.store(number & NUMBER, Ordering::Release);
+        }
     }
 
     /// Announces a wait for the driver's event in place of this number, and keeps signals away
     /// until it has ended. `None` if the event doesn't stand for that number.
     pub(crate) fn begin_companion_wait(&self, number: u64) -> Option<Promise> {
-        let before = self.change_companion(|current| {
+        let promise = self.promise()?;
+        self.change_companion(|current| {
             let stands = self.stands_for(current, number);
             (stands && current & ALL_WAITING != ALL_WAITING).then(|| current + WAITING)
-        });
-        before.map(promise)
+        })?;
+        // What the word said may have been taken back before, and signalled again.
+        if self.is_revoked(promise) {
+            self.end_companion_wait();
+            return None;
+        }
+        Some(promise)
     }
 
     /// The driver has it.
     pub(crate) fn end_companion_wait(&self) {
-        self.change_companion(|current| (current & ALL_WAITING != 0).then(|| current - WAITING));
+        if self.companion.load(Ordering::Relaxed) & ALL_WAITING != 0 {
+            self.companion.fetch_sub(WAITING, Ordering::SeqCst);
+        }
     }
 
     /// Whether the latest signal of the driver's event is this number's.
@@ -85,12 +95,22 @@ impl Slot {
 
     /// Takes back what was signalled: some of it will never come.
     pub(crate) fn revoke_companion(&self) {
-        self.change_companion(|current| Some((current & !NUMBER).wrapping_add(REVOKED)));
+        self.marks.fetch_add(REVOKED, Ordering::SeqCst);
+        self.companion.fetch_and(!NUMBER, Ordering::SeqCst);
+        self.marks.fetch_add(REVOKED, Ordering::SeqCst);
     }
 
     /// Whether what a wait relies on was taken back since.
     pub(crate) fn is_revoked(&self, relied_on: Promise) -> bool {
-        promise(self.companion.load(Ordering::SeqCst)) != relied_on
+        self.promise() != Some(relied_on)
+    }
+
+    /// What a wait that begins now relies on; `None` while something is taken back.
+    fn promise(&self) -> Option<Promise> {
+        let count = (self.marks.load(Ordering::SeqCst) / REVOKED) as u8;
+        count
+            .is_multiple_of(2)
+            .then(|| Promise(NonZeroU8::MIN | count))
     }
 
     /// Changes the word, unless there is nothing to change; what it was.
@@ -117,8 +137,4 @@ impl Slot {
     pub(crate) fn witness(&self, number: u64) -> Completion {
         self.complete(Ticket::single(number))
     }
-}
-
-fn promise(companion: u64) -> Promise {
-    Promise(NonZeroU8::MIN.saturating_add((companion / REVOKED) as u8))
 }

@@ -26,6 +26,8 @@ pub(super) const DEVICE_SIGNALS: u32 = 1;
 pub(super) const MAY_FAIL: u32 = 1 << 1;
 /// Set in `marks` once a queue would rather have waited for the driver's own event.
 pub(super) const DEVICE_WAITS: u32 = 1 << 2;
+/// In `marks`: twice for each time that signals of the driver's own event were taken back. Wraps.
+pub(super) const REVOKED: u32 = 1 << 24;
 
 /// Set in a completion word whose signal failed; `failed_*` says which and why.
 pub(super) const FAILED: u64 = 1 << 31;
@@ -124,7 +126,8 @@ pub(crate) struct Slot {
     /// The CPU that signalled last, plus one. On a line of its own, rewritten only when the
     /// signaller migrates.
     pub(super) signaller_cpu: AtomicU32,
-    /// What else there is to know of who signals and who waits. Bits are only ever set.
+    /// What else there is to know of who signals and who waits: bits that are only ever set, and a
+    /// count above them.
     pub(super) marks: AtomicU32,
     /// For each word a number that it has reached for certain, if devices signal the event: see
     /// [`settle`](Slot::settle).
