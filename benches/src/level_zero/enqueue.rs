@@ -27,7 +27,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 
 /// Commands that are timed together.
 const BATCH: usize = 32;
-/// Commands after a pause that nobody times, unless the first one is the row.
+/// Commands that come first, and that nobody times unless the first one is the row.
 const LEAD: usize = 8;
 /// Batches of each turn that nobody measures.
 const WARM_UP: usize = 2;
@@ -74,14 +74,13 @@ fn lead(seat: &Seat) -> Result<Outcome> {
 #[inline(always)] // Into each side's batch, with what it submits.
 fn timed(when: When, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
     match when {
-        When::Idle => per_operation(BATCH, submit),
-        When::Busy => {
+        When::Idle | When::Busy => {
             for _ in 0..LEAD {
                 submit()?;
             }
             per_operation(BATCH, submit)
         }
-        When::First => per_operation(1, submit),
+        When::FirstIdle | When::First => per_operation(1, submit),
     }
 }
 
@@ -143,7 +142,7 @@ impl Ours {
     /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, when, .. } = *case;
-        let is_busy = when != When::Idle;
+        let is_busy = when.is_busy();
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
@@ -238,7 +237,7 @@ impl Raw {
     /// As for ours.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, when, .. } = *case;
-        let is_busy = when != When::Idle;
+        let is_busy = when.is_busy();
         if what == What::Wait {
             if is_busy {
                 self.occupy(&self.other)?;

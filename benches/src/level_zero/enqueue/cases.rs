@@ -27,10 +27,18 @@ pub(super) enum What {
 pub(super) enum When {
     /// The device has nothing else to do.
     Idle,
+    /// The same, and everything was finished a moment ago: one command.
+    FirstIdle,
     /// It is at a longer command meanwhile.
     Busy,
     /// The same, and nothing was submitted for a while: one command, which finds cold caches.
     First,
+}
+
+impl When {
+    pub(super) fn is_busy(self) -> bool {
+        matches!(self, Self::Busy | Self::First)
+    }
 }
 
 /// With the raw call as it tells nobody when it is done, where there is a choice.
@@ -57,7 +65,7 @@ const fn alone(row: RowSpec, what: What, when: When) -> Case {
     }
 }
 
-pub(super) const CASES: [Case; 21] = [
+pub(super) const CASES: [Case; 23] = [
     case(
         row(
             "level-zero-enqueue.signal",
@@ -155,6 +163,16 @@ pub(super) const CASES: [Case; 21] = [
     ),
     case(
         row(
+            "level-zero-enqueue.copy-finished",
+            "submit a copy, the first after all was finished",
+            COPY,
+            CLOSE,
+        ),
+        What::Copy,
+        When::FirstIdle,
+    ),
+    case(
+        row(
             "level-zero-enqueue.copy-first",
             "submit a copy, the first after a pause",
             COPY,
@@ -227,6 +245,16 @@ pub(super) const CASES: [Case; 21] = [
         ),
         What::CopySignal,
         When::Busy,
+    ),
+    case(
+        row(
+            "level-zero-enqueue.copy-signal-finished",
+            "submit a copy that signals, the first after all was finished",
+            COPY_SIGNAL,
+            CLOSE,
+        ),
+        What::CopySignal,
+        When::FirstIdle,
     ),
     case(
         row(
