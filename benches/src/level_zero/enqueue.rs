@@ -179,6 +179,10 @@ impl Ours {
             }
             Ok(())
         };
+        if when == When::FirstIdle {
+            submit()?;
+            self.queue.finish()?;
+        }
         let elapsed = timed(when, &mut submit)?;
         let is_valid = !is_busy || !self.idle.try_wait()?;
         self.other.finish()?;
@@ -269,6 +273,10 @@ impl Raw {
             What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
             What::CopySignalHosts => self.list.copy(to, from, LENGTH, private()),
         };
+        if when == When::FirstIdle {
+            submit()?;
+            self.finish(&self.list)?;
+        }
         let elapsed = timed(when, &mut submit)?;
         let is_valid = !is_busy || !self.idle.is_done()?;
         self.finish(&self.other)?;

@@ -49,7 +49,6 @@ impl Slot {
         self.change_companion(|current| {
             (current & (SIGNALLING | ALL_WAITING) == 0).then_some(current & !NUMBER | SIGNALLING)
         })
-        .is_some()
     }
 
     /// The driver has it: number `number`, or 0 if it is not known what it has.
@@ -65,10 +64,13 @@ impl Slot {
     /// until it has ended. `None` if the event doesn't stand for that number.
     pub(crate) fn begin_companion_wait(&self, number: u64) -> Option<Promise> {
         let promise = self.promise()?;
-        self.change_companion(|current| {
+        let has_begun = self.change_companion(|current| {
             let stands = self.stands_for(current, number);
             (stands && current & ALL_WAITING != ALL_WAITING).then(|| current + WAITING)
-        })?;
+        });
+        if !has_begun {
+            return None;
+        }
         // What the word said may have been taken back before, and signalled again.
         if self.is_revoked(promise) {
             self.end_companion_wait();
@@ -79,6 +81,7 @@ impl Slot {
 
     /// The driver has it.
     pub(crate) fn end_companion_wait(&self) {
+        // A stranger may have written anything.
         if self.companion.load(Ordering::Relaxed) & ALL_WAITING != 0 {
             self.companion.fetch_sub(WAITING, Ordering::SeqCst);
         }
@@ -113,16 +116,18 @@ impl Slot {
             .then(|| Promise(NonZeroU8::MIN | count))
     }
 
-    /// Changes the word, unless there is nothing to change; what it was.
-    fn change_companion(&self, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    /// Changes the word, unless it doesn't suit.
+    fn change_companion(&self, change: impl Fn(u64) -> Option<u64>) -> bool {
         let mut current = self.companion.load(Ordering::SeqCst);
         loop {
-            let next = change(current)?;
+            let Some(next) = change(current) else {
+                return false;
+            };
             let changed =
                 self.companion
                     .compare_exchange(current, next, Ordering::SeqCst, Ordering::SeqCst);
             match changed {
-                Ok(_) => return Some(current),
+                Ok(_) => return true,
                 Err(seen) => current = seen,
             }
         }
