@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// The bytes that every message starts with.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 pub const ATTACH: u16 = 1;
 pub const FETCH: u16 = 2;
 /// Bytes in a request.
