@@ -125,15 +125,20 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     );
     drop((memory, queue, waiting, exporter, importer));
     await_the_end();
+    let all = report();
+    let created = |kind: &str| -> u64 {
+        let line = all.lines().find_map(|line| {
+            let rest = line.strip_prefix(&format!("live {kind} 0 of "))?;
+            rest.strip_suffix(" created")
+        });
+        line.unwrap_or_else(|| panic!("{all}")).parse().unwrap()
+    };
+    // Who signals before the waiting queue's thread has asked gives none of the driver's in that round.
+    let opened = created("opened-counter-events");
+    assert!((COUNT / 2..=COUNT).contains(&opened), "{all}");
     // One more was made to see whether handles are more than snapshots.
-    for (kind, count) in [
-        ("opened-counter-events", COUNT),
-        ("counter-events", COUNT + 1),
-    ] {
-        let line = format!("live {kind} 0 of {count} created");
-        assert!(report().contains(&line), "{}", report());
-    }
-    assert!(report().contains("live exported-descriptors 0 of"));
+    assert_eq!(created("counter-events"), opened + 1, "{all}");
+    assert!(created("exported-descriptors") > 0, "{all}");
 }
 
 pub(crate) fn another_drivers_handles_are_refused() {
