@@ -47,7 +47,7 @@ fn compare(test: &str, check: fn(&Interface<'_>) -> String) {
         headers: &HEADERS,
         prefixes: &["ze_", "ZE_"],
         not_abi: |name| NOT_ABI.contains(&name) || is_for_tracing(name) || is_text(name),
-        scratch: &Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout"),
+        scratch: &Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_PKG_NAME")),
     });
     println!("{result}");
 }

@@ -39,7 +39,7 @@ fn compare(test: &str, check: fn(&Interface<'_>) -> String) {
         headers: &HEADERS,
         prefixes: &["ur_", "UR_"],
         not_abi: |name| NOT_ABI.contains(&name),
-        scratch: &Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout"),
+        scratch: &Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_PKG_NAME")),
     });
     println!("{result}");
 }
