@@ -53,7 +53,7 @@ impl Queue {
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
         let result = self.hand_on(&mut command.submission);
-        // Nothing is left in it; to look for that costs more than all of this.
+        // Nothing is left in it that would have to be dropped.
         let Command { submission } = command;
         mem::forget(submission);
         result
