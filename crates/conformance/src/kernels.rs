@@ -77,9 +77,7 @@ impl Kernels {
 /// The program for a device, as assembly.
 fn image(device: &Device) -> Option<&'static str> {
     match device.info().backend {
-        BackendKind::Cuda => Some(include_str!(
-            "../../crosshandle/src/backend/cuda/kernels.ptx"
-        )),
+        BackendKind::Cuda => Some(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx")),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! The model checker of the event protocol.
 //!
 //! Events are counters in memory that several processes share, and the protocol on them
-//! (`crates/crosshandle/src/counter/`) must hold whoever runs when, and whoever dies when. The
+//! (`crates/crosshandle/src/event_protocol/`) must hold whoever runs when, and whoever dies when. The
 //! test programs of this package compile *the library's own files* against machines of their own,
 //! on which a checker decides who runs next:
 //!

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const COUNT: usize = 1_000_000;
 
 /// Both kernels work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
-const PROGRAM: &str = include_str!("../src/backend/cuda/kernels.ptx");
+const PROGRAM: &str = include_str!("../src/hal/cuda/kernels.ptx");
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

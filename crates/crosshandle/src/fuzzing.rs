@@ -1,6 +1,6 @@
 //! What fuzz targets need of the private parts. Exists in builds with `--cfg fuzzing` alone.
 
-use crate::exchange::protocol::{Reply, Request};
+use crate::ipc::broker::protocol::{Reply, Request};
 
 /// Reads bytes as a broker reads an importer's request; the bytes of what was understood.
 pub fn request(bytes: &[u8]) -> Option<Vec<u8>> {

@@ -82,51 +82,44 @@
 //! are `Send` and `Sync`. Every blocking call has a form with a [`Duration`](std::time::Duration).
 
 #![deny(unsafe_code)]
+// The shared layers serve every backend: a build without some of them leaves parts unused.
+#![cfg_attr(
+    not(all(feature = "cuda", feature = "level-zero")),
+    allow(dead_code, unused_imports)
+)]
 
-// The places that may: each says at every block why it is sound.
-#[allow(unsafe_code)]
-mod backend;
-mod command;
-mod context;
-mod counter;
-mod device;
+mod api;
 mod error;
-mod event;
-mod exchange;
+mod event_protocol;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+#[allow(unsafe_code)]
+mod hal;
 pub mod handle;
-mod kernel;
-mod memory;
+#[allow(unsafe_code)]
+mod ipc;
 #[allow(unsafe_code)]
 mod os;
-mod physical;
 mod platform;
 mod pool;
-mod program;
-mod queue;
-mod rect;
-#[allow(unsafe_code)]
-mod sharing;
-mod virtual_range;
+mod types;
 
-pub use backend::{
-    Capabilities, DeviceInfo, KernelLimits, MemoryKind, NativeHandle, Ownership, QueueOrder,
-};
-pub use command::Command;
-pub use context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
-pub use device::{BackendStatus, Device};
+pub use api::command::Command;
+pub use api::context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
+pub use api::device::{BackendStatus, Device};
+pub use api::event::{Event, EventProfile, EventStatus};
+pub use api::kernel::Kernel;
+pub use api::memory::{Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange};
+pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
+pub use api::program::Program;
+pub use api::queue::Queue;
+pub use api::virtual_range::VirtualRange;
 pub use error::{Error, Result};
-pub use event::{Event, EventProfile, EventStatus};
-pub use exchange::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
-pub use kernel::{Kernel, KernelArguments, KernelParameter, KernelProperties, LaunchShape};
-pub use memory::{Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange};
-pub use os::mapping::Access;
+pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;
-pub use os::shared_bytes::{SharedBytes, TypedSlice};
-pub use physical::{PhysicalMemory, PhysicalMemoryExport};
-pub use program::{Program, ProgramImage, ProgramOptions};
-pub use queue::Queue;
-pub use rect::{Pitches, Region};
-pub use virtual_range::VirtualRange;
+pub use types::{
+    Access, Capabilities, DeviceInfo, KernelArguments, KernelLimits, KernelParameter,
+    KernelProperties, LaunchShape, MemoryKind, NativeHandle, Ownership, Pitches, ProgramImage,
+    ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
+};

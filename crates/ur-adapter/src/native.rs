@@ -19,9 +19,9 @@ pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeHandle {
 /// Who destroys an object of the driver, as UR's properties tell.
 pub(crate) fn ownership(is_owned: bool) -> Ownership {
     if is_owned {
-        Ownership::Given
+        Ownership::Owned
     } else {
-        Ownership::Kept
+        Ownership::Borrowed
     }
 }
 

@@ -148,7 +148,7 @@ share_and_read() {
 }
 
 if wants driver; then
-    run "driver" "$here/crosshandle-units" backend::cuda --include-ignored --test-threads 1
+    run "driver" "$here/crosshandle-units" hal::cuda --include-ignored --test-threads 1
     run "driver, adapter" "$here/adapter-units" on_a_gpu --include-ignored --test-threads 1
 fi
 if wants suite; then

@@ -2,7 +2,7 @@
 //! failed already and gone past.
 
 use crate::check::check;
-use crate::counter::Arming;
+use crate::event_protocol::DeviceWait;
 use crate::platform::{self, pick};
 use crate::stream::{Stream, device_wait, stream};
 use crate::world::World;
@@ -30,9 +30,9 @@ pub(crate) fn go_on(start: u64) {
     let by_device = world.start(1, |process| {
         let stream = stream(process, 1 + pick(8));
         let issued = process.slot().issued();
-        let armed = process.slot().arm(issued);
-        assert_ne!(armed, Arming::TooFarAhead);
-        if armed == Arming::Armed {
+        let armed = process.slot().prepare_device_wait(issued);
+        assert_ne!(armed, DeviceWait::TooFarAhead);
+        if armed == DeviceWait::Ready {
             device_wait(process, issued);
         }
         stream.join().unwrap();
@@ -66,7 +66,7 @@ fn left_behind(world: &World, signals: u64) -> Stream {
         stream.submit();
     }
     world.ledger.died(stream.process.owner);
-    world.slot.bury(&*world.ledger);
+    world.slot.fail_orphans(&*world.ledger);
     stream
 }
 

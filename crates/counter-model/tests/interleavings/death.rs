@@ -1,7 +1,7 @@
 //! A process dies at any step of anything it does. The others' waits end, with the truth.
 
 use crate::check::check;
-use crate::counter::{Owner, WaitError};
+use crate::event_protocol::{Owner, WaitError};
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
@@ -16,7 +16,7 @@ fn busy(process: &Process) {
                 tickets.extend(process.signal_up_to(value));
             }
             5 => tickets.extend(process.signal()),
-            3 => process.slot().bury(&*process.world.ledger),
+            3 => process.slot().fail_orphans(&*process.world.ledger),
             4 => {
                 let issued = process.slot().issued();
                 let _ = process.wait(issued + pick(2));
@@ -73,7 +73,7 @@ fn at_every_step() {
     check(3000, || one_dies(0));
 }
 
-/// Several die, some of them while they bury others.
+/// Several die, some of them while they fail_orphans others.
 #[test]
 fn buriers_die_too() {
     check(1500, || {
@@ -83,17 +83,17 @@ fn buriers_die_too() {
             let _ = process.submit();
             let _ = process.signal_up_to(process.slot().issued() + 8);
         };
-        let bury = |process: &Process| {
+        let fail_orphans = |process: &Process| {
             let _ = process.submit();
             for _ in 0..4 {
-                process.slot().bury(&*process.world.ledger);
+                process.slot().fail_orphans(&*process.world.ledger);
             }
         };
         let processes = [
             world.start(1, steady),
             world.start_mortal(2, pick(40) as u32, leave_behind),
-            world.start_mortal(3, pick(100) as u32, bury),
-            world.start_mortal(4, pick(100) as u32, bury),
+            world.start_mortal(3, pick(100) as u32, fail_orphans),
+            world.start_mortal(4, pick(100) as u32, fail_orphans),
             world.start(5, watchful),
         ];
         world.end(processes);
@@ -159,7 +159,7 @@ fn burial_wakes() {
         });
         let burier = world.start(1, |process| {
             process.world.ledger.died(Owner::new(2).unwrap());
-            process.slot().bury(&*process.world.ledger);
+            process.slot().fail_orphans(&*process.world.ledger);
         });
         world.end(waiters.into_iter().chain([burier]));
     });

@@ -1,7 +1,7 @@
 //! Devices signal and wait, on the same words as hosts.
 
 use crate::check::check;
-use crate::counter::{Arming, Liveness, Outcome, WaitError, WaitMode, wait_any};
+use crate::event_protocol::{DeviceWait, Liveness, Outcome, WaitError, WaitMode, wait_any};
 use crate::platform::{self, Instant, one_in, pick};
 use crate::stream::{device_wait, reached, stream};
 use crate::world::{Process, World};
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 /// Lets a device of `process` wait for a signal: what its queue does, and then the device.
 fn wait_on_device(process: &Process, number: u64) {
-    match process.slot().arm(number) {
-        Arming::Finished => {}
-        Arming::Armed => {
+    match process.slot().prepare_device_wait(number) {
+        DeviceWait::Finished => {}
+        DeviceWait::Ready => {
             // Later, when the device gets there.
             if one_in(2) {
                 yield_now();
             }
             device_wait(process, number);
         }
-        Arming::TooFarAhead => panic!("{number} is not that far"),
+        DeviceWait::TooFarAhead => panic!("{number} is not that far"),
     }
     assert_ne!(process.look(number), Outcome::Pending, "released early");
 }
@@ -165,12 +165,12 @@ fn give_up() {
             world.start(owner, move |process| {
                 let number = 1 + pick(12);
                 let ledger = &*process.world.ledger;
-                let arming = process.slot().arm(number);
-                while arming == Arming::Armed && !reached(process, number as u32, number) {
+                let arming = process.slot().prepare_device_wait(number);
+                while arming == DeviceWait::Ready && !reached(process, number as u32, number) {
                     if number > process.slot().issued() && ledger.is_abandoned() {
                         process.give_up(number);
                     } else if ledger.anybody_died() {
-                        process.slot().assist(number, ledger);
+                        process.slot().help_device_wait(number, ledger);
                     }
                     yield_now();
                 }
@@ -190,14 +190,14 @@ fn not_too_far() {
         let start = world.number(0);
         let arm = |ahead, wanted| {
             world.start(1, move |process| {
-                assert_eq!(process.slot().arm(start + ahead), wanted);
+                assert_eq!(process.slot().prepare_device_wait(start + ahead), wanted);
             })
         };
         let processes = [
-            arm(0, Arming::Finished),
-            arm(1, Arming::Armed),
-            arm((1 << 30) - 7, Arming::Armed),
-            arm((1 << 30) + 1, Arming::TooFarAhead),
+            arm(0, DeviceWait::Finished),
+            arm(1, DeviceWait::Ready),
+            arm((1 << 30) - 7, DeviceWait::Ready),
+            arm((1 << 30) + 1, DeviceWait::TooFarAhead),
         ];
         world.end(processes);
     });
@@ -237,7 +237,7 @@ fn steps() {
         platform::naps_end();
         let world = World::new();
         let waiter = world.start(2, |process| {
-            process.slot().mark_device();
+            process.slot().mark_device_signals();
             let start = Instant::now();
             let deadline = start + Duration::from_millis(40);
             let late = process.wait_until(1, Some(deadline));
@@ -251,7 +251,7 @@ fn steps() {
             }
         });
         let other = world.start(3, |process| {
-            process.slot().arm(1);
+            process.slot().prepare_device_wait(1);
         });
         world.end([waiter, other]);
     });

@@ -1,6 +1,6 @@
 //! What really happened, kept beside the protocol and compared with what it says.
 
-use crate::counter::{Outcome, Owner, Slot, Ticket, WaitError};
+use crate::event_protocol::{Outcome, Owner, Slot, Ticket, WaitError};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -194,7 +194,7 @@ impl Ledger {
         assert_eq!(slot.completed(), slot.issued(), "the words are behind");
         let books = self.books();
         for claim in &books.claims {
-            books.settle(claim, self.anybody_died());
+            books.record_finished(claim, self.anybody_died());
         }
     }
 }
@@ -219,7 +219,7 @@ impl Books {
     }
 
     /// Checks what was said about a number without a ticket, now that all is known.
-    fn settle(&self, claim: &Claim, anybody_died: bool) {
+    fn record_finished(&self, claim: &Claim, anybody_died: bool) {
         let number = claim.number;
         assert!(
             self.entry(number).is_none(),

@@ -1,11 +1,11 @@
 //! The event protocol under many interleavings (shuttle).
 
 mod check;
-mod companions;
 mod dead_devices;
 mod death;
 mod devices;
 mod ledger;
+mod mirrors;
 mod platform;
 mod release;
 mod reuse;
@@ -15,11 +15,11 @@ mod wake_ups;
 mod world;
 mod wrap;
 
-#[path = "../../../crosshandle/src/counter/mod.rs"]
+#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
-mod counter;
+mod event_protocol;
 
-#[path = "../../../crosshandle/src/sharing/holding.rs"]
+#[path = "../../../crosshandle/src/ipc/holding.rs"]
 mod holding;
 
 /// Spinning adds steps and no transitions: the other test program has it.

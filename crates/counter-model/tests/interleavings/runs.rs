@@ -1,7 +1,7 @@
 //! Whose an unfinished signal is: the records that owners leave for each other.
 
 use crate::check::check;
-use crate::counter::IssueError;
+use crate::event_protocol::IssueError;
 use crate::platform::{self, pick};
 use crate::world::World;
 

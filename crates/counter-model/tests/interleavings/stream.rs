@@ -1,7 +1,7 @@
 //! What a queue and its device do: the one takes numbers, the other writes upper halves and
 //! compares them, and knows nothing else.
 
-use crate::counter::Ticket;
+use crate::event_protocol::Ticket;
 use crate::world::Process;
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 
@@ -15,7 +15,9 @@ pub(crate) fn reached(process: &Process, number: u32, word: u64) -> bool {
 pub(crate) fn device_wait(process: &Process, number: u64) {
     while !reached(process, number as u32, number) {
         if process.world.ledger.anybody_died() {
-            process.slot().assist(number, &*process.world.ledger);
+            process
+                .slot()
+                .help_device_wait(number, &*process.world.ledger);
         }
         yield_now();
     }
@@ -39,21 +41,21 @@ impl Stream {
 
     /// Submits a signal, after the others.
     pub(crate) fn submit(&mut self) {
-        self.process.slot().mark_device();
+        self.process.slot().mark_device_signals();
         let ticket = self.process.submit();
-        let is_turn = self.process.slot().is_turn(ticket);
-        self.tickets.push((ticket, is_turn));
+        let may_write = self.process.slot().may_write(ticket);
+        self.tickets.push((ticket, may_write));
     }
 
     /// What the device does.
     pub(crate) fn run(&mut self) {
         let ledger = &self.process.world.ledger;
         let slot = self.process.slot();
-        for (index, (ticket, is_turn)) in self.tickets.iter().enumerate() {
-            while !is_turn && !reached(&self.process, ticket.previous, ticket.number) {
+        for (index, (ticket, may_write)) in self.tickets.iter().enumerate() {
+            while !may_write && !reached(&self.process, ticket.previous, ticket.number) {
                 if ledger.anybody_died() {
-                    self.settle();
-                    slot.assist(ticket.number - 7, &**ledger);
+                    self.record_finished();
+                    slot.help_device_wait(ticket.number - 7, &**ledger);
                 }
                 yield_now();
             }
@@ -69,10 +71,10 @@ impl Stream {
     }
 
     /// What its queue does once it finds signals done; a dead one's doesn't.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn record_finished(&self) {
         if !self.process.world.ledger.is_dead(self.process.owner) {
             for (ticket, _) in &self.tickets[..self.done] {
-                self.process.slot().settle(ticket.number);
+                self.process.slot().record_finished(ticket.number);
             }
         }
     }
@@ -86,6 +88,6 @@ pub(crate) fn stream(process: &Process, signals: u64) -> JoinHandle<()> {
     }
     spawn(move || {
         stream.run();
-        stream.settle();
+        stream.record_finished();
     })
 }

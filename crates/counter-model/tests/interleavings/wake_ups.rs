@@ -2,7 +2,7 @@
 //! the checker reports a deadlock.
 
 use crate::check::check;
-use crate::counter::{Interrupt, WaitError, WaitMode, wait_any};
+use crate::event_protocol::{Interrupt, WaitError, WaitMode, wait_any};
 use crate::platform::{self, AtomicU64, Instant, Ordering, one_in, pick, wake_all};
 use crate::world::{Process, World};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! One event and the processes that share it.
 
-use crate::counter::{
+use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
@@ -81,7 +81,7 @@ impl World {
         for process in processes {
             process.join().unwrap();
         }
-        self.slot.bury(&*self.ledger);
+        self.slot.fail_orphans(&*self.ledger);
         self.ledger.check_all(self.start, &self.slot);
         // And once more when all of them are in the past.
         let left = self.process(7).signal();
@@ -259,7 +259,7 @@ impl Process {
     /// Lets others go on. What a submitter does while it is somebody else's turn.
     pub(crate) fn pause(&self) {
         if self.ledger().anybody_died() {
-            self.slot().bury(self.ledger());
+            self.slot().fail_orphans(self.ledger());
         }
         yield_now();
     }

@@ -2,7 +2,7 @@
 //! their sign, and where words that were left behind catch up lest they mislead.
 
 use crate::check::check;
-use crate::counter::IssueError;
+use crate::event_protocol::IssueError;
 use crate::platform::pick;
 use crate::world::World;
 use crate::{dead_devices, death, devices, release, runs};

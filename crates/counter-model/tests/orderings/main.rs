@@ -8,12 +8,12 @@
 mod atomics;
 mod platform;
 
-#[path = "../../../crosshandle/src/counter/mod.rs"]
+#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
-mod counter;
+mod event_protocol;
 
-use counter::{
-    Arming, Completion, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket,
+use event_protocol::{
+    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket,
     WaitError, WaitMode,
 };
 use loom::cell::UnsafeCell;
@@ -162,7 +162,7 @@ fn signalling_by_a_device() {
     let seen = reached.clone();
     check(3, move || {
         let world = World::new();
-        world.slot.mark_device();
+        world.slot.mark_device_signals();
         let ticket = world.slot.issue(EXPORTER).unwrap();
         let device = start(&world, move |world| {
             world.write();
@@ -191,8 +191,8 @@ fn waiting_by_a_device() {
             assert!(world.signal(EXPORTER).is_empty());
             assert!(world.signal(EXPORTER).is_empty());
         });
-        let arming = world.slot.arm(1);
-        if arming == Arming::Armed {
+        let arming = world.slot.prepare_device_wait(1);
+        if arming == DeviceWait::Ready {
             let word = world.slot.word_of(1).load(Ordering::Acquire);
             if (word >> 32) as u32 == 1 {
                 world.read();
@@ -200,7 +200,7 @@ fn waiting_by_a_device() {
             }
         }
         signaller.join().unwrap();
-        if arming == Arming::Armed {
+        if arming == DeviceWait::Ready {
             let word = world.slot.word_of(1).load(Ordering::Acquire);
             assert_eq!(word >> 32, 1, "the device waits for ever");
         }
@@ -244,17 +244,17 @@ fn waiting_for_a_drivers_event() {
     check(3, move || {
         let world = World::new();
         let signaller = start(&world, |world| {
-            assert!(world.slot.begin_companion_signal());
+            assert!(world.slot.begin_mirror_signal());
             world.write();
-            world.slot.end_companion_signal(1);
+            world.slot.end_mirror_signal(1);
         });
-        if world.slot.begin_companion_wait(1).is_some() {
+        if world.slot.begin_mirror_wait(1).is_some() {
             world.read();
-            world.slot.end_companion_wait();
+            world.slot.end_mirror_wait();
             seen.set();
         }
         signaller.join().unwrap();
-        assert!(world.slot.has_companion_signal(1));
+        assert!(world.slot.has_mirror_signal(1));
     });
     reached.check();
 }
@@ -355,7 +355,7 @@ fn failing_around_a_success() {
     });
 }
 
-/// Two survivors bury at once, while a third process's signal is under way.
+/// Two survivors fail_orphans at once, while a third process's signal is under way.
 #[test]
 fn burying() {
     check(1, || {
@@ -363,9 +363,9 @@ fn burying() {
         let dead = Owner::new(2).unwrap();
         let _ = world.slot.issue(dead).unwrap();
         world.dead.store(2, Ordering::Release);
-        let other = start(&world, |world| world.slot.bury(world));
+        let other = start(&world, |world| world.slot.fail_orphans(world));
         let ticket = world.slot.issue(EXPORTER).unwrap();
-        world.slot.bury(&*world);
+        world.slot.fail_orphans(&*world);
         let failed = Outcome::Failed(FailureReason::OwnerDied);
         assert_eq!(world.slot.outcome(1), failed);
         assert_eq!(world.slot.complete(ticket), Completion::Done);
@@ -385,7 +385,7 @@ fn changing_owners() {
         let other = start(&world, |world| {
             let _ = world.slot.issue(Owner::new(2).unwrap()).unwrap();
         });
-        world.slot.bury(&*world);
+        world.slot.fail_orphans(&*world);
         assert_eq!(world.slot.complete(ticket), Completion::Done);
         other.join().unwrap();
     });

@@ -16,9 +16,9 @@ mod wake_ups;
 #[allow(dead_code, reason = "used in part")]
 mod world;
 
-#[path = "../../../crosshandle/src/counter/mod.rs"]
+#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
-mod counter;
+mod event_protocol;
 
 pub(crate) const MAY_SPIN: bool = true;
 /// The scenarios are those of the other test program.

@@ -23,7 +23,7 @@ unsafe extern "C" fn crosshandle_event_adopt(
         let context = given(context)?;
         let native = NativeHandle::new(context.device().info().backend, native);
         // SAFETY: promised by the caller.
-        Ok(unsafe { context.adopt_event(native, Ownership::Kept, EventOptions::new())? })
+        Ok(unsafe { context.adopt_event(native, Ownership::Borrowed, EventOptions::new())? })
     })
 }
 

@@ -23,7 +23,7 @@ unsafe extern "C" fn crosshandle_queue_adopt(
         let context = given(context)?;
         let native = NativeHandle::new(context.device().info().backend, native);
         // SAFETY: promised by the caller.
-        Ok(unsafe { context.adopt_queue(native, Ownership::Kept)? })
+        Ok(unsafe { context.adopt_queue(native, Ownership::Borrowed)? })
     })
 }
 

@@ -1,5 +1,6 @@
 //! Mappings of descriptors and reservations of addresses.
 
+use crate::types::Access;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::os::fd::AsFd;
@@ -13,21 +14,10 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// is taken.
 static CANDIDATE: AtomicUsize = AtomicUsize::new(0);
 
-/// What may be done with mapped memory.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Access {
-    /// Reading only: a write is a fault.
-    ReadOnly,
-    /// Reading and writing.
-    ReadWrite,
-}
-
-impl Access {
-    fn protection(self) -> ProtFlags {
-        match self {
-            Self::ReadOnly => ProtFlags::READ,
-            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        }
+fn protection(access: Access) -> ProtFlags {
+    match access {
+        Access::ReadOnly => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
     }
 }
 
@@ -92,7 +82,7 @@ impl Mapping {
     ) -> Result<Self, Errno> {
         let hint = ptr::without_provenance_mut(address);
         // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
-        let start = unsafe { mm::mmap(hint, len, access.protection(), MapFlags::SHARED, file, 0) }?;
+        let start = unsafe { mm::mmap(hint, len, protection(access), MapFlags::SHARED, file, 0) }?;
         Self::new(start, len)
     }
 
@@ -174,7 +164,7 @@ impl Mapping {
             mm::mmap(
                 start.cast(),
                 len,
-                access.protection(),
+                protection(access),
                 MapFlags::SHARED | MapFlags::FIXED,
                 file,
                 file_offset,

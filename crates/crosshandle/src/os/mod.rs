@@ -1,6 +1,5 @@
 //! The operating system, thin and safe: one topic a module.
 
-pub(crate) mod address;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod keeper;
@@ -10,5 +9,4 @@ pub(crate) mod memfd;
 pub(crate) mod nudge;
 pub(crate) mod prefetch;
 pub(crate) mod process;
-pub(crate) mod shared_bytes;
 pub(crate) mod socket;

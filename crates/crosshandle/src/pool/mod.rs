@@ -17,9 +17,10 @@ pub(crate) use size_class::SizeClass;
 pub(crate) use trim::{Pooled, Trimmed};
 pub(crate) use usage::{Gauge, Usage};
 
-use crate::backend::{BackendContext, MemoryKind};
 use crate::error::{Error, Result};
+use crate::hal::BackendContext;
 use crate::os::mapping::HUGE_PAGE;
+use crate::types::MemoryKind;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

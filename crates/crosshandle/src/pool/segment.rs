@@ -1,7 +1,7 @@
 //! Segments with the blocks carved from them.
 
 use super::{SizeClass, Usage};
-use crate::backend::Segment;
+use crate::hal::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 

@@ -1,0 +1,346 @@
+//! Commands: what queues run.
+
+use crate::api::event::Event;
+use crate::api::kernel::Kernel;
+use crate::api::memory::MemoryRange;
+use crate::error::{Error, Result};
+use crate::hal::{Pattern, Point, RectCopy, RowFill, Submission, Work};
+use crate::types::{KernelArguments, LaunchShape};
+use crate::types::{Pitches, Region};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What a queue shall do, after which events, and which event that signals.
+#[must_use = "a command does nothing until it is submitted"]
+pub struct Command {
+    /// As a backend gets it, once its waits have [their numbers](LATEST).
+    pub(crate) submission: Submission,
+}
+
+/// Stands for the signal that is the latest when the command is submitted: nobody need wait for
+/// this one.
+pub(crate) const LATEST: u64 = 0;
+
+impl Command {
+    #[inline]
+    pub(crate) fn new(work: Work) -> Self {
+        Self {
+            submission: Submission::new(work),
+        }
+    }
+
+    /// One that uses memory, all of which the host can access, or not.
+    #[inline]
+    fn with_memory(work: Work, is_on_host: bool) -> Self {
+        let mut command = Self::new(work);
+        command.submission.is_on_host = is_on_host;
+        command
+    }
+
+    /// Copies a range to another one of the same length. They may overlap.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
+    /// opened read-only.
+    #[inline(always)] // Where it is called, it is built where it is used: moving it costs more.
+    pub fn copy(to: MemoryRange, from: MemoryRange) -> Result<Self> {
+        to.check_writable()?;
+        if to.len() != from.len() {
+            return Err(unequal(to.len(), from.len()));
+        }
+        let len = to.len();
+        let is_on_host = to.is_on_host() && from.is_on_host();
+        let (to, from) = (to.into_place(), from.into_place());
+        Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
+    }
+
+    /// Copies the rows of a rectangle that starts at `from` to those of one that starts at `to`.
+    /// The two must not overlap: what is where they do is arbitrary afterwards.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the rectangle
+    /// is not inside both ranges; [`Error::ReadOnly`] for a destination opened read-only.
+    pub fn copy_rect(
+        to: MemoryRange,
+        to_pitches: Pitches,
+        from: MemoryRange,
+        from_pitches: Pitches,
+        region: Region,
+    ) -> Result<Self> {
+        to.check_writable()?;
+        region.check(to_pitches, "destination", &to)?;
+        region.check(from_pitches, "source", &from)?;
+        if region.is_empty() {
+            return Ok(Self::new(Work::Nothing));
+        }
+        let mut sides = [to_pitches, from_pitches];
+        let region = region.simplify(&mut sides);
+        let [to_pitches, from_pitches] = sides;
+        let is_on_host = to.is_on_host() && from.is_on_host();
+        let (to, from) = (to.into_place(), from.into_place());
+        let work = if region.rows == 1 {
+            Work::Copy {
+                to,
+                from,
+                len: region.width,
+            }
+        } else {
+            Work::CopyRect(Box::new(RectCopy {
+                to,
+                to_pitches,
+                from,
+                from_pitches,
+                region,
+            }))
+        };
+        Ok(Self::with_memory(work, is_on_host))
+    }
+
+    /// Copies `rows` rows of `width` bytes; they start every `pitch` bytes in each range. The
+    /// [rectangle](Self::copy_rect) of two dimensions.
+    ///
+    /// # Errors
+    /// As [`copy_rect`](Self::copy_rect).
+    pub fn copy_2d(
+        to: MemoryRange,
+        to_pitch: usize,
+        from: MemoryRange,
+        from_pitch: usize,
+        width: usize,
+        rows: usize,
+    ) -> Result<Self> {
+        Self::copy_rect(
+            to,
+            Pitches::new_2d(to_pitch),
+            from,
+            Pitches::new_2d(from_pitch),
+            Region::new_2d(width, rows),
+        )
+    }
+
+    /// Repeats a pattern of any length over a range.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
+    /// patterns; [`Error::ReadOnly`] for a range opened read-only.
+    #[inline]
+    pub fn fill(to: MemoryRange, pattern: &[u8]) -> Result<Self> {
+        to.check_writable()?;
+        check_pattern(to.len(), pattern)?;
+        let is_on_host = to.is_on_host();
+        let work = Work::Fill {
+            len: to.len(),
+            to: to.into_place(),
+            pattern: Pattern::from_slice(pattern),
+        };
+        Ok(Self::with_memory(work, is_on_host))
+    }
+
+    /// Repeats a pattern in each of `rows` rows of `width` bytes, which start every `pitch` bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
+    /// patterns, a pitch that is less than the width, or rows that are not inside the range;
+    /// [`Error::ReadOnly`] for a range opened read-only.
+    pub fn fill_2d(
+        to: MemoryRange,
+        pitch: usize,
+        width: usize,
+        rows: usize,
+        pattern: &[u8],
+    ) -> Result<Self> {
+        to.check_writable()?;
+        check_pattern(width, pattern)?;
+        let region = Region::new_2d(width, rows);
+        let mut side = [Pitches::new_2d(pitch)];
+        region.check(side[0], "destination", &to)?;
+        if region.is_empty() {
+            return Ok(Self::new(Work::Nothing));
+        }
+        let Region { width, rows, .. } = region.simplify(&mut side);
+        let is_on_host = to.is_on_host();
+        let (to, pattern) = (to.into_place(), Pattern::from_slice(pattern));
+        let work = if rows == 1 {
+            Work::Fill {
+                to,
+                len: width,
+                pattern,
+            }
+        } else {
+            Work::Fill2d(Box::new(RowFill {
+                to,
+                pitch,
+                width,
+                rows,
+                pattern,
+            }))
+        };
+        Ok(Self::with_memory(work, is_on_host))
+    }
+
+    /// Calls a function on a thread of the queue. Its error or panic fails the command.
+    pub fn call<F, E>(function: F) -> Self
+    where
+        F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
+    }
+
+    /// Calls a function with the driver's own queue when the command is handed to the driver: what
+    /// the function submits there is the command. As a rule that is while the command is submitted,
+    /// on the calling thread; later only if commands before it are kept back. It must not use the
+    /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
+    /// has no [native handle](crate::Queue::native_handle).
+    ///
+    /// [`Queue`]: crate::Queue
+    ///
+    /// # Safety
+    /// The function does with the driver's queue nothing but submit to it, and what it submits
+    /// stays valid until the command is done.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
+    pub unsafe fn native<F, E>(function: F) -> Self
+    where
+        F: Fn(usize) -> std::result::Result<(), E> + Send + 'static,
+        E: fmt::Display,
+    {
+        Self::new(Work::Native(Box::new(move |queue| {
+            let call = || function(queue).map_err(|error| error.to_string());
+            let message = match catch_unwind(AssertUnwindSafe(call)) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(message)) => message,
+                Err(panic) => {
+                    // Its drop is the user's code too.
+                    std::mem::forget(panic);
+                    "a function that submits to a driver's queue panicked".into()
+                }
+            };
+            Err(Error::CommandFailed(message.into()))
+        })))
+    }
+
+    /// Runs a kernel, in a queue of its context's device. The arguments' memory and the kernel's
+    /// program are kept until it is done.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
+    /// arguments that the kernel doesn't take, as far as the driver says what it takes;
+    /// [`Error::Unsupported`] for a shape of a kind that the device doesn't know.
+    ///
+    /// # Safety
+    /// From the submission of the command until it is done, whatever the kernel does with these
+    /// arguments on threads of this shape must be sound:
+    /// - It reads and writes only memory that stays valid for the device so long, and writes none
+    ///   that was opened read-only or that code on the host refers to as unshared. An address that
+    ///   is not in an argument added as [memory](KernelArguments::memory), but in a value or in
+    ///   memory, keeps nothing.
+    /// - Where the driver doesn't say what parameters it has
+    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), the arguments
+    ///   must be at least as many, and each at least as large, as the parameters.
+    /// - It ends. One that faults breaks the device for this process: all that is under way
+    ///   fails.
+    #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
+    pub unsafe fn launch(
+        kernel: &Kernel,
+        shape: LaunchShape,
+        arguments: KernelArguments,
+    ) -> Result<Self> {
+        let launch = kernel.launch(shape, arguments)?;
+        Ok(Self::new(match launch {
+            Some(launch) => Work::Launch(Box::new(launch)),
+            None => Work::Nothing,
+        }))
+    }
+
+    /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
+    /// submitted before: for waiting and signalling.
+    #[inline]
+    pub fn nothing() -> Self {
+        Self::new(Work::Nothing)
+    }
+
+    /// Does nothing, after what was submitted before; what is submitted later comes after it. For
+    /// waiting and signalling in the order of a queue.
+    #[inline]
+    pub fn barrier() -> Self {
+        Self {
+            submission: Submission::barrier(),
+        }
+    }
+
+    /// Lets it start after everything submitted before, also where order is free.
+    #[inline]
+    pub fn after_earlier(mut self) -> Self {
+        self.submission.after_earlier = true;
+        self
+    }
+
+    /// Lets everything submitted later start after it, also where order is free.
+    #[inline]
+    pub fn before_later(mut self) -> Self {
+        self.submission.before_later = true;
+        self
+    }
+
+    /// Lets it start after the signal of `event` that is the latest when the command is submitted.
+    #[inline]
+    pub fn after(self, event: &Event) -> Self {
+        self.wait(event, LATEST)
+    }
+
+    /// Lets it start after signal `value` of `event`, which may not have been submitted yet.
+    #[inline]
+    pub fn after_value(self, event: &Event, value: u64) -> Self {
+        // A fresh event is complete, at 0.
+        if value == 0 {
+            return self;
+        }
+        self.wait(event, value)
+    }
+
+    #[inline]
+    fn wait(mut self, event: &Event, number: u64) -> Self {
+        self.submission.waits.push(Point::new(event.core(), number));
+        self
+    }
+
+    /// Signals `event` when it is done. The signal counts as submitted with the command.
+    #[inline(always)] // As `copy`.
+    pub fn signal(mut self, event: &Event) -> Self {
+        self.submission.signal = Some(Arc::clone(event.core()));
+        self
+    }
+}
+
+#[cold]
+fn unequal(to: usize, from: usize) -> Error {
+    Error::invalid(format!(
+        "a copy needs two ranges of one length, but got {to} and {from} bytes"
+    ))
+}
+
+/// Refuses a pattern that doesn't fill `len` bytes.
+#[inline]
+fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
+    match pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
+        true => Err(no_pattern(len, pattern.len())),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn no_pattern(len: usize, pattern: usize) -> Error {
+    Error::invalid(format!(
+        "{len} bytes are not a whole number of patterns of {pattern} bytes"
+    ))
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command")
+            .field("waits", &self.submission.waits.len())
+            .field("signals", &self.submission.signal.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! Devices: where memory lives and queues run.
+
+use crate::error::{Error, Result};
+use crate::hal::registry;
+use crate::hal::{Backend, BackendDevice};
+use crate::handle::BackendKind;
+use crate::os::process;
+use crate::types::{DeviceInfo, NativeHandle};
+use std::fmt;
+use std::sync::Arc;
+
+/// A device of one of the backends. Cheap to clone; any thread may use it.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<dyn BackendDevice>,
+}
+
+impl Device {
+    /// Every device that can be used here, the host first.
+    pub fn all() -> Vec<Self> {
+        registry::all()
+            .iter()
+            .flat_map(|backend| backend.devices())
+            .map(|inner| Self { inner })
+            .collect()
+    }
+
+    /// The device with this name: a backend (`host`, `cuda`, `level_zero`) and, for another than
+    /// its first device, a colon and the device's number (`cuda:1`).
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`], which says what was looked for and where.
+    pub fn find(name: &str) -> Result<Self> {
+        let missing = |reason: String| Error::NoDevice {
+            name: name.to_owned(),
+            reason,
+        };
+        let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
+        let kind: BackendKind = kind
+            .parse()
+            .map_err(|error: crate::handle::UnknownBackend| missing(error.to_string()))?;
+        let index: usize = index
+            .parse()
+            .map_err(|_| missing(format!("'{index}' is not the number of a device")))?;
+        let backend: &dyn Backend = *registry::all()
+            .iter()
+            .find(|backend| backend.kind() == kind)
+            .ok_or_else(|| missing(format!("this build has no {kind} backend")))?;
+        if let Err(reason) = backend.status() {
+            return Err(missing(reason));
+        }
+        let mut devices = backend.devices();
+        if index >= devices.len() {
+            return Err(missing(format!("{kind} has {} device(s)", devices.len())));
+        }
+        Ok(Self {
+            inner: devices.swap_remove(index),
+        })
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    /// Bytes of its memory that are free at the moment, if that is known.
+    pub fn free_memory(&self) -> Option<u64> {
+        self.inner.free_memory()
+    }
+
+    /// Whether contexts on it can open memory of another device, and its queues use memory that was
+    /// allocated on that in this process.
+    pub fn reaches(&self, other: &Self) -> bool {
+        self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
+    }
+
+    /// The driver's own device, for programs that use the driver too; `None` where there is no such
+    /// thing.
+    pub fn native_handle(&self) -> Option<NativeHandle> {
+        let native = self.inner.native()?;
+        Some(NativeHandle::new(self.info().backend, native.handle()))
+    }
+
+    /// The driver's own object for itself, for programs that use the driver too; `None` where it has
+    /// none.
+    pub fn native_driver(&self) -> Option<NativeHandle> {
+        let driver = self.inner.native()?.driver()?;
+        Some(NativeHandle::new(self.info().backend, driver))
+    }
+
+    /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
+    /// on every device.
+    pub fn timestamp(&self) -> u64 {
+        process::monotonic_nanoseconds()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = self.info();
+        write!(f, "{}:{}", info.backend, info.index)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(self.info()).finish()
+    }
+}
+
+/// A backend of this build, and whether its driver is there.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackendStatus {
+    /// Which one.
+    pub backend: BackendKind,
+    /// What was found, or else what was looked for and where.
+    pub driver: std::result::Result<String, String>,
+}
+
+impl BackendStatus {
+    /// All backends of this build.
+    pub fn all() -> Vec<Self> {
+        registry::all()
+            .iter()
+            .map(|backend| Self {
+                backend: backend.kind(),
+                driver: backend.status(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,304 @@
+//! Events: what has happened, known in every process at once.
+
+use crate::api::context::{ContextCore, EventOptions};
+use crate::error::{Error, Result};
+use crate::event_protocol;
+use crate::event_protocol::WaitMode;
+use crate::handle::EventHandle;
+use crate::ipc::EventCore;
+use crate::ipc::{deferred, waits};
+use crate::os::process;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A counter of signals, shared by all processes that have it open.
+///
+/// Each signal gets the next number when it is submitted, by the host or in a queue, in any
+/// process. A wait without a number is for the signal submitted last; an event that was never
+/// signalled is complete. A wait with a number (a *value*) may be for a signal that nobody has
+/// submitted yet, so an event is a timeline too.
+///
+/// A process that ends with signals unfinished fails those: their waiters get
+/// [`Error::PeerDied`], everybody else carries on. Waits for numbers that nobody has submitted
+/// fail when the process that created the event ends.
+///
+/// Cheap to clone; any thread may use it. Dropping the last clone closes it for this process
+/// alone. A write before a signal is visible after a wait for that signal.
+#[derive(Clone)]
+pub struct Event {
+    core: Arc<EventCore>,
+    /// Present if handles can be made.
+    exporter: Option<Arc<ContextCore>>,
+}
+
+/// Where an event stands.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EventStatus {
+    /// The number of the signal submitted last; 0 if there was none.
+    pub submitted: u64,
+    /// The greatest number such that it and all before it are finished.
+    pub completed: u64,
+    /// The result of the signal submitted last; `None` while it is unfinished.
+    pub latest: Option<Result<()>>,
+}
+
+/// When the command ran that signalled an event last, in nanoseconds of the system's monotonic
+/// clock (0: that hasn't happened).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EventProfile {
+    /// When it was submitted to its queue.
+    pub submitted: u64,
+    /// When it started.
+    pub started: u64,
+    /// When it ended.
+    pub ended: u64,
+}
+
+impl Event {
+    pub(crate) fn create(context: &Arc<ContextCore>, options: EventOptions) -> Result<Self> {
+        let sharing = options.sharing().ok_or_else(|| {
+            Error::invalid("an event can be shareable or take timestamps, but not both")
+        })?;
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        let core = EventCore::create(
+            context.exporter(),
+            options.mode(),
+            options.is_profiling(),
+            context.backend().driver_events(),
+        )?;
+        let exporter = sharing.then(|| Arc::clone(context));
+        Ok(Self { core, exporter })
+    }
+
+    pub(crate) fn opened(core: Arc<EventCore>) -> Self {
+        Self {
+            core,
+            exporter: None,
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<EventCore> {
+        &self.core
+    }
+
+    /// A handle to it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
+    /// for one that was itself opened from a handle (pass that handle on instead); limits of the
+    /// system.
+    pub fn handle(&self) -> Result<EventHandle> {
+        let (Some(context), Some(record)) = (&self.exporter, self.core.export()) else {
+            return Err(Error::invalid(
+                "only the process that created an event as shareable can make handles to it",
+            ));
+        };
+        context.exporter().go_public()?;
+        Ok(EventHandle::new(&context.fields(record)))
+    }
+
+    /// Signals from the host, and returns the signal's number. Never blocks: if a signal before it
+    /// is unfinished, it completes when that has.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if 16 turns of different processes are unfinished, and after 2⁵⁰
+    /// signals.
+    #[inline]
+    pub fn signal(&self) -> Result<u64> {
+        self.core.signal()
+    }
+
+    /// Signals from the host until the event's value is `value`, all at once.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
+    /// more than 2²⁹ greater; as [`signal`](Self::signal).
+    pub fn signal_value(&self, value: u64) -> Result<()> {
+        self.core.signal_up_to(value).map(drop)
+    }
+
+    /// Waits for the signal that was submitted last.
+    ///
+    /// # Errors
+    /// [`Error::PeerDied`] if its process ended first, [`Error::CommandFailed`] if its command
+    /// failed.
+    #[inline]
+    pub fn wait(&self) -> Result<()> {
+        match self.core.unfinished() {
+            None => Ok(()),
+            Some(number) => self.core.wait(number, None),
+        }
+    }
+
+    /// Waits for the signal that was submitted last, for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; as [`wait`](Self::wait).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        match self.core.unfinished() {
+            None => Ok(()),
+            Some(number) => self.core.wait_for(number, timeout),
+        }
+    }
+
+    /// Whether the signal that was submitted last has completed.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub fn try_wait(&self) -> Result<bool> {
+        match self.core.unfinished() {
+            None => Ok(true),
+            Some(number) => self.try_wait_value(number),
+        }
+    }
+
+    /// Waits for signal `value`, which may not have been submitted yet.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); [`Error::PeerDied`] also if it has not been submitted and the
+    /// process that created the event ends.
+    pub fn wait_value(&self, value: u64) -> Result<()> {
+        self.core.wait(value, None)
+    }
+
+    /// Waits for signal `value`, for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; as [`wait_value`](Self::wait_value).
+    pub fn wait_value_timeout(&self, value: u64, timeout: Duration) -> Result<()> {
+        self.core.wait_for(value, timeout)
+    }
+
+    /// Whether signal `value` has completed.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn try_wait_value(&self, value: u64) -> Result<bool> {
+        match self.core.result(value) {
+            None => Ok(false),
+            Some(result) => result.map(|()| true),
+        }
+    }
+
+    /// The number of the signal that was submitted last; the next one is one more.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.core.issued()
+    }
+
+    /// Where it stands, without waiting.
+    pub fn status(&self) -> EventStatus {
+        let submitted = self.core.issued();
+        EventStatus {
+            submitted,
+            completed: self.core.completed(),
+            latest: self.core.result(submitted),
+        }
+    }
+
+    /// Whether the signals submitted from now on take timestamps. An event made with
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until told otherwise;
+    /// any other one never does.
+    #[inline]
+    pub fn set_profiling(&self, wanted: bool) {
+        self.core.set_profiling(wanted);
+    }
+
+    /// The timestamps of the command that signalled last.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an event made without
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling), or while it takes
+    /// [none](Self::set_profiling).
+    pub fn profile(&self) -> Result<EventProfile> {
+        let profile = self.core.profile().ok_or_else(|| {
+            Error::Unsupported("this event takes no timestamps; create it with profiling".into())
+        })?;
+        let (submitted, started, ended) = profile.times();
+        Ok(EventProfile {
+            submitted,
+            started,
+            ended,
+        })
+    }
+
+    /// Waits until the latest signals of all events have completed, for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], and the first error of an event in their order.
+    pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
+        let deadline = timeout.and_then(deadline);
+        // All are looked at first, so that signals submitted during the wait don't count.
+        let points: Vec<_> = events
+            .iter()
+            .map(|event| (event, event.core.unfinished()))
+            .collect();
+        points.into_iter().try_for_each(|(event, number)| {
+            number.map_or(Ok(()), |number| event.core.wait(number, deadline))
+        })
+    }
+
+    /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
+    /// and returns that event's place in the list.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
+    /// [`Error::InvalidArgument`] for an empty list.
+    pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
+        let values: Vec<_> = events.iter().map(|event| (*event, event.value())).collect();
+        Self::wait_any_value(&values, timeout)
+    }
+
+    /// Waits until one of the events has reached the value beside it, for at most `timeout`, and
+    /// returns that event's place in the list.
+    ///
+    /// # Errors
+    /// As [`wait_any`](Self::wait_any).
+    pub fn wait_any_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
+        if events.is_empty() {
+            return Err(Error::invalid(
+                "a wait for any of no events would never end",
+            ));
+        }
+        let targets: Vec<_> = events
+            .iter()
+            .map(|(event, value)| event.core.target(*value))
+            .collect();
+        let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
+        let deadline = timeout.and_then(deadline);
+        waits::begin(deadline);
+        let Some((index, result)) = event_protocol::wait_any(&targets, None, mode, deadline) else {
+            return Err(Error::TimedOut("waiting for events"));
+        };
+        let (event, value) = events[index];
+        result
+            .map(|()| index)
+            .map_err(|error| event.core.error_of(value, error))
+    }
+}
+
+impl Drop for Event {
+    #[inline]
+    fn drop(&mut self) {
+        deferred::settle();
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+/// When a timeout ends; never, if that is beyond all time.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}

@@ -1,0 +1,161 @@
+//! Kernels: functions of a program that devices run in many threads, and what they run on.
+
+use crate::api::context::ContextCore;
+use crate::api::memory::MemoryRange;
+use crate::error::{Error, Result};
+use crate::hal::{Launch, LoadedKernel};
+use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape};
+use std::fmt;
+use std::sync::Arc;
+
+/// A function of a program that a device runs in many threads. Keeps its program loaded. Cheap to
+/// clone; any thread may use it.
+#[derive(Clone)]
+pub struct Kernel {
+    core: Arc<ContextCore>,
+    inner: Arc<dyn LoadedKernel>,
+    name: Arc<str>,
+}
+
+impl Kernel {
+    pub(crate) fn new(core: &Arc<ContextCore>, inner: Arc<dyn LoadedKernel>, name: &str) -> Self {
+        Self {
+            core: Arc::clone(core),
+            inner,
+            name: name.into(),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it needs, and what limits that puts on launches.
+    pub fn properties(&self) -> &KernelProperties {
+        self.inner.properties()
+    }
+
+    /// Threads in a block with which most of them run at a time, if each block gets so many bytes
+    /// of dynamic shared memory.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn suggested_block(&self, dynamic_shared_memory: usize) -> Result<u32> {
+        let limit = self.properties().block_threads;
+        self.inner.suggest_block(dynamic_shared_memory, limit)
+    }
+
+    /// Blocks that the whole device runs at a time, which is what a cooperative launch can have.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn concurrent_blocks(&self, threads: u32, dynamic_shared_memory: usize) -> Result<u32> {
+        let each = self.inner.blocks_per_unit(threads, dynamic_shared_memory)?;
+        Ok(each.saturating_mul(self.core.device().info().compute_units))
+    }
+
+    /// The driver's own handle (a `CUfunction` for NVIDIA's), good as long as this lives.
+    pub fn native_handle(&self) -> usize {
+        self.inner.native()
+    }
+
+    /// A launch that this kernel and its device can do, or `None` if there are no blocks in it.
+    pub(crate) fn launch(
+        &self,
+        shape: LaunchShape,
+        arguments: KernelArguments,
+    ) -> Result<Option<Launch>> {
+        shape.check(self.properties(), &self.limits()?)?;
+        self.check_arguments(&arguments)?;
+        if shape.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Launch {
+            kernel: Arc::clone(&self.inner),
+            shape,
+            arguments,
+        }))
+    }
+
+    fn limits(&self) -> Result<KernelLimits> {
+        let limits = self.core.device().info().kernels;
+        limits.ok_or_else(|| Error::Unsupported("this device runs no kernels".into()))
+    }
+
+    fn check_arguments(&self, arguments: &KernelArguments) -> Result<()> {
+        let Some(parameters) = &self.properties().parameters else {
+            return Ok(());
+        };
+        if arguments.len() != parameters.len() {
+            return Err(Error::invalid(format!(
+                "kernel '{}' has {} parameters, but got {} arguments",
+                self.name,
+                parameters.len(),
+                arguments.len()
+            )));
+        }
+        let mut pairs = arguments.iter().zip(parameters).enumerate();
+        match pairs.find(|(_, (argument, parameter))| argument.len() != parameter.size) {
+            Some((index, (argument, parameter))) => Err(Error::invalid(format!(
+                "parameter {index} of kernel '{}' has {} bytes, but its argument has {}",
+                self.name,
+                parameter.size,
+                argument.len()
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl KernelArguments {
+    /// Adds the address at which a range starts. Its memory is kept until the kernel is done.
+    pub fn memory(self, range: &MemoryRange) -> Self {
+        let mut this = self.value(range.as_ptr().expose_provenance());
+        if let Some(memory) = range.keep() {
+            this.keep(memory);
+        }
+        this
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Access;
+    use crate::types::Address;
+    use std::ptr::NonNull;
+
+    #[test]
+    fn arguments_are_what_was_added_and_keep_their_memory() {
+        let kept = Arc::new(7);
+        let place = NonNull::from(&*kept).cast();
+        let range = MemoryRange::new(Address::new(place), 4, Access::ReadWrite, true);
+        let range = range.keeping(Arc::clone(&kept));
+        let arguments = KernelArguments::new()
+            .value(5_u32)
+            .memory(&range)
+            .bytes(&[])
+            .bytes(&[1, 2, 3]);
+        drop(range);
+        let wanted = [
+            &5_u32.to_ne_bytes()[..],
+            &place.addr().get().to_ne_bytes(),
+            &[],
+            &[1, 2, 3],
+        ];
+        assert_eq!(arguments.len(), wanted.len());
+        assert!(arguments.iter().eq(wanted));
+        assert_eq!(Arc::strong_count(&kept), 2);
+        drop(arguments);
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
+}

@@ -1,0 +1,66 @@
+//! Memory opened from a handle.
+
+use crate::api::context::{ContextCore, Imported};
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::handle::Fields;
+use crate::types::Access;
+use crate::types::Address;
+use std::sync::Arc;
+
+/// One open of memory.
+pub(crate) struct Opened {
+    imported: Arc<Imported>,
+    record: u32,
+    offset: usize,
+    len: usize,
+    access: Access,
+}
+
+impl Opened {
+    #[inline]
+    pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
+        core.check_memory(fields, access)?;
+        let imported = core.imported(fields, access)?;
+        let available = imported.memory.len() as u64;
+        // The handle was checked against its own claim, this is what is really mapped.
+        if fields.segment_length != available {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: available,
+            });
+        }
+        imported.attachment.hold(fields.record, fields.generation)?;
+        Ok(Self {
+            record: fields.record,
+            offset: fields.offset as usize,
+            len: fields.length as usize,
+            access,
+            imported,
+        })
+    }
+
+    #[inline]
+    pub(super) fn start(&self) -> Address {
+        Address::new(self.imported.memory.start()).offset(self.offset)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
+        (&*self.imported.memory, self.offset)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.imported.attachment.release(self.record);
+    }
+}

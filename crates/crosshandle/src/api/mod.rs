@@ -1,0 +1,12 @@
+//! The objects that programs use. Every argument is checked here, once.
+
+pub(crate) mod command;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod kernel;
+pub(crate) mod memory;
+pub(crate) mod physical;
+pub(crate) mod program;
+pub(crate) mod queue;
+pub(crate) mod virtual_range;

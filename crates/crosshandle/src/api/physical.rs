@@ -1,0 +1,240 @@
+//! Physical memory: memory without an address.
+
+use crate::api::context::{ContextCore, record_of};
+use crate::error::{Error, Result};
+use crate::hal::BackendContext;
+use crate::handle::{Fields, PhysicalMemoryHandle};
+use crate::ipc::{Attachment, Record, RecordCell, Shared};
+use crate::pool;
+use crate::types::Access;
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory without an address: it is accessed by mapping it into a [`VirtualRange`](crate::VirtualRange), any number of
+/// times. Cheap to clone; any thread may use it.
+///
+/// It lives as long as it is held, mapped or open in any process.
+#[derive(Clone)]
+pub struct PhysicalMemory {
+    inner: Arc<Physical>,
+}
+
+struct Physical {
+    core: Arc<ContextCore>,
+    memory: Arc<dyn Shared>,
+    access: Access,
+    number: u32,
+    /// The records under which it is exported, for writing and for reading only.
+    exports: [RecordCell; 2],
+    opened: Option<(Arc<Attachment>, Record)>,
+}
+
+impl PhysicalMemory {
+    pub(crate) fn create(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
+        check_granularity(core, "physical memory", len)?;
+        let memory = core.backend().create_physical(len)?;
+        Ok(Self::new(core, memory, Access::ReadWrite, None))
+    }
+
+    pub(crate) fn open(
+        core: &Arc<ContextCore>,
+        handle: &PhysicalMemoryHandle,
+        access: Access,
+    ) -> Result<Self> {
+        let fields = handle.fields();
+        core.check_memory(&fields, access)?;
+        let record = record_of(&fields);
+        let attachment = core.attachment(&fields)?;
+        let fetched = attachment.fetch(&fields, access)?;
+        let len = fetched.len;
+        if len != fields.segment_length {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: len,
+            });
+        }
+        let memory = core.backend().import_physical(fetched.into())?;
+        attachment.hold(record.index, record.generation)?;
+        Ok(Self::new(core, memory, access, Some((attachment, record))))
+    }
+
+    fn new(
+        core: &Arc<ContextCore>,
+        memory: Arc<dyn Shared>,
+        access: Access,
+        opened: Option<(Arc<Attachment>, Record)>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Physical {
+                core: Arc::clone(core),
+                memory,
+                access,
+                number: pool::next_number(core.numbers(), true),
+                exports: Default::default(),
+                opened,
+            }),
+        }
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.inner.memory.len()
+    }
+
+    /// Whether it is empty, which physical memory never is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// Whether it belongs to the same backend as a context.
+    pub(crate) fn is_of(&self, core: &ContextCore) -> bool {
+        self.inner.core.device().info().backend == core.device().info().backend
+    }
+
+    pub(crate) fn memory(&self) -> &dyn Shared {
+        &*self.inner.memory
+    }
+
+    /// A handle to it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for physical memory that was itself opened from a handle; limits
+    /// of the system.
+    pub fn handle(&self) -> Result<PhysicalMemoryHandle> {
+        self.inner.handle(Access::ReadWrite)
+    }
+
+    /// A handle with which it can be opened for reading only.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub fn handle_read_only(&self) -> Result<PhysicalMemoryHandle> {
+        self.inner.handle(Access::ReadOnly)
+    }
+
+    /// Exports it under a handle that is unlike all others and can be taken back.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub fn export(&self) -> Result<PhysicalMemoryExport> {
+        self.inner.check_exportable()?;
+        // What the driver refuses is this caller's to know, not the importer's.
+        self.inner.memory.prepare()?;
+        let place = RecordCell::default();
+        let exporter = self.inner.core.exporter();
+        let Physical { memory, number, .. } = &*self.inner;
+        let record = exporter.export_at(&place, memory, *number, Access::ReadWrite)?;
+        Ok(PhysicalMemoryExport {
+            memory: self.clone(),
+            record,
+        })
+    }
+}
+
+impl fmt::Debug for PhysicalMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhysicalMemory")
+            .field("len", &self.len())
+            .field("access", &self.inner.access)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Physical memory under one handle. It can be opened until this is dropped, which makes the
+/// handle stale; those who have opened it keep the memory.
+pub struct PhysicalMemoryExport {
+    memory: PhysicalMemory,
+    record: Record,
+}
+
+impl PhysicalMemoryExport {
+    /// The handle.
+    pub fn handle(&self) -> PhysicalMemoryHandle {
+        self.memory
+            .inner
+            .handle_with(self.record, Access::ReadWrite)
+    }
+}
+
+impl Drop for PhysicalMemoryExport {
+    fn drop(&mut self) {
+        let exporter = self.memory.inner.core.exporter();
+        // Whoever has opened it keeps the memory by itself.
+        exporter.retire(self.record, true, None);
+        exporter.reclaim();
+    }
+}
+
+impl fmt::Debug for PhysicalMemoryExport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PhysicalMemoryExport")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Physical {
+    fn check_exportable(&self) -> Result<()> {
+        if self.opened.is_some() {
+            return Err(Error::invalid(
+                "this physical memory was opened from a handle; pass that handle on instead",
+            ));
+        }
+        Ok(())
+    }
+
+    fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
+        self.check_exportable()?;
+        let place = &self.exports[usize::from(access == Access::ReadOnly)];
+        let record = match place.get() {
+            Some(record) => record,
+            None => {
+                self.memory.prepare()?;
+                let exporter = self.core.exporter();
+                exporter.export_at(place, &self.memory, self.number, access)?
+            }
+        };
+        Ok(self.handle_with(record, access))
+    }
+
+    fn handle_with(&self, record: Record, access: Access) -> PhysicalMemoryHandle {
+        let len = self.memory.len() as u64;
+        PhysicalMemoryHandle::new(&Fields {
+            read_only: access == Access::ReadOnly,
+            segment: self.number,
+            length: len,
+            segment_length: len,
+            ..self.core.fields(record)
+        })
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        if let Some((attachment, record)) = &self.opened {
+            attachment.release(record.index);
+        }
+        let exporter = self.core.exporter();
+        for record in self.exports.iter().filter_map(RecordCell::get) {
+            // Its memory is never reused, so there is nothing to keep.
+            exporter.retire(record, true, None);
+        }
+        exporter.reclaim();
+    }
+}
+
+/// Refuses lengths that are no positive multiple of what the device maps at once.
+pub(crate) fn check_granularity(core: &ContextCore, what: &str, len: usize) -> Result<()> {
+    let backend: &dyn BackendContext = &**core.backend();
+    let granularity = backend.granularity();
+    if len == 0 || !len.is_multiple_of(granularity) {
+        return Err(Error::invalid(format!(
+            "the length of {what} must be a positive multiple of {granularity} bytes, not {len}"
+        )));
+    }
+    Ok(())
+}

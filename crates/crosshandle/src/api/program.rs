@@ -1,0 +1,105 @@
+//! Programs: code for a device.
+
+use crate::api::context::ContextCore;
+use crate::api::kernel::Kernel;
+use crate::api::memory::MemoryRange;
+use crate::error::{Error, Result};
+use crate::hal::{LoadedProgram, Programs};
+use crate::os::process;
+use crate::types::Access;
+use crate::types::{ProgramImage, ProgramOptions};
+use std::ffi::CString;
+use std::fmt;
+use std::sync::Arc;
+
+/// A program that is loaded on a device. Cheap to clone; any thread may use it. Its kernels keep it
+/// loaded, and so do commands that use what is in it.
+#[derive(Clone)]
+pub struct Program {
+    core: Arc<ContextCore>,
+    inner: Arc<dyn LoadedProgram>,
+}
+
+impl Program {
+    pub(crate) fn load(
+        core: &Arc<ContextCore>,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Self> {
+        if images.is_empty() {
+            return Err(Error::invalid("a program is made of at least one image"));
+        }
+        let inner = loader(core)?.load(images, options)?;
+        Ok(Self {
+            core: Arc::clone(core),
+            inner,
+        })
+    }
+
+    /// # Safety
+    /// As [`Context::adopt_program`](crate::Context::adopt_program).
+    #[allow(unsafe_code)] // The promise is the caller's.
+    pub(crate) unsafe fn adopt(
+        core: &Arc<ContextCore>,
+        native: usize,
+        is_owned: bool,
+    ) -> Result<Self> {
+        // SAFETY: promised by the caller.
+        let inner = unsafe { loader(core)?.adopt(native, is_owned) };
+        Ok(Self {
+            core: Arc::clone(core),
+            inner,
+        })
+    }
+
+    /// A kernel of it.
+    ///
+    /// # Errors
+    /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let inner = Arc::clone(&self.inner).kernel(&symbol(name)?)?;
+        Ok(Kernel::new(&self.core, inner, name))
+    }
+
+    /// The memory of a global variable of it, which keeps it loaded.
+    ///
+    /// # Errors
+    /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
+    pub fn variable(&self, name: &str) -> Result<MemoryRange> {
+        let (address, len) = self.inner.variable(&symbol(name)?)?;
+        let range = MemoryRange::new(address, len, Access::ReadWrite, false);
+        Ok(range.keeping(Arc::new(self.clone())))
+    }
+
+    /// What the driver's compiler said about it; empty if it had nothing to say.
+    pub fn log(&self) -> &str {
+        self.inner.log()
+    }
+
+    /// The driver's own handle (a `CUmodule` for NVIDIA's), good as long as this lives.
+    pub fn native_handle(&self) -> usize {
+        self.inner.native()
+    }
+}
+
+fn loader(core: &ContextCore) -> Result<&dyn Programs> {
+    if process::is_forked() {
+        return Err(Error::forked());
+    }
+    core.backend().programs().ok_or_else(|| {
+        Error::Unsupported(format!("{} runs no programs", core.device().info().name))
+    })
+}
+
+/// A name for the driver, which no name with a zero in it is.
+fn symbol(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| Error::NoSymbol(name.into()))
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("device", &self.core.device().to_string())
+            .finish_non_exhaustive()
+    }
+}

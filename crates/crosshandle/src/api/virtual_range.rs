@@ -1,0 +1,337 @@
+//! Virtual ranges: addresses without memory, to map physical memory into.
+
+use crate::api::context::ContextCore;
+use crate::api::memory::MemoryRange;
+use crate::api::physical::{PhysicalMemory, check_granularity};
+use crate::error::{Error, Result};
+use crate::hal::AddressRange;
+use crate::types::Access;
+use crate::types::Address;
+use crate::types::SharedBytes;
+use crate::types::shared_bytes::check_range;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Reserved addresses, into which physical memory is mapped. Any thread may use it.
+pub struct VirtualRange {
+    range: Box<dyn AddressRange>,
+    core: Arc<ContextCore>,
+    len: usize,
+    /// What is mapped, by offset.
+    mapped: Mutex<BTreeMap<usize, Mapped>>,
+}
+
+struct Mapped {
+    len: usize,
+    /// Calls of `with_bytes` under way.
+    users: usize,
+    /// Without access, the backend has nothing mapped here.
+    access: Option<Access>,
+    memory: PhysicalMemory,
+    memory_offset: usize,
+}
+
+impl Mapped {
+    fn access(&self) -> Result<Access> {
+        self.access.ok_or_else(|| {
+            Error::invalid("what is mapped there is mapped without access; change that first")
+        })
+    }
+}
+
+/// Refuses to let more be done with memory than it was opened for.
+fn check_access(memory: &PhysicalMemory, access: Option<Access>) -> Result<()> {
+    if access == Some(Access::ReadWrite) && memory.access() == Access::ReadOnly {
+        return Err(Error::ReadOnly);
+    }
+    Ok(())
+}
+
+impl VirtualRange {
+    pub(crate) fn reserve(core: &Arc<ContextCore>, wish: usize, len: usize) -> Result<Self> {
+        check_granularity(core, "a virtual range", len)?;
+        let align = core.backend().granularity();
+        Ok(Self {
+            range: core.backend().reserve(wish, len, align)?,
+            core: Arc::clone(core),
+            len,
+            mapped: Mutex::default(),
+        })
+    }
+
+    /// Where it starts.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.range.start().as_ptr()
+    }
+
+    /// Bytes of addresses in it.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it is empty, which a range never is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Maps `len` bytes of physical memory, from `memory_offset` on, to `offset`. With `None` for
+    /// access they have their place, but touching them is a fault.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
+    /// inside, and for offsets and lengths that are no multiples of the granularity;
+    /// [`Error::ReadOnly`] for writable access to memory opened read-only; [`Error::Unsupported`]
+    /// for a part on a device without
+    /// [`partial_mappings`](crate::Capabilities::partial_mappings).
+    pub fn map(
+        &self,
+        offset: usize,
+        memory: &PhysicalMemory,
+        memory_offset: usize,
+        len: usize,
+        access: impl Into<Option<Access>>,
+    ) -> Result<()> {
+        let access = access.into();
+        check_granularity(&self.core, "a mapping", len)?;
+        let granularity = self.core.backend().granularity();
+        if !offset.is_multiple_of(granularity) || !memory_offset.is_multiple_of(granularity) {
+            return Err(Error::invalid(format!(
+                "offsets of mappings must be multiples of {granularity} bytes"
+            )));
+        }
+        check_range(offset, len, self.len)?;
+        check_range(memory_offset, len, memory.len())?;
+        check_access(memory, access)?;
+        if !memory.is_of(&self.core) {
+            return Err(Error::invalid(
+                "physical memory is mapped into ranges of the same backend",
+            ));
+        }
+        let mut mapped = self.mapped();
+        let before = mapped.range(..offset + len).next_back();
+        if before.is_some_and(|(start, before)| start + before.len > offset) {
+            return Err(Error::invalid(format!(
+                "something is mapped between {offset} and {} already; unmap it first",
+                offset + len
+            )));
+        }
+        let is_part = len < memory.len();
+        let device = self.core.device();
+        if is_part && !device.info().capabilities.partial_mappings {
+            return Err(Error::Unsupported(format!(
+                "{device} maps physical memory only as a whole: {} bytes from 0 on",
+                memory.len()
+            )));
+        }
+        if let Some(access) = access {
+            let physical = memory.memory();
+            self.range
+                .map(offset, physical, memory_offset, len, access)?;
+        }
+        mapped.insert(
+            offset,
+            Mapped {
+                len,
+                users: 0,
+                access,
+                memory: memory.clone(),
+                memory_offset,
+            },
+        );
+        Ok(())
+    }
+
+    /// Unmaps a part of the range in which one mapping lies, or several with nothing between them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for any other part: mappings are made and changed as a whole.
+    pub fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+        let mut unmapped = Vec::new();
+        let mut mapped = self.mapped();
+        for start in self.within(&mapped, offset, len)? {
+            let mapping = &mapped[&start];
+            if mapping.access.is_some() {
+                self.range.unmap(start, mapping.len)?;
+            }
+            unmapped.extend(mapped.remove(&start));
+        }
+        drop(mapped);
+        // The memory may be gone with it, which is better done without the lock.
+        drop(unmapped);
+        Ok(())
+    }
+
+    /// Changes what may be done with one mapping, or with several that have nothing between them.
+    /// With `None`, touching them is a fault; their memory stays.
+    ///
+    /// # Errors
+    /// As [`unmap`](Self::unmap); [`Error::ReadOnly`] for memory opened read-only.
+    pub fn set_access(
+        &self,
+        offset: usize,
+        len: usize,
+        access: impl Into<Option<Access>>,
+    ) -> Result<()> {
+        let access = access.into();
+        let mut mapped = self.mapped();
+        let places = self.within(&mapped, offset, len)?;
+        for start in &places {
+            check_access(&mapped[start].memory, access)?;
+        }
+        for start in places {
+            let Some(mapping) = mapped.get_mut(&start) else {
+                continue;
+            };
+            match (mapping.access, access) {
+                (Some(_), Some(access)) => self.range.set_access(start, mapping.len, access)?,
+                (Some(_), None) => self.range.unmap(start, mapping.len)?,
+                (None, Some(access)) => {
+                    let memory = mapping.memory.memory();
+                    let memory_offset = mapping.memory_offset;
+                    self.range
+                        .map(start, memory, memory_offset, mapping.len, access)?;
+                }
+                (None, None) => {}
+            }
+            mapping.access = access;
+        }
+        Ok(())
+    }
+
+    /// What may be done with the byte at `offset`; `None` if nothing may.
+    pub fn access(&self, offset: usize) -> Option<Access> {
+        Self::at(&self.mapped(), offset)?.access
+    }
+
+    /// Whether something is mapped at `offset`.
+    pub fn is_mapped(&self, offset: usize) -> bool {
+        Self::at(&self.mapped(), offset).is_some()
+    }
+
+    fn at(mapped: &BTreeMap<usize, Mapped>, offset: usize) -> Option<&Mapped> {
+        let (start, mapping) = mapped.range(..=offset).next_back()?;
+        (offset - start < mapping.len).then_some(mapping)
+    }
+
+    /// Mapped bytes, for a command. They must stay mapped until the command is done, which is the
+    /// caller's affair.
+    ///
+    /// # Safety
+    /// Until every command that uses the result is done, the range must not be unmapped or
+    /// dropped, and its access must not be reduced.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they don't lie in one mapping.
+    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
+    pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
+        let access = Self::inside(&mut self.mapped(), offset, len)?.1.access()?;
+        let start = Address::new(self.range.start()).offset(offset);
+        let is_on_host = self.range.host_bytes(access).is_some();
+        Ok(MemoryRange::new(start, len, access, is_on_host))
+    }
+
+    /// Calls `f` with mapped bytes, which stay mapped meanwhile: unmapping them or changing their
+    /// access is refused until `f` returns.
+    ///
+    /// # Errors
+    /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access them.
+    pub fn with_bytes<R>(
+        &self,
+        offset: usize,
+        len: usize,
+        f: impl FnOnce(SharedBytes<'_>) -> R,
+    ) -> Result<R> {
+        let (start, access) = self.use_mapping(offset, len)?;
+        let _use = Use { range: self, start };
+        let bytes = self.range.host_bytes(access).ok_or_else(|| {
+            Error::Unsupported("the host cannot access this device's memory directly".into())
+        })?;
+        let bytes = bytes.slice(offset, len)?;
+        Ok(f(bytes))
+    }
+
+    /// Keeps the mapping that contains a range from being changed, until a [`Use`] is dropped.
+    fn use_mapping(&self, offset: usize, len: usize) -> Result<(usize, Access)> {
+        let mut mapped = self.mapped();
+        let (start, mapping) = Self::inside(&mut mapped, offset, len)?;
+        let access = mapping.access()?;
+        mapping.users += 1;
+        Ok((start, access))
+    }
+
+    fn inside(
+        mapped: &mut BTreeMap<usize, Mapped>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(usize, &mut Mapped)> {
+        let found = mapped.range_mut(..=offset).next_back();
+        found
+            .filter(|(start, mapping)| {
+                let inside = offset - **start;
+                inside < mapping.len && len <= mapping.len - inside
+            })
+            .map(|(start, mapping)| (*start, mapping))
+            .ok_or_else(|| {
+                Error::invalid(format!("{len} bytes at {offset} do not lie in one mapping"))
+            })
+    }
+
+    /// Where the mappings start that take up this part of the range, if they may be changed.
+    fn within(
+        &self,
+        mapped: &BTreeMap<usize, Mapped>,
+        offset: usize,
+        len: usize,
+    ) -> Result<Vec<usize>> {
+        check_range(offset, len, self.len)?;
+        let end = offset + len;
+        let mut places = Vec::new();
+        let mut next = offset;
+        for (start, mapping) in mapped.range(offset..end) {
+            if *start != next {
+                break;
+            }
+            if mapping.users > 0 {
+                return Err(Error::invalid(format!(
+                    "the mapping at {start} is in use by `with_bytes`"
+                )));
+            }
+            places.push(*start);
+            next += mapping.len;
+        }
+        if places.is_empty() || next != end {
+            return Err(Error::invalid(format!(
+                "the {len} bytes at {offset} are not one or several whole mappings"
+            )));
+        }
+        Ok(places)
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call of `with_bytes` under way.
+struct Use<'a> {
+    range: &'a VirtualRange,
+    start: usize,
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        if let Some(mapping) = self.range.mapped().get_mut(&self.start) {
+            mapping.users -= 1;
+        }
+    }
+}
+
+impl fmt::Debug for VirtualRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualRange")
+            .field("start", &self.as_ptr())
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

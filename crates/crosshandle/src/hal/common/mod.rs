@@ -1,0 +1,3 @@
+//! What several backends share.
+
+pub(crate) mod leak_registry;

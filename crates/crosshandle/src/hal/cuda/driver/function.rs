@@ -1,0 +1,251 @@
+//! Functions of programs, and what launches them.
+//!
+//! In all calls the program's context must be current (see `Driver::enter`), and the function's
+//! program be loaded.
+
+use super::stream::StreamHandle;
+use super::{Code, Driver};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig,
+};
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+const INVALID_VALUE: Code = 1;
+const LAUNCH_OUT_OF_RESOURCES: Code = 701;
+const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+const INVALID_CLUSTER_SIZE: Code = 912;
+
+/// A function of a program. Only a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FunctionHandle(pub(crate) CUfunction);
+
+// SAFETY: the driver lets any thread use a function; here it is only a value.
+unsafe impl Send for FunctionHandle {}
+// SAFETY: as above.
+unsafe impl Sync for FunctionHandle {}
+
+impl Driver {
+    /// Makes sure that a function is on the device. Drivers may put that off to its first launch,
+    /// and may then wait for all that runs there.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn load_function(&self, function: FunctionHandle) -> Result<()> {
+        let Some(load) = self.programs()?.func_load else {
+            return Ok(());
+        };
+        // SAFETY: promised by the caller.
+        self.check("cuFuncLoad", unsafe { load(function.0) })
+    }
+
+    /// # Safety
+    /// The function's program is loaded.
+    pub(crate) unsafe fn function_attribute(
+        &self,
+        function: FunctionHandle,
+        attribute: CUfunction_attribute,
+    ) -> Result<u32> {
+        let mut value = 0;
+        // SAFETY: the result is live, and the program loaded, as the caller promises.
+        self.check("cuFuncGetAttribute", unsafe {
+            (self.programs()?.func_get_attribute)(&mut value, attribute as c_uint, function.0)
+        })?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// Lets launches of a function ask for so many bytes of dynamic shared memory.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn allow_shared_memory(
+        &self,
+        function: FunctionHandle,
+        bytes: u32,
+    ) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: promised by the caller.
+        unsafe { self.set_function_attribute(function, attribute, bytes) }
+    }
+
+    /// Lets launches of a function ask for larger clusters than every device with clusters has.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        // SAFETY: promised by the caller.
+        unsafe { self.set_function_attribute(function, attribute, 1) }
+    }
+
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    unsafe fn set_function_attribute(
+        &self,
+        function: FunctionHandle,
+        attribute: CUfunction_attribute,
+        value: u32,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuFuncSetAttribute", unsafe {
+            let set = self.programs()?.func_set_attribute;
+            set(function.0, attribute as c_uint, value as c_int)
+        })
+    }
+
+    /// Offset and size of a function's parameters, in bytes; `None` if the driver can't tell.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn parameters(
+        &self,
+        function: FunctionHandle,
+    ) -> Result<Option<Vec<(usize, usize)>>> {
+        let Some(get) = self.programs()?.func_get_param_info else {
+            return Ok(None);
+        };
+        let mut parameters = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            // SAFETY: the results are live, and the program loaded, as the caller promises.
+            let code = unsafe { get(function.0, parameters.len(), &mut offset, &mut size) };
+            if code == INVALID_VALUE {
+                // There are no more.
+                return Ok(Some(parameters));
+            }
+            self.check("cuFuncGetParamInfo", code)?;
+            parameters.push((offset, size));
+        }
+    }
+
+    /// Blocks of so many threads that a compute unit runs at a time.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn blocks_per_unit(
+        &self,
+        function: FunctionHandle,
+        threads: u32,
+        dynamic_shared: usize,
+    ) -> Result<u32> {
+        let mut blocks = 0;
+        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
+        // SAFETY: the result is live, and the program loaded, as the caller promises.
+        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            (self.programs()?.occupancy_blocks)(&mut blocks, function.0, threads, dynamic_shared)
+        })?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Threads of a block, at most `limit`, with which most of them run at a time.
+    ///
+    /// # Safety
+    /// As for [`function_attribute`](Self::function_attribute).
+    pub(crate) unsafe fn suggest_block(
+        &self,
+        function: FunctionHandle,
+        dynamic_shared: usize,
+        limit: u32,
+    ) -> Result<u32> {
+        let (mut blocks, mut threads) = (0, 0);
+        let limit = c_int::try_from(limit).unwrap_or(c_int::MAX);
+        // SAFETY: the results are live, and the program loaded, as the caller promises.
+        self.check("cuOccupancyMaxPotentialBlockSize", unsafe {
+            (self.programs()?.occupancy_block_size)(
+                &mut blocks,
+                &mut threads,
+                function.0,
+                None,
+                dynamic_shared,
+                limit,
+            )
+        })?;
+        Ok(u32::try_from(threads).unwrap_or(0))
+    }
+
+    /// Launches a function.
+    ///
+    /// # Safety
+    /// The function's program stays loaded until the stream is past this; there is an argument for
+    /// each parameter, as large as that; and what the function does with them is sound.
+    pub(crate) unsafe fn launch(
+        &self,
+        stream: StreamHandle,
+        function: FunctionHandle,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let mut attributes = Vec::new();
+        if grid.is_cooperative {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes.push(attribute(id, [1, 0, 0]));
+        }
+        if let Some(cluster) = grid.cluster {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes.push(attribute(id, cluster));
+        }
+        let config = CUlaunchConfig {
+            gridDimX: grid.blocks[0],
+            gridDimY: grid.blocks[1],
+            gridDimZ: grid.blocks[2],
+            blockDimX: grid.threads[0],
+            blockDimY: grid.threads[1],
+            blockDimZ: grid.threads[2],
+            sharedMemBytes: grid.dynamic_shared,
+            hStream: stream.0,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as c_uint,
+        };
+        // SAFETY: promised by the caller; configuration and arguments are read before the call
+        // returns.
+        let code = unsafe {
+            let arguments = arguments.as_mut_ptr();
+            (self.programs()?.launch)(&config, function.0, arguments, ptr::null_mut())
+        };
+        match code {
+            COOPERATIVE_LAUNCH_TOO_LARGE => Err(Error::LimitReached {
+                what: "so many blocks don't run at the same time".into(),
+                remedy: "launch at most `Kernel::concurrent_blocks` of them".into(),
+            }),
+            LAUNCH_OUT_OF_RESOURCES => Err(Error::LimitReached {
+                what: "the device has not the registers or the memory for such blocks".into(),
+                remedy: "launch smaller ones (`Kernel::suggested_block`)".into(),
+            }),
+            INVALID_CLUSTER_SIZE => Err(Error::LimitReached {
+                what: "this device has no such clusters for this kernel".into(),
+                remedy: "launch smaller ones, of up to 8 blocks".into(),
+            }),
+            code => self.check("cuLaunchKernelEx", code),
+        }
+    }
+}
+
+/// On what a function runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    pub(crate) blocks: [u32; 3],
+    pub(crate) threads: [u32; 3],
+    pub(crate) cluster: Option<[u32; 3]>,
+    /// Bytes.
+    pub(crate) dynamic_shared: u32,
+    pub(crate) is_cooperative: bool,
+}
+
+/// An attribute of a launch whose value is one number or three.
+fn attribute(id: CUlaunchAttributeID, value: [u32; 3]) -> CUlaunchAttribute {
+    let mut place = MaybeUninit::<CUlaunchAttributeValue>::zeroed();
+    // SAFETY: the value is a union of 64 bytes, of numbers and addresses for which zeros are good;
+    // the variants in question begin with one number and consist of three of them.
+    let value = unsafe {
+        place.as_mut_ptr().cast::<[u32; 3]>().write(value);
+        place.assume_init()
+    };
+    CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        value,
+    }
+}

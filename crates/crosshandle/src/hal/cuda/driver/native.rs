@@ -1,0 +1,192 @@
+//! What the driver says of objects that others made, and its older way to share memory.
+//!
+//! In all calls the device's context must be current (see `Driver::enter`).
+
+use super::{
+    Allocation, Code, ContextHandle, CudaEvent, DeviceAddress, DeviceHandle, Driver, EventHandle,
+    SUCCESS, Stream, StreamHandle,
+};
+use crate::error::{Error, Result};
+use cudarc::driver::sys::{
+    CUipcMem_flags, CUipcMemHandle, CUmemAllocationHandleType, CUmemorytype, CUpointer_attribute,
+    CUpointer_attribute as Attribute, CUstreamCaptureStatus,
+};
+use std::ffi::{c_char, c_int, c_uint};
+use std::ptr;
+
+/// For an address that is nothing to the driver.
+const INVALID_VALUE: Code = 1;
+const NOT_FOUND: Code = 500;
+
+/// Bytes that name an allocation to other processes, in the driver's older way of sharing. They
+/// don't keep it.
+pub(crate) type LegacyHandle = [u8; 64];
+
+/// The allocation that an address lies in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) start: DeviceAddress,
+    pub(crate) len: usize,
+    pub(crate) device: c_int,
+    /// It is the device's memory, rather than the host's.
+    pub(crate) is_device: bool,
+    /// It moves between device and host.
+    pub(crate) is_managed: bool,
+    /// The older way of sharing takes it.
+    pub(crate) has_legacy_handle: bool,
+    /// It was made to be exported as a descriptor.
+    pub(crate) has_descriptor: bool,
+}
+
+impl Driver {
+    /// The device of the current context.
+    pub(crate) fn current_device(&self) -> Result<DeviceHandle> {
+        let mut device = 0;
+        // SAFETY: the result is live.
+        self.check("cuCtxGetDevice", unsafe {
+            (self.library.ctx_get_device)(&mut device)
+        })?;
+        Ok(DeviceHandle(device))
+    }
+
+    /// The context that a stream belongs to; of the default streams, the current one.
+    ///
+    /// # Safety
+    /// A stream of the driver.
+    pub(crate) unsafe fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
+        let mut context = ptr::null_mut();
+        // SAFETY: the result is live; the rest is promised by the caller.
+        self.check("cuStreamGetCtx", unsafe {
+            (self.library.stream_get_ctx)(stream.0, &mut context)
+        })?;
+        Ok(ContextHandle(context))
+    }
+
+    /// Whether what is submitted to a stream is recorded in a graph instead of run.
+    pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
+        let mut status = 0;
+        // SAFETY: the result is live, and so is the stream.
+        self.check("cuStreamIsCapturing", unsafe {
+            (self.library.stream_is_capturing)(stream.0, &mut status)
+        })?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
+    }
+
+    /// Takes a stream over, to destroy it.
+    ///
+    /// # Safety
+    /// A stream of the driver, which nobody else destroys.
+    pub(crate) unsafe fn take_stream(&'static self, stream: StreamHandle) -> Stream {
+        Stream::given(self, stream)
+    }
+
+    /// Takes an event over, to destroy it.
+    ///
+    /// # Safety
+    /// An event of the driver, which nobody else destroys.
+    pub(crate) unsafe fn take_event(&'static self, event: EventHandle) -> CudaEvent {
+        CudaEvent::given(self, event)
+    }
+
+    /// What is at an address; `None` if the driver knows of nothing there.
+    pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: the results are live; the address is only looked up.
+        let code = unsafe { (self.library.mem_get_address_range)(&mut start, &mut len, address) };
+        if code == INVALID_VALUE || code == NOT_FOUND {
+            return Ok(None);
+        }
+        self.check("cuMemGetAddressRange", code)?;
+        let number = |attribute: CUpointer_attribute| {
+            // The longest of the answers asked for; shorter ones leave the rest zero.
+            let mut value = 0_u64;
+            // SAFETY: the result is live and long enough; the address is only looked up.
+            let code = unsafe {
+                let place = (&raw mut value).cast();
+                (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
+            };
+            // An attribute that an allocation doesn't have is an error.
+            if code == SUCCESS { value } else { 0 }
+        };
+        let descriptor = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let kind = number(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+        let handles = number(Attribute::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES);
+        Ok(Some(Found {
+            start,
+            len,
+            device: number(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) as c_int,
+            is_device: kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u64,
+            is_managed: number(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) != 0,
+            has_legacy_handle: number(Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
+                != 0,
+            has_descriptor: handles & u64::from(descriptor.0) != 0,
+        }))
+    }
+
+    /// A handle to somebody's allocation, which keeps it.
+    pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
+        let mut handle = 0;
+        let start = ptr::without_provenance_mut(start as usize);
+        // SAFETY: the result is live; the address is only looked up.
+        self.check("cuMemRetainAllocationHandle", unsafe {
+            (self.library.mem_retain)(&mut handle, start)
+        })?;
+        Ok(Allocation {
+            driver: self,
+            handle,
+        })
+    }
+
+    /// The name of an allocation for other processes.
+    pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the result is live; the address is only looked up.
+        self.check("cuIpcGetMemHandle", unsafe {
+            (self.library.ipc_get_mem_handle)(&mut handle, start)
+        })?;
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// Maps all of another process's allocation. Any bytes may be tried: the driver refuses what
+    /// names nothing. The same allocation has one address, however often it is opened.
+    pub(crate) fn open_legacy(&self, handle: &LegacyHandle) -> Result<DeviceAddress> {
+        let handle = CUipcMemHandle {
+            reserved: handle.map(|byte| byte as c_char),
+        };
+        let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
+        let mut start = 0;
+        // SAFETY: the result is live.
+        self.check("cuIpcOpenMemHandle", unsafe {
+            (self.library.ipc_open_mem_handle)(&mut start, handle, flags)
+        })?;
+        Ok(start)
+    }
+
+    /// # Safety
+    /// What one call of [`open_legacy`](Self::open_legacy) returned, once, with no use outstanding.
+    pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuIpcCloseMemHandle", unsafe {
+            (self.library.ipc_close_mem_handle)(start)
+        })
+    }
+}
+
+impl Found {
+    /// Whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
+    pub(crate) fn check_shareable(&self) -> Result<()> {
+        let reason = if !self.is_device {
+            "it is host memory"
+        } else if self.is_managed {
+            "it is managed memory, which moves between device and host"
+        } else if !self.has_legacy_handle && !self.has_descriptor {
+            "it comes from a pool of the driver (cudaMallocAsync, say), or was created without a \
+             kind of handle that can be exported"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported(format!(
+            "the driver can't share this memory: {reason}"
+        )))
+    }
+}

@@ -1,0 +1,271 @@
+//! Programs, and what is in them.
+//!
+//! In all calls the program's context must be current (see `Driver::enter`). Where the driver has
+//! not all functions for programs, none is asked for: its devices run none.
+
+use super::function::FunctionHandle;
+use super::library::ProgramLibrary;
+use super::{Code, DeviceAddress, Driver, SUCCESS};
+use crate::error::{Error, Result};
+use crate::handle::BackendKind;
+use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState, CUmodule};
+use std::ffi::{CStr, c_uint, c_void};
+use std::ptr;
+
+const INVALID_VALUE: Code = 1;
+const NOT_FOUND: Code = 500;
+
+/// Bytes of what the compiler says that are kept.
+const LOG: usize = 16 << 10;
+
+/// A program. Only a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ModuleHandle(pub(crate) CUmodule);
+
+// SAFETY: the driver lets any thread use a module; here it is only a value.
+unsafe impl Send for ModuleHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ModuleHandle {}
+
+/// What the bytes of an image are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ImageKind {
+    Ptx,
+    Cubin,
+    Fatbin,
+}
+
+/// An image that the driver can be given: assembly ends with a zero, and what is binary is as long
+/// as its headers say.
+pub(crate) struct Image<'a> {
+    pub(crate) kind: ImageKind,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// Options of the compiler, with room for what it says.
+struct Options {
+    names: Vec<c_uint>,
+    values: Vec<*mut c_void>,
+    info: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+impl Options {
+    fn new(max_registers: Option<u32>) -> Self {
+        let mut options = Self {
+            names: Vec::new(),
+            values: Vec::new(),
+            info: vec![0; LOG],
+            errors: vec![0; LOG],
+        };
+        let (info, errors) = (options.info.as_mut_ptr(), options.errors.as_mut_ptr());
+        options.set(CUjit_option::CU_JIT_INFO_LOG_BUFFER, info.cast());
+        options.set_number(CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, LOG);
+        options.set(CUjit_option::CU_JIT_ERROR_LOG_BUFFER, errors.cast());
+        options.set_number(CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, LOG);
+        if let Some(registers) = max_registers {
+            options.set_number(CUjit_option::CU_JIT_MAX_REGISTERS, registers as usize);
+        }
+        options
+    }
+
+    fn set(&mut self, name: CUjit_option, value: *mut c_void) {
+        self.names.push(name as c_uint);
+        self.values.push(value);
+    }
+
+    /// Numbers are passed as the values of pointers.
+    fn set_number(&mut self, name: CUjit_option, value: usize) {
+        self.set(name, ptr::without_provenance_mut(value));
+    }
+
+    fn len(&self) -> c_uint {
+        self.names.len() as c_uint
+    }
+}
+
+/// Text up to its first zero.
+fn text_of(log: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(log).unwrap_or_default();
+    text.to_string_lossy().trim().to_owned()
+}
+
+impl Driver {
+    /// Whether it has all functions for programs.
+    pub(crate) fn has_programs(&self) -> bool {
+        self.library.programs.is_some()
+    }
+
+    pub(super) fn programs(&self) -> Result<&ProgramLibrary> {
+        let programs = self.library.programs.as_ref();
+        programs.ok_or_else(|| Error::Unsupported("this driver runs no programs".into()))
+    }
+
+    /// Why an image is no program.
+    fn refusal(&self, operation: &'static str, code: Code, options: &Options) -> Error {
+        if let Err(error @ Error::OutOfMemory { .. }) = self.check_memory(operation, 0, code) {
+            return error;
+        }
+        Error::Program {
+            backend: BackendKind::Cuda,
+            operation,
+            code: i64::from(code),
+            name: self.name_of(code),
+            log: text_of(&options.errors),
+        }
+    }
+
+    /// Loads a program. With it comes what the compiler said.
+    pub(crate) fn load_module(
+        &self,
+        image: &Image<'_>,
+        max_registers: Option<u32>,
+    ) -> Result<(ModuleHandle, String)> {
+        let programs = self.programs()?;
+        let mut options = Options::new(max_registers);
+        let mut module = ptr::null_mut();
+        // SAFETY: result, options and the buffers that they name are live; the image is as the
+        // driver wants it.
+        let code = unsafe {
+            (programs.module_load)(
+                &mut module,
+                image.bytes.as_ptr().cast(),
+                options.len(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+            )
+        };
+        if code != SUCCESS {
+            return Err(self.refusal("cuModuleLoadDataEx", code, &options));
+        }
+        Ok((ModuleHandle(module), text_of(&options.info)))
+    }
+
+    /// Loads a program that is linked from several images.
+    pub(crate) fn link_modules(
+        &self,
+        images: &[Image<'_>],
+        max_registers: Option<u32>,
+    ) -> Result<(ModuleHandle, String)> {
+        let programs = self.programs()?;
+        let mut options = Options::new(max_registers);
+        let mut state: CUlinkState = ptr::null_mut();
+        // SAFETY: result, options and the buffers that they name are live; the buffers stay so
+        // until the state is destroyed below.
+        let code = unsafe {
+            (programs.link_create)(
+                options.len(),
+                options.names.as_mut_ptr(),
+                options.values.as_mut_ptr(),
+                &mut state,
+            )
+        };
+        if code != SUCCESS {
+            return Err(self.refusal("cuLinkCreate", code, &options));
+        }
+        let linked = self.link_into(programs, state, images, &options);
+        // SAFETY: created above, and destroyed once; nobody uses its binary any more.
+        let code = unsafe { (programs.link_destroy)(state) };
+        self.note("cuLinkDestroy", code);
+        linked.map(|module| (module, text_of(&options.info)))
+    }
+
+    fn link_into(
+        &self,
+        programs: &ProgramLibrary,
+        state: CUlinkState,
+        images: &[Image<'_>],
+        options: &Options,
+    ) -> Result<ModuleHandle> {
+        for image in images {
+            let kind = match image.kind {
+                ImageKind::Ptx => CUjitInputType::CU_JIT_INPUT_PTX,
+                ImageKind::Cubin => CUjitInputType::CU_JIT_INPUT_CUBIN,
+                ImageKind::Fatbin => CUjitInputType::CU_JIT_INPUT_FATBINARY,
+            };
+            // SAFETY: the state is live; the driver only reads the image, of this length.
+            let code = unsafe {
+                (programs.link_add_data)(
+                    state,
+                    kind as c_uint,
+                    image.bytes.as_ptr().cast_mut().cast(),
+                    image.bytes.len(),
+                    ptr::null(),
+                    0,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                )
+            };
+            if code != SUCCESS {
+                return Err(self.refusal("cuLinkAddData", code, options));
+            }
+        }
+        let (mut binary, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: state and results are live.
+        let code = unsafe { (programs.link_complete)(state, &mut binary, &mut len) };
+        if code != SUCCESS {
+            return Err(self.refusal("cuLinkComplete", code, options));
+        }
+        let mut module = ptr::null_mut();
+        // SAFETY: the result is live, and the binary what the driver just made, until the state is
+        // destroyed.
+        let code = unsafe {
+            (programs.module_load)(&mut module, binary, 0, ptr::null_mut(), ptr::null_mut())
+        };
+        if code != SUCCESS {
+            return Err(self.refusal("cuModuleLoadDataEx", code, options));
+        }
+        Ok(ModuleHandle(module))
+    }
+
+    /// # Safety
+    /// Nothing uses the program any more, and it is unloaded once.
+    pub(crate) unsafe fn unload_module(&self, module: ModuleHandle) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuModuleUnload", unsafe {
+            (self.programs()?.module_unload)(module.0)
+        })
+    }
+
+    /// # Safety
+    /// The program is loaded.
+    pub(crate) unsafe fn function(
+        &self,
+        module: ModuleHandle,
+        name: &CStr,
+    ) -> Result<FunctionHandle> {
+        let mut function = ptr::null_mut();
+        // SAFETY: the result is live, and the program loaded, as the caller promises.
+        let code = unsafe {
+            (self.programs()?.module_get_function)(&mut function, module.0, name.as_ptr())
+        };
+        self.check_symbol("cuModuleGetFunction", name, code)?;
+        Ok(FunctionHandle(function))
+    }
+
+    /// Where a variable is, and its bytes.
+    ///
+    /// # Safety
+    /// The program is loaded.
+    pub(crate) unsafe fn variable(
+        &self,
+        module: ModuleHandle,
+        name: &CStr,
+    ) -> Result<(DeviceAddress, usize)> {
+        let (mut start, mut len) = (0, 0);
+        // SAFETY: the results are live, and the program loaded, as the caller promises.
+        let code = unsafe {
+            (self.programs()?.module_get_global)(&mut start, &mut len, module.0, name.as_ptr())
+        };
+        self.check_symbol("cuModuleGetGlobal", name, code)?;
+        Ok((start, len))
+    }
+
+    fn check_symbol(&self, operation: &'static str, name: &CStr, code: Code) -> Result<()> {
+        // The driver calls a name invalid that is empty or that of something else.
+        if matches!(code, NOT_FOUND | INVALID_VALUE) {
+            return Err(Error::NoSymbol(name.to_string_lossy().into_owned()));
+        }
+        self.check(operation, code)
+    }
+}

@@ -1,0 +1,275 @@
+//! Streams, what is queued in them, and the driver's own events.
+//!
+//! In all calls the stream's context must be current (see `Driver::enter`).
+
+use super::{DeviceAddress, Driver, NOT_READY};
+use crate::error::{Error, Result};
+use crate::os::process;
+use cudarc::driver::sys::{
+    CUDA_MEMCPY3D, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureMode,
+};
+use std::ffi::{c_uint, c_void};
+use std::ops::RangeInclusive;
+use std::ptr;
+
+/// A function that a stream calls, with what it was given.
+pub(crate) type HostCallback = unsafe extern "C" fn(*mut c_void);
+
+/// A stream, ours or somebody else's. Only a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StreamHandle(pub(crate) CUstream);
+
+// SAFETY: the driver lets any thread use a stream; here it is only a value.
+unsafe impl Send for StreamHandle {}
+// SAFETY: as above.
+unsafe impl Sync for StreamHandle {}
+
+/// A stream of our own. What was queued still runs after this is dropped.
+pub(crate) struct Stream {
+    driver: &'static Driver,
+    handle: StreamHandle,
+}
+
+impl Stream {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
+        Self { driver, handle }
+    }
+
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        // SAFETY: our own, destroyed once; the driver keeps it until its work is done.
+        let code = unsafe { (self.driver.library.stream_destroy)(self.handle.0) };
+        self.driver.note("cuStreamDestroy", code);
+    }
+}
+
+/// Whether an error only says that somebody records a graph at the moment.
+pub(crate) fn is_capturing(error: &Error) -> bool {
+    matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
+}
+
+/// From `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
+
+/// A point in a stream, as the driver knows them. Only a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EventHandle(pub(crate) CUevent);
+
+// SAFETY: the driver lets any thread use an event; here it is only a value.
+unsafe impl Send for EventHandle {}
+// SAFETY: as above.
+unsafe impl Sync for EventHandle {}
+
+/// An event of the driver, our own.
+pub(crate) struct CudaEvent {
+    driver: &'static Driver,
+    handle: EventHandle,
+}
+
+impl CudaEvent {
+    /// One that somebody else made, and gave to us.
+    pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
+        Self { driver, handle }
+    }
+
+    pub(crate) fn handle(&self) -> EventHandle {
+        self.handle
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        // SAFETY: our own, destroyed once; the driver keeps it as long as work refers to it.
+        let code = unsafe { (self.driver.library.event_destroy)(self.handle.0) };
+        self.driver.note("cuEventDestroy", code);
+    }
+}
+
+impl Driver {
+    /// A stream that doesn't wait for the default stream, in the current context.
+    pub(crate) fn create_stream(&'static self) -> Result<Stream> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: the result is live.
+        self.check("cuStreamCreate", unsafe {
+            let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+            (self.library.stream_create)(&mut stream, flags)
+        })?;
+        Ok(Stream {
+            driver: self,
+            handle: StreamHandle(stream),
+        })
+    }
+
+    /// Whether everything in a stream is done. An error may be that of any earlier command.
+    pub(crate) fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
+        // SAFETY: a live stream.
+        let code = unsafe { (self.library.stream_query)(stream.0) };
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        self.check("cuStreamQuery", code).map(|()| true)
+    }
+
+    /// Lets the calling thread ask about its streams while another thread records a graph, which
+    /// that would otherwise spoil.
+    pub(crate) fn ignore_captures(&self) {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+        // SAFETY: the mode is live.
+        let code = unsafe { (self.library.thread_exchange_capture_mode)(&mut mode) };
+        self.note("cuThreadExchangeStreamCaptureMode", code);
+    }
+
+    /// Lets a stream wait for a recorded event.
+    pub(crate) fn wait_for_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+        // SAFETY: both are live; no flags.
+        self.check("cuStreamWaitEvent", unsafe {
+            (self.library.stream_wait_event)(stream.0, event.0, 0)
+        })
+    }
+
+    /// Lets a stream call a function of the host, which must not call the driver.
+    ///
+    /// # Safety
+    /// `function(data)` may be called from another thread, once, and doesn't unwind.
+    pub(crate) unsafe fn call_host(
+        &self,
+        stream: StreamHandle,
+        function: HostCallback,
+        data: *mut c_void,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuLaunchHostFunc", unsafe {
+            (self.library.launch_host_func)(stream.0, function, data)
+        })
+    }
+
+    /// Copies `len` bytes, from and to any memory, the host's included.
+    ///
+    /// # Safety
+    /// Both ranges stay valid until the stream is past this.
+    pub(crate) unsafe fn copy(
+        &self,
+        stream: StreamHandle,
+        to: DeviceAddress,
+        from: DeviceAddress,
+        len: usize,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuMemcpyAsync", unsafe {
+            (self.library.memcpy)(to, from, len, stream.0)
+        })
+    }
+
+    /// Copies a rectangle.
+    ///
+    /// # Safety
+    /// What the description says stays valid until the stream is past this.
+    pub(crate) unsafe fn copy_3d(
+        &self,
+        stream: StreamHandle,
+        description: &CUDA_MEMCPY3D,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller; the description is read before the call returns.
+        self.check("cuMemcpy3DAsync", unsafe {
+            (self.library.memcpy_3d)(description, stream.0)
+        })
+    }
+
+    /// Fills with a byte, a 16-bit or a 32-bit word; `to` is aligned for it, and `count` counts
+    /// such words.
+    ///
+    /// # Safety
+    /// The range stays valid until the stream is past this.
+    pub(crate) unsafe fn fill(
+        &self,
+        stream: StreamHandle,
+        to: DeviceAddress,
+        word: FillWord,
+        count: usize,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match word {
+                FillWord::Byte(byte) => self.check(
+                    "cuMemsetD8Async",
+                    (self.library.memset_8)(to, byte, count, stream.0),
+                ),
+                FillWord::Half(half) => self.check(
+                    "cuMemsetD16Async",
+                    (self.library.memset_16)(to, half, count, stream.0),
+                ),
+                FillWord::Word(word) => self.check(
+                    "cuMemsetD32Async",
+                    (self.library.memset_32)(to, word, count, stream.0),
+                ),
+            }
+        }
+    }
+
+    /// A new event, in the current context, with or without timestamps.
+    pub(crate) fn create_event(&'static self, timestamps: bool) -> Result<CudaEvent> {
+        let flags = if timestamps {
+            CUevent_flags::CU_EVENT_DEFAULT
+        } else {
+            CUevent_flags::CU_EVENT_DISABLE_TIMING
+        };
+        let mut event = ptr::null_mut();
+        // SAFETY: the result is live.
+        self.check("cuEventCreate", unsafe {
+            (self.library.event_create)(&mut event, flags as c_uint)
+        })?;
+        Ok(CudaEvent {
+            driver: self,
+            handle: EventHandle(event),
+        })
+    }
+
+    /// Notes in an event how far a stream is.
+    pub(crate) fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        // SAFETY: both are live.
+        self.check("cuEventRecord", unsafe {
+            (self.library.event_record)(event.0, stream.0)
+        })
+    }
+
+    /// Whether a recorded event has happened.
+    pub(crate) fn is_event_done(&self, event: EventHandle) -> Result<bool> {
+        // SAFETY: a live event.
+        let code = unsafe { (self.library.event_query)(event.0) };
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        self.check("cuEventQuery", code).map(|()| true)
+    }
+
+    /// Milliseconds between two events with timestamps that have happened. A 32-bit float: about
+    /// seven digits.
+    pub(crate) fn milliseconds_between(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: the result is live, and so are both events.
+        self.check("cuEventElapsedTime", unsafe {
+            (self.library.event_elapsed_time)(&mut milliseconds, start.0, end.0)
+        })?;
+        Ok(milliseconds)
+    }
+}
+
+/// What a fill repeats.
+#[derive(Clone, Copy)]
+pub(crate) enum FillWord {
+    Byte(u8),
+    Half(u16),
+    Word(u32),
+}

@@ -1,0 +1,141 @@
+//! Words in memory that streams wait for and write.
+//!
+//! In all calls the stream's context must be current (see `Driver::enter`).
+
+use super::{DeviceAddress, Driver, StreamHandle};
+use crate::error::Result;
+use cudarc::driver::sys::{
+    CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1,
+    CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
+};
+use std::ffi::c_uint;
+
+/// How many operations one call takes here. It copies them.
+const BATCH: usize = 8;
+
+const WAIT: c_uint = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
+const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
+
+/// What a stream does with a word of 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) enum WordOp {
+    /// Waits until it is at a value or beyond, cyclically: `(word - value) as i32 >= 0`.
+    Wait(DeviceAddress, u32),
+    /// Writes it, after everything before is done and visible to all.
+    Write(DeviceAddress, u32),
+}
+
+impl Driver {
+    /// Lets a stream wait until a word is at `value` or beyond, cyclically:
+    /// `(word - value) as i32 >= 0`.
+    ///
+    /// # Safety
+    /// The word is aligned and stays accessible to the device until the stream is past this.
+    #[inline]
+    pub(crate) unsafe fn wait_for_word(
+        &self,
+        stream: StreamHandle,
+        word: DeviceAddress,
+        value: u32,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuStreamWaitValue32", unsafe {
+            (self.library.stream_wait_value_32)(stream.0, word, value, WAIT)
+        })
+    }
+
+    /// Lets a stream write a word, after everything before it is done and visible to all.
+    ///
+    /// # Safety
+    /// As for [`wait_for_word`](Self::wait_for_word), for writing.
+    #[inline]
+    pub(crate) unsafe fn write_word(
+        &self,
+        stream: StreamHandle,
+        word: DeviceAddress,
+        value: u32,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller.
+        self.check("cuStreamWriteValue32", unsafe {
+            (self.library.stream_write_value_32)(stream.0, word, value, WRITE)
+        })
+    }
+
+    /// One of these operations.
+    ///
+    /// # Safety
+    /// As for the single ones.
+    #[inline]
+    pub(crate) unsafe fn word_op(&self, stream: StreamHandle, op: WordOp) -> Result<()> {
+        // SAFETY: promised by the caller.
+        unsafe {
+            match op {
+                WordOp::Wait(word, value) => self.wait_for_word(stream, word, value),
+                WordOp::Write(word, value) => self.write_word(stream, word, value),
+            }
+        }
+    }
+
+    /// Several such operations, one after the other, in as few calls as can be: two in one call
+    /// take little longer than one.
+    ///
+    /// # Safety
+    /// As for the single ones.
+    pub(crate) unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
+        for ops in ops.chunks(BATCH) {
+            // SAFETY: promised by the caller.
+            unsafe {
+                match *ops {
+                    // Alone it takes less time as itself.
+                    [only] => self.word_op(stream, only)?,
+                    _ => self.word_batch(stream, ops)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for the single ones; there are at most `BATCH`.
+    unsafe fn word_batch(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
+        let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; BATCH];
+        for (param, op) in params.iter_mut().zip(ops) {
+            *param = param_of(*op);
+        }
+        // SAFETY: as many live parameters as said; the rest is promised by the caller.
+        self.check("cuStreamBatchMemOp", unsafe {
+            let (count, start) = (ops.len() as c_uint, params.as_mut_ptr());
+            (self.library.stream_batch_mem_op)(stream.0, count, start, 0)
+        })
+    }
+}
+
+fn param_of(op: WordOp) -> CUstreamBatchMemOpParams {
+    type Wait = CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st;
+    type WaitValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1;
+    type Write = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st;
+    type WriteValue = CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1;
+    match op {
+        WordOp::Wait(address, value) => CUstreamBatchMemOpParams {
+            waitValue: Wait {
+                operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                address,
+                __bindgen_anon_1: WaitValue { value },
+                flags: WAIT,
+                alias: 0,
+            },
+        },
+        WordOp::Write(address, value) => CUstreamBatchMemOpParams {
+            writeValue: Write {
+                operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                address,
+                __bindgen_anon_1: WriteValue { value },
+                flags: WRITE,
+                alias: 0,
+            },
+        },
+    }
+}

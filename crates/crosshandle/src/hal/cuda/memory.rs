@@ -1,0 +1,332 @@
+//! Device memory and its descriptors.
+
+use super::caretaker;
+use super::device::Gpu;
+use super::driver::{Allocation, DeviceAddress};
+use super::foreign::Card;
+use super::pinned::PinnedSegment;
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::host::HostSegment;
+use crate::ipc::Shared;
+use crate::os::descriptor;
+use crate::os::descriptor::FileKind;
+use crate::os::mapping::HUGE_PAGE;
+use crate::types::Access;
+use crate::types::MemoryKind;
+use crate::types::SharedBytes;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The number under which Linux knows all devices of the NVIDIA driver.
+const NVIDIA_MAJOR: u32 = 195;
+
+/// New memory of a kind, mapped.
+pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+    match kind {
+        MemoryKind::Device => {
+            let memory = CudaPhysical::create(gpu, len)?;
+            let segment = CudaSegment::map(memory, Access::ReadWrite)?;
+            segment
+                .reservation
+                .open_to_visitors(0, len, Access::ReadWrite);
+            Ok(Arc::new(segment))
+        }
+        MemoryKind::Host | MemoryKind::Shared => {
+            let memory = HostSegment::create(len)?;
+            Ok(Arc::new(PinnedSegment::register(
+                gpu,
+                memory,
+                Access::ReadWrite,
+            )?))
+        }
+    }
+}
+
+/// Memory of another process, of whichever kind, mapped.
+pub(super) fn import(
+    gpu: &Arc<Gpu>,
+    file: &OwnedFd,
+    len: usize,
+    access: Access,
+) -> Result<Arc<dyn Segment>> {
+    let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
+    if kind == FileKind::Regular {
+        if let Some(card) = Card::read(file)? {
+            return card.open(gpu, len);
+        }
+        let memory = HostSegment::import(file, len, access)?;
+        return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
+    }
+    let memory = CudaPhysical::import(gpu, file, len)?;
+    Ok(Arc::new(CudaSegment::map(memory, access)?))
+}
+
+/// Physical memory of a GPU.
+pub(super) struct CudaPhysical {
+    gpu: Arc<Gpu>,
+    allocation: Allocation,
+    len: usize,
+    /// Made when the memory is first exported. The driver knows only one kind, which allows
+    /// everything: that an importer only reads is up to its own driver.
+    descriptor: Mutex<Option<Arc<OwnedFd>>>,
+    is_imported: bool,
+}
+
+impl CudaPhysical {
+    /// `len` is a multiple of the device's granularity.
+    pub(super) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        if !gpu.info().capabilities.memory_sharing {
+            return Err(Error::Unsupported(format!(
+                "{} has no virtual memory management with descriptors, which device memory needs",
+                gpu.info().name
+            )));
+        }
+        let _current = gpu.enter()?;
+        let allocation = match gpu.driver().create_memory(gpu.handle(), len) {
+            Err(Error::OutOfMemory { .. }) => {
+                // Commands may be done whose memory nobody has let go of yet.
+                caretaker::look();
+                gpu.lasting().traffic().make_room();
+                gpu.driver().create_memory(gpu.handle(), len)?
+            }
+            made => made?,
+        };
+        Ok(Self {
+            allocation,
+            gpu: Arc::clone(gpu),
+            len,
+            descriptor: Mutex::default(),
+            is_imported: false,
+        })
+    }
+
+    /// `len` is the exporter's word; the driver refuses to map more than there is.
+    pub(super) fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
+        let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
+        if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
+            return Err(Error::Protocol("its memory is not the driver's"));
+        }
+        if len == 0 || !len.is_multiple_of(gpu.info().granularity) {
+            return Err(Error::Protocol("its memory is not of whole pages"));
+        }
+        let _current = gpu.enter()?;
+        Ok(Self {
+            allocation: gpu.driver().import_memory(file.as_fd())?,
+            gpu: Arc::clone(gpu),
+            len,
+            // The driver keeps the memory now; the descriptor goes.
+            descriptor: Mutex::default(),
+            is_imported: true,
+        })
+    }
+
+    /// Memory of the program's, of which `len` bytes are mapped.
+    pub(super) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            allocation,
+            len,
+            descriptor: Mutex::default(),
+            is_imported: false,
+        }
+    }
+
+    pub(super) fn allocation(&self) -> &Allocation {
+        &self.allocation
+    }
+}
+
+impl Shared for CudaPhysical {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.descriptor(Access::ReadWrite).map(drop)
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        if self.is_imported {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        }
+        let mut made = self
+            .descriptor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*made {
+            return Ok(Arc::clone(file));
+        }
+        let _current = self.gpu.enter()?;
+        let file = self.gpu.driver().export_memory(&self.allocation)?;
+        descriptor::close_on_exec(&file).map_err(Error::os("exporting device memory"))?;
+        Ok(Arc::clone(made.insert(Arc::new(file))))
+    }
+}
+
+/// Reserved device addresses, until drop; by then nothing may be mapped there.
+pub(super) struct Reservation {
+    gpu: Arc<Gpu>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: only addresses; whoever accesses memory there answers for that.
+unsafe impl Send for Reservation {}
+// SAFETY: as above.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// At a multiple of `align`, a power of two and a multiple of the device's granularity.
+    pub(super) fn new(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
+        let _current = gpu.enter()?;
+        let driver = gpu.driver();
+        let start = match wish - wish % align {
+            0 => driver.reserve_addresses(0, len, align)?,
+            // The driver fails where it could choose another place.
+            wish => driver
+                .reserve_addresses(wish, len, align)
+                .or_else(|_| driver.reserve_addresses(0, len, align))?,
+        };
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            start: pointer.ok_or_else(|| Error::out_of_memory(len))?,
+            len,
+        })
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(super) fn address(&self, offset: usize) -> DeviceAddress {
+        (self.start.addr().get() + offset) as DeviceAddress
+    }
+
+    /// Maps `len` bytes of memory to `offset`, for this device to access.
+    ///
+    /// # Safety
+    /// The place is inside and has nothing mapped.
+    pub(super) unsafe fn map(
+        &self,
+        offset: usize,
+        memory: &CudaPhysical,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        let driver = self.gpu.driver();
+        let start = self.address(offset);
+        let _current = self.gpu.enter()?;
+        // SAFETY: promised by the caller; what was just mapped is in use by nobody.
+        unsafe {
+            driver.map(start, len, memory.allocation(), memory_offset)?;
+            let set = driver.set_access(start, len, self.gpu.handle(), access);
+            if set.is_err()
+                && let Err(error) = driver.unmap(start, len)
+            {
+                tracing::warn!(%error, "could not unmap what cannot be accessed");
+            }
+            set
+        }
+    }
+}
+
+impl Reservation {
+    /// Lets other devices of this process access what is mapped, as far as they can.
+    pub(super) fn open_to_visitors(&self, offset: usize, len: usize, access: Access) {
+        let gpu = &self.gpu;
+        if gpu.visitors().is_empty() {
+            return;
+        }
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        for visitor in gpu.visitors() {
+            let start = self.address(offset);
+            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            let set = unsafe { gpu.driver().set_access(start, len, *visitor, access) };
+            if let Err(error) = set {
+                tracing::debug!(%error, "another device can't access this memory");
+            }
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.gpu.release("reserved addresses", |driver| {
+            // SAFETY: reserved by us and dropped once, with nothing mapped.
+            unsafe { driver.free_addresses(self.address(0), self.len) }
+        });
+    }
+}
+
+/// Device memory at an address.
+pub(super) struct CudaSegment {
+    reservation: Reservation,
+    memory: CudaPhysical,
+}
+
+impl CudaSegment {
+    /// Maps all of some memory, which need not be the same device's.
+    fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
+        let len = memory.len;
+        let align = memory.gpu.info().granularity.max(HUGE_PAGE);
+        let reservation = Reservation::new(&memory.gpu, 0, len, align)?;
+        // SAFETY: the addresses were reserved for this a moment ago.
+        unsafe { reservation.map(0, &memory, 0, len, access)? };
+        Ok(Self {
+            reservation,
+            memory,
+        })
+    }
+}
+
+impl Drop for CudaSegment {
+    fn drop(&mut self) {
+        let reservation = &self.reservation;
+        reservation.gpu.release("device memory", |driver| {
+            // SAFETY: mapped like this when it was made. Commands keep the segments they use.
+            unsafe { driver.unmap(reservation.address(0), reservation.len) }
+        });
+    }
+}
+
+impl Shared for CudaSegment {
+    fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.memory.prepare()
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.memory.descriptor(access)
+    }
+}
+
+impl Segment for CudaSegment {
+    fn start(&self) -> NonNull<u8> {
+        self.reservation.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // All of it is there, in the pages that the device likes best.
+    }
+
+    fn let_go(&self) {
+        caretaker::look();
+    }
+}

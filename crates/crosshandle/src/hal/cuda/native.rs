@@ -1,0 +1,129 @@
+//! The driver's contexts, streams and events, the program's and ours.
+
+use super::device::{CudaContext, Gpu};
+use super::driver::{ContextHandle, CudaEvent, EventHandle, StreamHandle};
+use super::{foreign, queue};
+use crate::error::{Error, Result};
+use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
+use crate::types::Ownership;
+use std::any::Any;
+use std::ptr;
+use std::sync::Arc;
+
+/// The default stream that waits for all other streams of its context, and they for it; that it
+/// is also called "no stream" depends on how a program was compiled.
+const LEGACY_STREAM: usize = 1;
+/// The default stream that each thread has one of.
+const PER_THREAD_STREAM: usize = 2;
+
+impl NativeDevice for Gpu {
+    fn handle(&self) -> usize {
+        self.handle().number() as usize
+    }
+
+    unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>> {
+        let gpu = self.shared()?;
+        let context = ContextHandle(ptr::with_exposed_provenance_mut(context));
+        if context == gpu.context()? {
+            return Ok(Arc::new(CudaContext::new(gpu)));
+        }
+        let inside = gpu.inside(context);
+        let _current = inside.enter()?;
+        if inside.driver().current_device()? != gpu.handle() {
+            return Err(Error::invalid(format!(
+                "this context is on another device than {}",
+                gpu.info().name
+            )));
+        }
+        Ok(Arc::new(CudaContext::new(&inside)))
+    }
+}
+
+impl NativeContext for CudaContext {
+    fn handle(&self) -> Result<usize> {
+        Ok(self.gpu().context()?.0 as usize)
+    }
+
+    unsafe fn adopt_queue(
+        &self,
+        stream: usize,
+        ownership: Ownership,
+    ) -> Result<Box<dyn BackendQueue>> {
+        if stream == PER_THREAD_STREAM {
+            return Err(Error::Unsupported(
+                "the default stream of a thread is another one in each thread, so no queue can be \
+                 made of it; create a stream"
+                    .into(),
+            ));
+        }
+        let is_default = stream == 0 || stream == LEGACY_STREAM;
+        let stream = if is_default { LEGACY_STREAM } else { stream };
+        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
+        let gpu = self.gpu();
+        let driver = gpu.driver();
+        let _current = gpu.enter()?;
+        // SAFETY: promised by the caller.
+        if unsafe { driver.context_of(stream)? } != gpu.context()? {
+            return Err(Error::invalid(
+                "this stream belongs to another context; adopt that one first",
+            ));
+        }
+        let own = match ownership {
+            Ownership::Owned if is_default => {
+                return Err(Error::invalid("nobody can destroy a default stream"));
+            }
+            // SAFETY: promised by the caller.
+            Ownership::Owned => Some(unsafe { driver.take_stream(stream) }),
+            Ownership::Borrowed => None,
+        };
+        queue::adopt(gpu, stream, own)
+    }
+
+    fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        Ok(Arc::new(Recorded {
+            event: gpu.driver().create_event(false)?,
+            gpu: Arc::clone(gpu),
+        }))
+    }
+
+    unsafe fn wait_for_event(
+        &self,
+        stream: usize,
+        event: usize,
+        ownership: Ownership,
+    ) -> Result<Option<Box<dyn Any + Send>>> {
+        let gpu = self.gpu();
+        let driver = gpu.driver();
+        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
+        let event = EventHandle(ptr::with_exposed_provenance_mut(event));
+        let _current = gpu.enter()?;
+        // SAFETY: promised by the caller. The driver keeps it for the stream.
+        let _given = (ownership == Ownership::Owned).then(|| unsafe { driver.take_event(event) });
+        driver.wait_for_event(stream, event)?;
+        Ok(None)
+    }
+
+    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
+        foreign::adopt(self.gpu(), address, len)
+    }
+}
+
+/// An event of the driver's for one of ours.
+struct Recorded {
+    gpu: Arc<Gpu>,
+    event: CudaEvent,
+}
+
+impl NativeEvent for Recorded {
+    fn handle(&self) -> usize {
+        self.event.handle().0 as usize
+    }
+
+    unsafe fn record(&self, stream: usize) -> Result<()> {
+        let _current = self.gpu.enter()?;
+        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
+        self.gpu.driver().record_event(self.event.handle(), stream)
+    }
+}

@@ -1,0 +1,92 @@
+//! The host device: there is always exactly one.
+
+use super::info;
+use super::memory::{HostRange, HostSegment, PhysicalFile};
+use super::queue::HostQueue;
+use crate::error::Result;
+use crate::hal::{AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Segment};
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::ipc::Import;
+use crate::ipc::Shared;
+use crate::os::mapping::page_size;
+use crate::types::Access;
+use crate::types::{DeviceInfo, MemoryKind, QueueOrder};
+
+use std::sync::Arc;
+
+/// The host's memory and threads.
+pub(crate) struct HostBackend;
+
+impl Backend for HostBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Host
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
+        vec![Arc::new(HostDevice(info::host()))]
+    }
+
+    fn status(&self) -> std::result::Result<String, String> {
+        Ok("needs no driver".into())
+    }
+}
+
+struct HostDevice(&'static DeviceInfo);
+
+impl BackendDevice for HostDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.0
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        info::free_memory()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == info::uuid()
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        Ok(Arc::new(HostContext))
+    }
+}
+
+struct HostContext;
+
+impl BackendContext for HostContext {
+    fn granularity(&self) -> usize {
+        page_size()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == info::uuid()
+    }
+
+    fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+        Ok(Arc::new(HostSegment::create(len)?))
+    }
+
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+        Ok(Arc::new(HostSegment::import(
+            &import.file,
+            import.len,
+            access,
+        )?))
+    }
+
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(PhysicalFile::create(len)?))
+    }
+
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(PhysicalFile::import(import.file, import.len)?))
+    }
+
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+        Ok(Box::new(HostRange::reserve(wish, len, align)?))
+    }
+
+    fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
+        Ok(Box::new(HostQueue::new(order)))
+    }
+}

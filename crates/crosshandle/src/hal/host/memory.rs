@@ -1,0 +1,219 @@
+//! Host memory: memfd files and their mappings.
+
+use crate::error::{Error, Result};
+use crate::hal::{AddressRange, Segment};
+use crate::ipc::Shared;
+use crate::os::mapping::{HUGE_PAGE, Mapping, page_size};
+use crate::os::memfd;
+use crate::types::Access;
+use crate::types::SharedBytes;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+/// A sealed memfd that we made, with descriptors for both kinds of access.
+struct File {
+    writable: Arc<OwnedFd>,
+    read_only: OnceLock<Arc<OwnedFd>>,
+}
+
+impl File {
+    fn create(name: &str, len: usize) -> Result<Self> {
+        let file =
+            memfd::create(name, len as u64).map_err(Error::memory("creating memory", len))?;
+        Ok(Self {
+            writable: Arc::new(file),
+            read_only: OnceLock::new(),
+        })
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        if access == Access::ReadWrite {
+            return Ok(Arc::clone(&self.writable));
+        }
+        if let Some(file) = self.read_only.get() {
+            return Ok(Arc::clone(file));
+        }
+        let file = memfd::reopen_read_only(self.writable.as_fd())
+            .map_err(Error::os("making a read-only descriptor"))?;
+        Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
+    }
+}
+
+/// Memory mapped in this process.
+pub(crate) struct HostSegment {
+    mapping: Mapping,
+    access: Access,
+    /// Present in the process that made it. Importers need no descriptor once it is mapped.
+    file: Option<File>,
+}
+
+impl HostSegment {
+    pub(crate) fn create(len: usize) -> Result<Self> {
+        let file = File::create("crosshandle-memory", len)?;
+        // What is a multiple of a power of two may be wanted at such an address.
+        let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
+        let mapping = map(&file.writable, len, align, Access::ReadWrite)?;
+        Ok(Self {
+            mapping,
+            access: Access::ReadWrite,
+            file: Some(file),
+        })
+    }
+
+    pub(crate) fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
+        check(file, len)?;
+        // For huge pages; an importer was promised no other alignment.
+        let align = if len >= HUGE_PAGE {
+            HUGE_PAGE
+        } else {
+            page_size()
+        };
+        Ok(Self {
+            mapping: map(file, len, align, access)?,
+            access,
+            file: None,
+        })
+    }
+}
+
+/// Makes sure that no peer can make touching the memory fatal.
+fn check(file: &OwnedFd, len: usize) -> Result<()> {
+    let (actual, sealed) = memfd::check(file).map_err(Error::os("looking at imported memory"))?;
+    if actual != len as u64 {
+        return Err(Error::Extent {
+            claimed: len as u64,
+            actual,
+        });
+    }
+    if !sealed || !len.is_multiple_of(page_size()) {
+        return Err(Error::Protocol(
+            "its memory is not sealed, or not of whole pages",
+        ));
+    }
+    Ok(())
+}
+
+fn map(file: &OwnedFd, len: usize, align: usize, access: Access) -> Result<Mapping> {
+    Mapping::shared(file, len, align, access).map_err(Error::memory("mapping memory", len))
+}
+
+impl Shared for HostSegment {
+    fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        match &self.file {
+            Some(file) => file.descriptor(access),
+            None => Err(Error::invalid("only the exporter of memory can share it")),
+        }
+    }
+}
+
+impl Segment for HostSegment {
+    fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        let writable = self.access == Access::ReadWrite;
+        // SAFETY: the mapping lives as long as `self`, and is shared memory for everybody.
+        Some(unsafe { SharedBytes::new(self.start(), self.mapping.len(), writable) })
+    }
+
+    fn populate(&self, offset: usize, len: usize) {
+        // Whole huge pages only; the rest comes with the first touch.
+        let len = len - len % HUGE_PAGE;
+        if len > 0 && !self.mapping.collapse(offset, len) {
+            tracing::debug!(len, "the kernel has no huge pages for this memory");
+        }
+    }
+}
+
+/// Physical memory: a file that is mapped nowhere yet.
+pub(super) struct PhysicalFile {
+    file: File,
+    len: usize,
+}
+
+impl PhysicalFile {
+    pub(super) fn create(len: usize) -> Result<Self> {
+        Ok(Self {
+            file: File::create("crosshandle-physical", len)?,
+            len,
+        })
+    }
+
+    pub(super) fn import(file: Arc<OwnedFd>, len: usize) -> Result<Self> {
+        check(&file, len)?;
+        Ok(Self {
+            file: File {
+                writable: file,
+                read_only: OnceLock::new(),
+            },
+            len,
+        })
+    }
+}
+
+impl Shared for PhysicalFile {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.file.descriptor(access)
+    }
+}
+
+/// Reserved addresses.
+pub(super) struct HostRange(Mapping);
+
+impl HostRange {
+    pub(super) fn reserve(wish: usize, len: usize, align: usize) -> Result<Self> {
+        Mapping::reserve_at(wish, len, align)
+            .map(Self)
+            .map_err(Error::memory("reserving addresses", len))
+    }
+}
+
+impl AddressRange for HostRange {
+    fn start(&self) -> NonNull<u8> {
+        self.0.start()
+    }
+
+    fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>> {
+        let writable = access == Access::ReadWrite;
+        // SAFETY: the reservation lives as long as `self`; by contract only what is mapped in it
+        // is touched.
+        Some(unsafe { SharedBytes::new(self.start(), self.0.len(), writable) })
+    }
+
+    fn map(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        let file = memory.descriptor(Access::ReadWrite)?;
+        self.0
+            .place(offset, &*file, memory_offset as u64, len, access)
+            .map_err(Error::memory("mapping physical memory", len))
+    }
+
+    fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+        self.0
+            .vacate(offset, len)
+            .map_err(Error::memory("unmapping physical memory", len))
+    }
+
+    fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()> {
+        self.0
+            .protect(offset, len, access)
+            .map_err(Error::os("changing access"))
+    }
+}

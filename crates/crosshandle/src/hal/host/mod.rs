@@ -1,0 +1,10 @@
+//! The host as a device: memfd memory, and queues that are threads.
+
+mod device;
+mod info;
+mod memory;
+mod queue;
+mod work;
+
+pub(crate) use device::HostBackend;
+pub(crate) use memory::HostSegment;

@@ -1,0 +1,257 @@
+//! Immediate command lists.
+
+use super::{
+    Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description, is_device_lost,
+};
+use crate::error::{Error, Result};
+use level_zero_sys::{
+    ZE_COMMAND_QUEUE_FLAG_IN_ORDER, ze_command_queue_mode_t, ze_copy_region_t, ze_event_handle_t,
+    ze_result_t,
+};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+/// What a call signals itself.
+fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
+    signal.map_or(ptr::null_mut(), |event| event.0)
+}
+
+/// A list whose commands run one after the other as they are appended. The caller appends from one
+/// thread at a time.
+pub(crate) struct List {
+    core: Arc<Core>,
+    handle: ListHandle,
+    /// It ends with this.
+    is_ours: bool,
+}
+
+impl List {
+    /// On a group of the device's queues.
+    pub(crate) fn create(core: &Arc<Core>, device: DeviceHandle, group: u32) -> Result<Self> {
+        let mut desc = description!(
+            ze_command_queue_desc_t,
+            ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC
+        );
+        desc.ordinal = group;
+        desc.flags = ZE_COMMAND_QUEUE_FLAG_IN_ORDER;
+        desc.mode = ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS;
+        let mut handle = ptr::null_mut();
+        let create = core.driver.loader.zeCommandListCreateImmediate;
+        // SAFETY: our context, one of its devices, and a live result.
+        let code = unsafe { create(core.handle.0, device.0, &desc, &mut handle) };
+        check("zeCommandListCreateImmediate", code)?;
+        Ok(Self {
+            core: Arc::clone(core),
+            handle: Handle(handle),
+            is_ours: true,
+        })
+    }
+
+    /// One that the program made.
+    ///
+    /// # Safety
+    /// It is a list of the driver, in order and immediate, and lives as long as this and what was
+    /// appended; nobody else destroys one that is given.
+    pub(crate) unsafe fn adopt(
+        core: &Arc<Core>,
+        handle: ListHandle,
+        is_given: bool,
+    ) -> Result<Self> {
+        let loader = &core.driver.loader;
+        let (mut is_immediate, mut context) = (1, core.handle.0);
+        // Before Level Zero 1.9 nobody can know.
+        if core.driver.api >= (1, 9)
+            && let (Some(ask), Some(find)) = (
+                loader.zeCommandListIsImmediate,
+                loader.zeCommandListGetContextHandle,
+            )
+        {
+            // SAFETY: promised by the caller, and live results.
+            unsafe {
+                let code = ask(handle.0, &mut is_immediate);
+                check("zeCommandListIsImmediate", code)?;
+                let code = find(handle.0, &mut context);
+                check("zeCommandListGetContextHandle", code)?;
+            }
+        }
+        if is_immediate == 0 {
+            return Err(Error::Unsupported(
+                "a command list that has to be closed and executed is no queue; create an \
+                 immediate one, in order"
+                    .into(),
+            ));
+        }
+        if context != core.handle.0 {
+            return Err(Error::invalid(
+                "this command list belongs to another context; adopt that one first",
+            ));
+        }
+        let mut list = Self::borrow(core, handle);
+        list.is_ours = is_given;
+        Ok(list)
+    }
+
+    /// Any list, to append something.
+    pub(crate) fn borrow(core: &Arc<Core>, handle: ListHandle) -> Self {
+        Self {
+            core: Arc::clone(core),
+            handle,
+            is_ours: false,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> ListHandle {
+        self.handle
+    }
+
+    /// Whether an error says that the device has stopped, and the list that nothing of it is executed
+    /// or looked at any more. Before Level Zero 1.6 nobody can know.
+    pub(crate) fn is_lost(&self, error: &Error) -> bool {
+        let wait = self.core.driver.loader.zeCommandListHostSynchronize;
+        let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
+            return false;
+        };
+        // SAFETY: an immediate list, which any thread may wait for.
+        let code = unsafe { wait(self.handle.0, 0) };
+        matches!(
+            code,
+            ze_result_t::ZE_RESULT_SUCCESS | ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST
+        )
+    }
+
+    /// Lets what follows wait for events, each for what is its latest signal now, and signals
+    /// another one then, if there is one.
+    ///
+    /// # Safety
+    /// The events stay until the list is past this.
+    pub(crate) unsafe fn wait(
+        &self,
+        events: &[EventHandle],
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        // A handle is a pointer and nothing else; the driver only reads them.
+        let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
+        let Some(signal) = signal else {
+            let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+            // SAFETY: promised by the caller.
+            let code = unsafe { append(self.handle.0, count, events) };
+            return check("zeCommandListAppendWaitOnEvents", code);
+        };
+        let append = self.core.driver.loader.zeCommandListAppendBarrier;
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, signal.0, count, events) };
+        check("zeCommandListAppendBarrier", code)
+    }
+
+    /// Signals an event once everything before is done.
+    ///
+    /// # Safety
+    /// The event stays until the list is past this.
+    pub(crate) unsafe fn signal(&self, event: EventHandle) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendSignalEvent;
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(self.handle.0, event.0) };
+        check("zeCommandListAppendSignalEvent", code)
+    }
+
+    /// Copies between ranges that don't overlap, and signals an event then.
+    ///
+    /// # Safety
+    /// Both are memory of the driver's or of the host, and stay until the list is past this, as the
+    /// event does.
+    pub(crate) unsafe fn copy(
+        &self,
+        to: *mut c_void,
+        from: *const c_void,
+        len: usize,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendMemoryCopy;
+        let (list, signal) = (self.handle.0, raw(signal));
+        // SAFETY: promised by the caller.
+        let code = unsafe { append(list, to, from, len, signal, 0, ptr::null_mut()) };
+        check("zeCommandListAppendMemoryCopy", code)
+    }
+
+    /// Copies a region, with the bytes from one row and slice to the next on each side.
+    ///
+    /// # Safety
+    /// As for `copy`.
+    pub(crate) unsafe fn copy_region(
+        &self,
+        (to, to_pitch, to_slice_pitch): (*mut c_void, u32, u32),
+        (from, from_pitch, from_slice_pitch): (*const c_void, u32, u32),
+        [width, height, depth]: [u32; 3],
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let region = ze_copy_region_t {
+            originX: 0,
+            originY: 0,
+            originZ: 0,
+            width,
+            height,
+            depth,
+        };
+        let append = self.core.driver.loader.zeCommandListAppendMemoryCopyRegion;
+        // SAFETY: promised by the caller; the regions are live for the call.
+        let code = unsafe {
+            append(
+                self.handle.0,
+                to,
+                &region,
+                to_pitch,
+                to_slice_pitch,
+                from,
+                &region,
+                from_pitch,
+                from_slice_pitch,
+                raw(signal),
+                0,
+                ptr::null_mut(),
+            )
+        };
+        check("zeCommandListAppendMemoryCopyRegion", code)
+    }
+
+    /// Repeats a pattern of a length that the device takes.
+    ///
+    /// # Safety
+    /// As for `copy`. The driver copies the pattern at once.
+    pub(crate) unsafe fn fill(
+        &self,
+        to: *mut c_void,
+        pattern: &[u8],
+        len: usize,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let append = self.core.driver.loader.zeCommandListAppendMemoryFill;
+        // SAFETY: promised by the caller.
+        let code = unsafe {
+            append(
+                self.handle.0,
+                to,
+                pattern.as_ptr().cast(),
+                pattern.len(),
+                len,
+                raw(signal),
+                0,
+                ptr::null_mut(),
+            )
+        };
+        check("zeCommandListAppendMemoryFill", code)
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
+        self.core.release("a command list", |core| {
+            // SAFETY: ours, and whoever drops it has seen its last command done.
+            let code = unsafe { (core.driver.loader.zeCommandListDestroy)(self.handle.0) };
+            check("zeCommandListDestroy", code)
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! Counter-based events of the driver's, which ride along with events of ours: lists signal and
+//! wait for them on the device, in this process and in others.
+
+use super::device::Gpu;
+use super::driver::{Core, CreatedEvent, EventHandle, Handle, IPC_HANDLE, OpenedEvent, missing};
+use super::memory::{Exported, with_own_number};
+use super::note::{self, Subject};
+use crate::error::{Error, Result};
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::{DriverEvent, DriverEvents, Import};
+use crate::ipc::{EventCore, Shared};
+use crate::os::{descriptor, process};
+use crate::types::Access;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+/// Where they come from.
+pub(super) struct LevelZeroEvents {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) core: Arc<Core>,
+}
+
+impl DriverEvents for LevelZeroEvents {
+    fn create(&self) -> Result<DriverEvent> {
+        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
+        let created = CreatedEvent::create(&self.core, self.gpu.handle());
+        let event = created.ok_or_else(missing)??;
+        let (handle, exported) = (event.handle(), OnceLock::new());
+        let object = LevelZeroEvent::Created { event, exported };
+        Ok(self.named(object, handle, true))
+    }
+
+    fn open(&self, import: Import) -> Result<DriverEvent> {
+        let driver = self.core.driver;
+        let handle = note::decode(driver, Subject::Event, &import.note)?;
+        // The exporter has looked, but the two may differ in what they are allowed to do.
+        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
+        let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
+        // Drivers that fetch the descriptor by themselves recognise none that is put in place.
+        let event = if let Some(pid) = handle.fetched_from {
+            check_fetch(pid, &handle.bytes, &import.file)?;
+            open(handle.bytes)?
+        } else {
+            with_own_number(Subject::Event, &import.file, handle.bytes, open)?
+        };
+        // Where drivers fetch descriptors, those who wait would have to from this process, and end
+        // where they may not.
+        let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
+        let handle = event.handle();
+        Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))
+    }
+}
+
+impl LevelZeroEvents {
+    fn named(&self, object: LevelZeroEvent, handle: EventHandle, may_signal: bool) -> DriverEvent {
+        DriverEvent {
+            object: Arc::new(object),
+            handle: handle.0.expose_provenance(),
+            owner: address_of(&self.core),
+            may_signal,
+        }
+    }
+}
+
+/// What stands for a context.
+fn address_of(core: &Arc<Core>) -> usize {
+    Arc::as_ptr(core).addr()
+}
+
+/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
+/// finds: in another PID namespace, that is some descriptor of some process.
+fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(pid, note::number_in(Subject::Event, handle), file) {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "the driver fetches descriptors by itself, and may not do so from process {pid}"
+    )))
+}
+
+/// One of them, by who ends it.
+enum LevelZeroEvent {
+    Created {
+        event: CreatedEvent,
+        /// Made when another process first wants it.
+        exported: OnceLock<Exported>,
+    },
+    #[expect(dead_code, reason = "ends what was opened")]
+    Opened(OpenedEvent),
+}
+
+/// The driver's event for a list of this driver's that signals, if one rides along and is there or
+/// can be had.
+#[inline]
+pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    let found = event.mirror().filter(|found| found.may_signal)?;
+    handle_of(found, core)
+}
+
+/// The same for one that waits.
+#[inline]
+pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+    handle_of(event.mirror()?, core)
+}
+
+/// The driver's handle, if it is this driver's.
+#[inline]
+fn handle_of(event: &DriverEvent, core: &Arc<Core>) -> Option<EventHandle> {
+    (event.owner == address_of(core))
+        .then(|| Handle(ptr::with_exposed_provenance_mut(event.handle)))
+}
+
+impl LevelZeroEvent {
+    fn export(&self) -> Result<(&CreatedEvent, &Exported)> {
+        let Self::Created { event, exported } = self else {
+            return Err(Error::invalid("only the creator of an event can share it"));
+        };
+        if let Some(exported) = exported.get() {
+            return Ok((event, exported));
+        }
+        let made = Exported::new(Subject::Event, event.export()?)?;
+        Ok((event, exported.get_or_init(|| made)))
+    }
+}
+
+impl Shared for LevelZeroEvent {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.export()?.1.file))
+    }
+
+    fn note(&self) -> BackendBlob {
+        match self.export() {
+            Ok((event, exported)) => {
+                note::encode(event.core().driver, Subject::Event, exported.handle)
+            }
+            Err(_) => BackendBlob::NONE,
+        }
+    }
+}

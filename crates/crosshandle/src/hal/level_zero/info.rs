@@ -1,0 +1,229 @@
+//! What is known of a device.
+
+use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description};
+use crate::error::Result;
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::os::mapping::HUGE_PAGE;
+use crate::types::{Capabilities, DeviceInfo};
+use level_zero_sys::{
+    ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE, ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY,
+    ZE_DEVICE_FP_FLAG_FMA, ZE_DEVICE_MODULE_FLAG_FP16, ZE_DEVICE_MODULE_FLAG_FP64,
+    ZE_DEVICE_PROPERTY_FLAG_ECC, ZE_DEVICE_PROPERTY_FLAG_INTEGRATED,
+    ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF, ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
+    ze_device_memory_properties_t, ze_external_memory_type_flags_t, ze_pci_address_ext_t,
+};
+use std::ffi::CStr;
+use std::ptr;
+use std::time::Duration;
+
+/// The PCI vendor number.
+const INTEL: u32 = 0x8086;
+
+/// What only this backend needs to know.
+pub(super) struct Details {
+    /// The group of queues that commands go to.
+    pub(super) group: u32,
+    /// The longest pattern of a fill there, in bytes.
+    pub(super) max_pattern: usize,
+    /// As what allocated memory can be exported, if it can.
+    pub(super) exportable_memory: Option<ze_external_memory_type_flags_t>,
+    /// As what physical memory can be exported and imported, if it can.
+    pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
+}
+
+pub(super) fn describe(
+    driver: &Driver,
+    device: DeviceHandle,
+    index: usize,
+) -> Result<(DeviceInfo, Details)> {
+    let loader = &driver.loader;
+    let mut properties = description!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
+    // SAFETY: a device that the driver counted, and a live result.
+    let code = unsafe { (loader.zeDeviceGetProperties)(device.0, &mut properties) };
+    check("zeDeviceGetProperties", code)?;
+    let mut module = description!(
+        ze_device_module_properties_t,
+        ZE_STRUCTURE_TYPE_DEVICE_MODULE_PROPERTIES
+    );
+    // SAFETY: as above.
+    let code = unsafe { (loader.zeDeviceGetModuleProperties)(device.0, &mut module) };
+    check("zeDeviceGetModuleProperties", code)?;
+    let details = details(driver, device)?;
+    let memories = memories(driver, device)?;
+    let fastest = memories.iter().max_by_key(|memory| memory.maxClockRate);
+    let has = |flag: u32| properties.flags & flag != 0;
+    let units =
+        properties.numSlices * properties.numSubslicesPerSlice * properties.numEUsPerSubslice;
+    let name = properties.name.map(|byte| byte as u8);
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+    let vendor = match properties.vendorId {
+        INTEL => "Intel".to_owned(),
+        other => format!("PCI vendor {other:#06x}"),
+    };
+    let info = DeviceInfo {
+        name: name.to_string_lossy().into_owned(),
+        vendor,
+        vendor_id: Some(properties.vendorId),
+        device_id: Some(properties.deviceId),
+        pci_address: pci_address(driver, device),
+        driver_version: version(driver),
+        backend: BackendKind::LevelZero,
+        index,
+        uuid: DeviceUuid::from_bytes(properties.uuid.id),
+        total_memory: memories.iter().map(|memory| memory.totalSize).sum(),
+        max_allocation: properties.maxMemAllocSize,
+        cache_size: cache_size(driver, device),
+        cache_line: 64,
+        compute_units: units,
+        clock_rate: properties.coreClockRate,
+        vector_width: 0,
+        memory_clock_rate: fastest.map_or(0, |memory| memory.maxClockRate),
+        memory_bus_width: fastest.map_or(0, |memory| memory.maxBusWidth),
+        kernels: None,
+        granularity: HUGE_PAGE,
+        capabilities: Capabilities {
+            memory_sharing: driver.shares_memory,
+            physical_memory_sharing: details.external_memory.is_some(),
+            event_sharing: true,
+            // The driver opens memory for everything or not at all.
+            read_only_memory: false,
+            host_accessible_memory: false,
+            partial_mappings: true,
+            late_failures: true,
+            unified_memory: has(ZE_DEVICE_PROPERTY_FLAG_INTEGRATED),
+            error_correction: has(ZE_DEVICE_PROPERTY_FLAG_ECC),
+            half_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP16 != 0,
+            double_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP64 != 0,
+            fused_multiply_add: module.fp32flags & ZE_DEVICE_FP_FLAG_FMA != 0,
+            // Times are the host's, of the thread that looks after a list.
+            timer_resolution: Duration::from_micros(1),
+        },
+    };
+    Ok((info, details))
+}
+
+/// The driver's build, and the version of the API.
+fn version(driver: &Driver) -> String {
+    let [major, minor, build @ ..] = driver.version.to_be_bytes();
+    let build = u16::from_be_bytes(build);
+    let (api_major, api_minor) = driver.api;
+    format!("{major}.{minor}.{build} (Level Zero {api_major}.{api_minor})")
+}
+
+/// Where a device is plugged in, if the driver says.
+fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
+    let get = driver.loader.zeDevicePciGetPropertiesExt?;
+    let mut properties = description!(
+        ze_pci_ext_properties_t,
+        ZE_STRUCTURE_TYPE_PCI_EXT_PROPERTIES
+    );
+    // SAFETY: a device that the driver counted, and a live result.
+    let code = unsafe { get(device.0, &mut properties) };
+    check("zeDevicePciGetPropertiesExt", code).ok()?;
+    let ze_pci_address_ext_t {
+        domain,
+        bus,
+        device,
+        function,
+    } = properties.address;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+}
+
+/// A device's memories.
+fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memory_properties_t>> {
+    let get = driver.loader.zeDeviceGetMemoryProperties;
+    let mut count = 0;
+    // SAFETY: asks for the count alone.
+    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
+    check("zeDeviceGetMemoryProperties", code)?;
+    let empty = description!(
+        ze_device_memory_properties_t,
+        ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES
+    );
+    let mut memories = vec![empty; count as usize];
+    // SAFETY: there is room for so many.
+    let code = unsafe { get(device.0, &mut count, memories.as_mut_ptr()) };
+    check("zeDeviceGetMemoryProperties", code)?;
+    Ok(memories)
+}
+
+/// Bytes in the largest cache; 0 if the driver doesn't say.
+fn cache_size(driver: &Driver, device: DeviceHandle) -> u64 {
+    let get = driver.loader.zeDeviceGetCacheProperties;
+    let mut count = 0;
+    // SAFETY: asks for the count alone.
+    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
+    if check("zeDeviceGetCacheProperties", code).is_err() {
+        return 0;
+    }
+    let empty = description!(
+        ze_device_cache_properties_t,
+        ZE_STRUCTURE_TYPE_DEVICE_CACHE_PROPERTIES
+    );
+    let mut caches = vec![empty; count as usize];
+    // SAFETY: there is room for so many.
+    let code = unsafe { get(device.0, &mut count, caches.as_mut_ptr()) };
+    if check("zeDeviceGetCacheProperties", code).is_err() {
+        return 0;
+    }
+    caches
+        .iter()
+        .map(|cache| cache.cacheSize as u64)
+        .max()
+        .unwrap_or(0)
+}
+
+fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
+    let get = driver.loader.zeDeviceGetCommandQueueGroupProperties;
+    let mut count = 0;
+    // SAFETY: asks for the count alone.
+    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
+    check("zeDeviceGetCommandQueueGroupProperties", code)?;
+    let empty = description!(
+        ze_command_queue_group_properties_t,
+        ZE_STRUCTURE_TYPE_COMMAND_QUEUE_GROUP_PROPERTIES
+    );
+    let mut groups = vec![empty; count as usize];
+    // SAFETY: there is room for so many.
+    let code = unsafe { get(device.0, &mut count, groups.as_mut_ptr()) };
+    check("zeDeviceGetCommandQueueGroupProperties", code)?;
+    // Those that compute can copy too, and take longer patterns.
+    let can = |flag: u32| groups.iter().position(|group| group.flags & flag != 0);
+    let group = can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE)
+        .or_else(|| can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY))
+        .unwrap_or(0);
+    let max_pattern = groups
+        .get(group)
+        .map_or(1, |group| group.maxMemoryFillPatternSize.max(1));
+    let mut external = description!(
+        ze_device_external_memory_properties_t,
+        ZE_STRUCTURE_TYPE_DEVICE_EXTERNAL_MEMORY_PROPERTIES
+    );
+    // SAFETY: a device that the driver counted, and a live result.
+    let code =
+        unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
+    let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
+        Ok(()) => (
+            external.memoryAllocationExportTypes,
+            external.memoryAllocationImportTypes,
+        ),
+        Err(_) => (0, 0),
+    };
+    let first = |kinds: u32| {
+        [
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD,
+            ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF,
+        ]
+        .into_iter()
+        .find(|kind| kinds & kind != 0)
+    };
+    // Before, they take no notice of a descriptor that physical memory is to be imported from, and
+    // answer with new memory.
+    let imports_physical = driver.version >= INTEL_26_18;
+    Ok(Details {
+        group: group as u32,
+        max_pattern,
+        exportable_memory: first(exports),
+        external_memory: first(exports & imports).filter(|_| imports_physical),
+    })
+}

@@ -1,0 +1,198 @@
+//! Reserved device addresses.
+
+use super::driver::{Core, PhysicalHandle, VirtualMemory};
+use super::physical::{LevelZeroPhysical, Places};
+use crate::error::{Error, Result};
+use crate::hal::AddressRange;
+use crate::ipc::Shared;
+use crate::types::Access;
+use crate::types::Address;
+use crate::types::SharedBytes;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Addresses into which physical memory is mapped.
+pub(super) struct LevelZeroRange {
+    core: Arc<Core>,
+    start: NonNull<u8>,
+    len: usize,
+    /// By offset: the driver unmaps only what it mapped at once.
+    mapped: Mutex<BTreeMap<usize, Mapped>>,
+}
+
+/// Part of physical memory, which whoever mapped it keeps.
+struct Mapped {
+    len: usize,
+    memory: PhysicalHandle,
+    memory_offset: usize,
+    access: Access,
+    places: Places,
+    /// Whose handle it is, if the memory's own was mapped elsewhere.
+    alias: Option<LevelZeroPhysical>,
+}
+
+impl Mapped {
+    /// # Safety
+    /// The place is reserved and has nothing mapped.
+    unsafe fn map(&self, core: &Core, place: NonNull<u8>) -> Result<()> {
+        let (memory, offset, access) = (self.memory, self.memory_offset, self.access);
+        // SAFETY: promised by the caller.
+        unsafe { VirtualMemory(core).map(place, self.len, memory, offset, access)? };
+        self.places().push(Address::new(place));
+        Ok(())
+    }
+
+    /// # Safety
+    /// It is mapped there, and used by nobody any more.
+    unsafe fn unmap(&self, core: &Core, place: NonNull<u8>) -> Result<()> {
+        let mut places = self.places();
+        // SAFETY: promised by the caller.
+        unsafe { VirtualMemory(core).unmap(place, self.len)? };
+        places.retain(|known| known.pointer() != place);
+        Ok(())
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// SAFETY: only addresses; whoever accesses memory there answers for that.
+unsafe impl Send for LevelZeroRange {}
+// SAFETY: as above.
+unsafe impl Sync for LevelZeroRange {}
+
+impl LevelZeroRange {
+    /// At a wished address if that is free; 0 for none.
+    pub(super) fn reserve(core: &Arc<Core>, wish: usize, len: usize, align: usize) -> Result<Self> {
+        let memory = VirtualMemory(core);
+        let start = match wish - wish % align {
+            0 => memory.reserve(0, len)?,
+            // The driver may fail where it could choose another place.
+            wish => memory
+                .reserve(wish, len)
+                .or_else(|_| memory.reserve(0, len))?,
+        };
+        Ok(Self {
+            core: Arc::clone(core),
+            start,
+            len,
+            mapped: Mutex::default(),
+        })
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        self.start.map_addr(|start| start.saturating_add(offset))
+    }
+}
+
+impl AddressRange for LevelZeroRange {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn host_bytes(&self, _access: Access) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn map(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        let memory: &dyn Any = memory;
+        let memory = memory.downcast_ref::<LevelZeroPhysical>().ok_or_else(|| {
+            Error::invalid("only physical memory of a Level Zero device can be mapped here")
+        })?;
+        if !memory.is_of(&self.core) {
+            return Err(Error::invalid(
+                "this is physical memory of another Level Zero driver's",
+            ));
+        }
+        let mut part = Mapped {
+            len,
+            memory: memory.handle(),
+            memory_offset,
+            access,
+            places: Arc::clone(memory.places()),
+            alias: None,
+        };
+        let place = self.at(offset);
+        let mut mapped = self.mapped();
+        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        if let Err(error) = unsafe { part.map(&self.core, place) } {
+            if part.places().is_empty() {
+                return Err(error);
+            }
+            let alias = memory.alias().map_err(|_| error)?;
+            part.memory = alias.handle();
+            part.alias = Some(alias);
+            // SAFETY: as above.
+            unsafe { part.map(&self.core, place)? };
+        }
+        mapped.insert(offset, part);
+        Ok(())
+    }
+
+    fn unmap(&self, offset: usize, _len: usize) -> Result<()> {
+        let mut mapped = self.mapped();
+        if let Some(part) = mapped.get(&offset) {
+            // SAFETY: mapped like this; that no command uses it any more is the promise of whoever
+            // got a range of it.
+            unsafe { part.unmap(&self.core, self.at(offset))? };
+        }
+        mapped.remove(&offset);
+        Ok(())
+    }
+
+    fn set_access(&self, offset: usize, _len: usize, access: Access) -> Result<()> {
+        let mut mapped = self.mapped();
+        let Some(part) = mapped.get_mut(&offset) else {
+            return Err(Error::invalid("nothing is mapped there"));
+        };
+        let place = self.at(offset);
+        if part.memory_offset == 0 {
+            // SAFETY: as for unmapping.
+            unsafe { VirtualMemory(&self.core).set_access(place, part.len, access)? };
+            part.access = access;
+            return Ok(());
+        }
+        // Intel's driver maps anew to change it, and the start of the memory instead of this part.
+        // SAFETY: as for unmapping.
+        unsafe { part.unmap(&self.core, place)? };
+        let before = std::mem::replace(&mut part.access, access);
+        // SAFETY: unmapped a moment ago.
+        let changed = unsafe { part.map(&self.core, place) };
+        if changed.is_err() {
+            part.access = before;
+            // SAFETY: as above.
+            if unsafe { part.map(&self.core, place) }.is_err() {
+                mapped.remove(&offset);
+            }
+        }
+        changed
+    }
+}
+
+impl Drop for LevelZeroRange {
+    fn drop(&mut self) {
+        let mapped = std::mem::take(&mut *self.mapped());
+        self.core.release("reserved addresses", |core| {
+            for (offset, part) in mapped {
+                // SAFETY: mapped like this; as for unmapping.
+                unsafe { part.unmap(core, self.at(offset))? };
+            }
+            // SAFETY: reserved when this was made, with nothing mapped any more.
+            unsafe { VirtualMemory(core).unreserve(self.start, self.len) }
+        });
+    }
+}

@@ -1,0 +1,325 @@
+//! The driver's own objects beside ours, over the stock loader and the simulated driver.
+//!
+//! Each test runs itself again in a process that has both (see `simulated`): which loader is taken
+//! is settled when a process starts.
+
+use super::driver::{Core, Driver, description};
+use crate::{
+    Command, Context, Device, Error, EventOptions, MemoryHandle, MemoryRange, NativeHandle,
+    Ownership, Queue, QueueOrder,
+};
+use level_zero_sys::{ze_event_handle_t, ze_result_t};
+use std::path::Path;
+use std::process::Command as Process;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(20);
+const BYTES: usize = 64 << 10;
+const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
+const HANDLE: &str = "CROSSHANDLE_TEST_HANDLE";
+
+/// Whether the test is to go on: whether this process has the simulated driver. Otherwise such a
+/// process runs the test, under each loader that there is.
+fn simulated(name: &str) -> bool {
+    if std::env::var_os(ROLE).is_some() {
+        return true;
+    }
+    let loaders = std::env::var_os("ZE_LOADER_LIB_DIRS").filter(|value| !value.is_empty());
+    let Some(loaders) = loaders else {
+        eprintln!("SKIPPED: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
+        return false;
+    };
+    for loader in std::env::split_paths(&loaders) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let unique = format!("xhu-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(unique);
+        let driver = std::env::current_exe().unwrap();
+        let driver = driver.with_file_name("libze_sim.so");
+        assert!(driver.is_file(), "there is no {}", driver.display());
+        let output = again(name)
+            .env("LD_LIBRARY_PATH", &loader)
+            .env("ZE_ENABLE_ALT_DRIVERS", driver)
+            .env("CROSSHANDLE_SOCKET_DIR", &directory)
+            .output()
+            .unwrap();
+        let _ = std::fs::remove_dir_all(&directory);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("MISUSE"), "{said}");
+        let counted = String::from_utf8_lossy(&output.stdout);
+        assert!(counted.contains("1 passed"), "{counted}{said}");
+    }
+    false
+}
+
+/// This program, to run one test.
+fn again(name: &str) -> Process {
+    let mut process = Process::new(std::env::current_exe().unwrap());
+    let path = format!("{}::{name}", module_path!().split_once("::").unwrap().1);
+    process
+        .args([&path, "--exact", "--nocapture"])
+        .env(ROLE, "1");
+    process
+}
+
+fn context() -> Context {
+    Context::new(&Device::find("level_zero:0").unwrap()).unwrap()
+}
+
+fn native(value: usize) -> NativeHandle {
+    NativeHandle::new(crate::handle::BackendKind::LevelZero, value)
+}
+
+/// The driver's side of a context.
+fn core_of(context: &Context) -> Arc<Core> {
+    let core = Driver::all().unwrap()[0].shared_core().unwrap();
+    let handle = context.native_handle().unwrap();
+    assert_eq!(handle, native(core.handle.0.addr()));
+    core
+}
+
+/// An allocation of the program's.
+struct Theirs {
+    core: Arc<Core>,
+    start: NonNull<u8>,
+}
+
+impl Theirs {
+    fn new(context: &Context, len: usize) -> Self {
+        let core = core_of(context);
+        let device = context.device().native_handle().unwrap();
+        let device = ptr::with_exposed_provenance_mut(device.value());
+        let desc = description!(
+            ze_device_mem_alloc_desc_t,
+            ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
+        );
+        let mut start = ptr::null_mut();
+        let allocate = core.driver.loader.zeMemAllocDevice;
+        // SAFETY: a live context and device, and a live result.
+        let code = unsafe { allocate(core.handle.0, &desc, len, 0, device, &mut start) };
+        assert_eq!(code, ze_result_t::ZE_RESULT_SUCCESS);
+        let start = NonNull::new(start.cast()).unwrap();
+        Self { core, start }
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        // SAFETY: allocated here, and used no more.
+        unsafe { self.core.free(self.start) }.unwrap();
+    }
+}
+
+/// The first and the last byte, through a queue.
+fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
+    let mut found = [0; 2];
+    for (byte, place) in found.iter_mut().zip([0, memory.len() - 1]) {
+        // SAFETY: a live local, waited for below.
+        let to = unsafe {
+            MemoryRange::from_raw_parts(NonNull::from(byte), 1, crate::Access::ReadWrite)
+        };
+        let copy = Command::copy(to, memory.range(place, 1).unwrap()).unwrap();
+        queue.submit(copy).unwrap();
+    }
+    queue.finish_timeout(SOON).unwrap();
+    // SAFETY: live locals, written behind the compiler's back.
+    unsafe { (&raw const found).read_volatile() }
+}
+
+/// What the driver says of an event: whether it has happened.
+fn has_happened(context: &Context, event: NativeHandle, timeout: Duration) -> bool {
+    let wait = core_of(context).driver.loader.zeEventHostSynchronize;
+    let event: ze_event_handle_t = ptr::with_exposed_provenance_mut(event.value());
+    // SAFETY: a live event.
+    match unsafe { wait(event, timeout.as_nanos() as u64) } {
+        ze_result_t::ZE_RESULT_NOT_READY => false,
+        code => code == ze_result_t::ZE_RESULT_SUCCESS,
+    }
+}
+
+#[test]
+fn memory_of_the_program_is_shared() {
+    if let Ok(handle) = std::env::var(HANDLE) {
+        return open(&handle.parse().unwrap());
+    }
+    if !simulated("memory_of_the_program_is_shared") {
+        return;
+    }
+    let context = context();
+    let theirs = Theirs::new(&context, 4 * BYTES);
+    let place = theirs.start.map_addr(|start| start.saturating_add(BYTES));
+    // SAFETY: the allocation lives until the end.
+    let adopt = |place, len| unsafe { context.adopt_memory(place, len) };
+    let queue = context.create_queue().unwrap();
+    for byte in [10, 20] {
+        let memory = adopt(place, 2 * BYTES).unwrap();
+        let fill = Command::fill(memory.all(), &[byte]).unwrap();
+        queue.submit(fill).unwrap();
+        queue.finish_timeout(SOON).unwrap();
+        let handle = memory.handle().unwrap().to_string();
+        let mut peer = again("memory_of_the_program_is_shared");
+        let peer = peer.env(HANDLE, handle).output().unwrap();
+        let said = String::from_utf8_lossy(&peer.stderr);
+        assert!(peer.status.success() && !said.contains("MISUSE"), "{said}");
+        assert_eq!(ends(&queue, &memory), [byte + 1; 2]);
+    }
+    let refused = |refused: crate::Result<_>, text: &str| {
+        let error = refused.map(|_: crate::Memory| ()).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    };
+    // SAFETY: as above; what is to be given away is refused.
+    let whole = |ownership| unsafe { context.adopt_allocation(place, ownership) };
+    assert_eq!(whole(Ownership::Borrowed).unwrap().len(), 3 * BYTES);
+    refused(whole(Ownership::Owned), "by its start");
+    refused(adopt(place, 4 * BYTES), "one allocation");
+    refused(adopt(NonNull::from(&context).cast(), 1), "no device memory");
+    refused(adopt(place, 0), "no bytes");
+    let options = crate::AllocationOptions::new(BYTES).kind(crate::MemoryKind::Host);
+    let host = context.allocate_with(options).unwrap();
+    refused(
+        adopt(NonNull::new(host.as_ptr()).unwrap(), 1),
+        "no device memory",
+    );
+}
+
+/// In the other process.
+fn open(handle: &MemoryHandle) {
+    let context = context();
+    let queue = context.create_queue().unwrap();
+    let memory = context.open_memory(handle).unwrap();
+    let [byte, same] = ends(&queue, &memory);
+    assert_eq!(byte, same);
+    let fill = Command::fill(memory.all(), &[byte + 1]).unwrap();
+    queue.submit(fill).unwrap();
+    queue.finish_timeout(SOON).unwrap();
+}
+
+#[test]
+fn an_event_of_the_driver_happens_also_if_ours_has_failed() {
+    if !simulated("an_event_of_the_driver_happens_also_if_ours_has_failed") {
+        return;
+    }
+    let context = context();
+    let queue = context.create_queue().unwrap();
+    let [gate, event] = [(); 2].map(|()| context.create_event().unwrap());
+    let command = Command::call(|| Err::<(), _>("no"));
+    queue
+        .submit(command.after_value(&gate, 1).signal(&event))
+        .unwrap();
+    let theirs = context.native_event(&event).unwrap();
+    assert!(!has_happened(&context, theirs.handle(), Duration::ZERO));
+    gate.signal().unwrap();
+    assert!(has_happened(&context, theirs.handle(), SOON));
+    assert!(event.wait_timeout(SOON).is_err());
+    // Back again: it tells that it happened, not how.
+    // SAFETY: it lives until the end.
+    let adopted = unsafe {
+        let options = EventOptions::new();
+        context.adopt_event(theirs.handle(), Ownership::Borrowed, options)
+    };
+    adopted.unwrap().wait_timeout(SOON).unwrap();
+}
+
+#[test]
+fn a_command_of_the_program_that_fails_takes_nothing_along() {
+    if !simulated("a_command_of_the_program_that_fails_takes_nothing_along") {
+        return;
+    }
+    let context = context();
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order).unwrap();
+        let memory = context.allocate(BYTES).unwrap();
+        let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
+        // SAFETY: does nothing.
+        let refused = unsafe { Command::native(|_| Err("no, thank you")) };
+        let error = queue.submit(refused.after_value(&gate, 1)).unwrap_err();
+        assert!(error.to_string().contains("no, thank you"), "{error}");
+        let fill = Command::fill(memory.all(), &[9]).unwrap();
+        // SAFETY: does nothing.
+        let nothing = unsafe { Command::native(|_| Ok::<_, &str>(())) };
+        queue.submit(fill.after_value(&gate, 1)).unwrap();
+        queue.submit(nothing.after_earlier().signal(&done)).unwrap();
+        assert!(!done.try_wait().unwrap() && !queue.is_idle());
+        gate.signal().unwrap();
+        done.wait_timeout(SOON).unwrap();
+        queue.finish_timeout(SOON).unwrap();
+        assert!(queue.is_idle() && !memory.is_in_use());
+        assert_eq!(ends(&queue, &memory), [9; 2]);
+    }
+}
+
+/// Whether a thread of this process sleeps in the kernel.
+fn is_asleep(thread: rustix::process::Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap();
+    status.rsplit_once(") ").unwrap().1.starts_with('S')
+}
+
+#[test]
+fn finish_waits_for_nothing_that_comes_later() {
+    if !simulated("finish_waits_for_nothing_that_comes_later") {
+        return;
+    }
+    let context = context();
+    let orders = [QueueOrder::InOrder, QueueOrder::OutOfOrder];
+    for (order, is_shared) in orders
+        .iter()
+        .flat_map(|order| [(*order, false), (*order, true)])
+    {
+        let queue = context.create_queue_with(order).unwrap();
+        if is_shared {
+            queue.native_handle().unwrap();
+        }
+        let [gate, later] = [(); 2].map(|()| context.create_event().unwrap());
+        let after = |event| Command::barrier().after_value(event, 1);
+        queue.submit(after(&gate)).unwrap();
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let queue = &queue;
+            let finishing = scope.spawn(move || {
+                tell.send(rustix::thread::gettid()).unwrap();
+                queue.finish_timeout(SOON)
+            });
+            let thread = told.recv_timeout(SOON).unwrap();
+            let end = Instant::now() + SOON;
+            // Not for a lock, which takes a moment.
+            let mut looks = 0;
+            while looks < 5 {
+                assert!(Instant::now() < end, "it does not wait");
+                looks = if is_asleep(thread) { looks + 1 } else { 0 };
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            queue.submit(after(&later)).unwrap();
+            gate.signal().unwrap();
+            finishing.join().unwrap().unwrap();
+        });
+        assert!(!queue.is_idle());
+        later.signal().unwrap();
+        queue.finish_timeout(SOON).unwrap();
+    }
+}
+
+#[test]
+fn what_is_another_drivers_is_refused() {
+    if !simulated("what_is_another_drivers_is_refused") {
+        return;
+    }
+    let (context, device) = (context(), Device::find("level_zero:0").unwrap());
+    let of_host = NativeHandle::new(crate::handle::BackendKind::Host, 64);
+    let options = crate::ContextOptions::new();
+    // SAFETY: refused before it is used.
+    unsafe {
+        assert!(context.adopt_queue(of_host, Ownership::Borrowed).is_err());
+        assert!(Context::adopt(&device, of_host, options.clone()).is_err());
+        let same = Context::adopt(&device, context.native_handle().unwrap(), options).unwrap();
+        assert_eq!(same.native_handle(), context.native_handle());
+    }
+    let driver = device.native_driver().unwrap();
+    assert_eq!(driver, native(Driver::all().unwrap()[0].handle.0.addr()));
+    assert!(Path::new(&std::env::var("ZE_ENABLE_ALT_DRIVERS").unwrap()).is_file());
+    assert_eq!(Device::find("host").unwrap().native_driver(), None);
+}

@@ -1,0 +1,385 @@
+//! The importing process's half of sharing.
+
+use super::arena::{self, Arena, MAX_RECORDS};
+use super::exporter::Exporter;
+use super::holding;
+use super::ledger::Ledger;
+use super::native_mirror::MIRROR_SEGMENT;
+use crate::error::{Error, Result};
+use crate::event_protocol::{Liveness, Owner};
+use crate::handle::{Fields, HandleError, Secret};
+use crate::ipc::broker;
+use crate::ipc::broker::protocol::{Reply, Request};
+use crate::ipc::broker::{Connection, Fetched, Next, PeerPolicy, Source, Watch, watch};
+use crate::os::{nudge, process};
+use crate::types::Access;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Where to look for exporters, and how patiently.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) policy: PeerPolicy,
+    pub(crate) timeout: Duration,
+}
+
+/// This process's place in one exporting context. There is at most one for each. (For another copy
+/// of this library in the same process, that is another process: see `os::keeper`.)
+pub(crate) struct Attachment {
+    /// `None` only while it is being dropped.
+    arena: Option<Arc<Arena>>,
+    ledger: Arc<Ledger>,
+    owner: Owner,
+    link: Link,
+    secret: Secret,
+}
+
+enum Link {
+    /// The exporter is this very process. Its context may end before this does.
+    Local(Weak<Exporter>),
+    /// It is another one.
+    Remote {
+        connection: Connection,
+        gone: AtomicBool,
+        watch: OnceLock<Watch>,
+    },
+}
+
+/// Attachments to other processes by secret. `None`: one is being made or unmade.
+type Places = HashMap<Secret, Option<Weak<Attachment>>>;
+static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
+static CHANGED: Condvar = Condvar::new();
+
+impl Attachment {
+    /// The attachment to the context that made a handle, made now if there is none.
+    pub(crate) fn to(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let secret = fields.secret;
+        if let Some(exports) = broker::local_exports(secret) {
+            let exporter = exports.as_any().downcast::<Exporter>();
+            let exporter = exporter.map_err(|_| Error::Stale)?;
+            return Ok(Arc::new(Self {
+                arena: Some(exporter.shared_arena()),
+                ledger: exporter.own_ledger()?,
+                owner: Owner::EXPORTER,
+                link: Link::Local(Arc::downgrade(&exporter)),
+                secret,
+            }));
+        }
+        if broker::address::exporter_id()? == fields.exporter {
+            // Ours, and its context is dropped.
+            return Err(Error::ExporterGone { pid: fields.pid });
+        }
+        let end = Instant::now().checked_add(origin.timeout);
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match places.get(&secret) {
+                None => break,
+                Some(place) => {
+                    // `None`: one is being made, or its drop has begun and closes the arena soon.
+                    if let Some(attachment) = place.as_ref().and_then(Weak::upgrade) {
+                        // First, since dropping the last attachment takes the lock.
+                        drop(places);
+                        attachment.check_admitted(origin)?;
+                        if attachment.is_hung_up() {
+                            return Err(Error::ExporterGone { pid: fields.pid });
+                        }
+                        return Ok(attachment);
+                    }
+                }
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut(
+                    "waiting for another open of the same exporter",
+                ));
+            }
+            let nap = left.unwrap_or(Duration::from_secs(1));
+            let waited = CHANGED.wait_timeout(places, nap);
+            places = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        places.insert(secret, None);
+        drop(places);
+        let vacancy = Vacancy(secret);
+        let attachment = Self::connect(fields, origin)?;
+        vacancy.fill(&attachment);
+        // Only now, since a hang-up may drop the attachment.
+        attachment.watch_hang_up()?;
+        Ok(attachment)
+    }
+
+    fn connect(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let connection = Connection::open(
+            fields.exporter,
+            fields.pid,
+            origin.directory.as_deref(),
+            &origin.policy,
+            origin.timeout,
+        )?;
+        if connection.is_self() && !arena::keeper()?.is_apart() {
+            return Err(Error::Unsupported(
+                "the handle was made by another copy of crosshandle in this same process, and this \
+                 system lacks what it takes to open it: close_range(2) with CLOSE_RANGE_UNSHARE \
+                 (Linux 5.9)"
+                    .into(),
+            ));
+        }
+        let (ledger, ledger_file) = Ledger::create()?;
+        let request = Request::Attach(fields.secret);
+        let (reply, file) = connection.ask(request, Some(ledger_file.as_fd()))?;
+        let Reply::Attached { owner } = reply else {
+            return Err(Error::Protocol("it answers another question"));
+        };
+        let owner = Owner::new(owner)
+            .filter(|owner| *owner != Owner::EXPORTER)
+            .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
+        let arena = Arena::open(file)?;
+        arena.lock_liveness(owner)?;
+        Ok(Arc::new(Self {
+            arena: Some(Arc::new(arena)),
+            ledger: Arc::new(ledger),
+            owner,
+            link: Link::Remote {
+                connection,
+                gone: AtomicBool::new(false),
+                watch: OnceLock::new(),
+            },
+            secret: fields.secret,
+        }))
+    }
+
+    fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
+        if let Link::Remote {
+            connection,
+            watch: place,
+            ..
+        } = &self.link
+        {
+            let notice = HangUp {
+                stream: connection.stream(),
+                attachment: Arc::downgrade(self),
+            };
+            let _ = place.set(watch(Arc::new(notice))?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        self.arena.as_deref().expect("present until drop")
+    }
+
+    /// Whom this process signals as.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Opens a record, to be given back with [`release`](Self::release).
+    #[inline]
+    pub(crate) fn hold(&self, record: u32, generation: u32) -> Result<()> {
+        if record >= MAX_RECORDS {
+            return Err(Error::Stale);
+        }
+        let count = self.ledger.count(record);
+        if holding::hold(count, self.arena().generation(record), generation) {
+            return Ok(());
+        }
+        Err(Error::Stale)
+    }
+
+    /// Closes a record.
+    #[inline]
+    pub(crate) fn release(&self, record: u32) {
+        if process::is_forked() {
+            return;
+        }
+        holding::release(self.ledger.count(record));
+    }
+
+    /// Refuses to pass on to one context what another one, with a wider policy, has attached to.
+    fn check_admitted(&self, origin: &Origin) -> Result<()> {
+        match &self.link {
+            Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+                Err(Error::NotAdmitted {
+                    uid: connection.uid(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches the memory that a handle is to. Which segment that is in, the exporter says: other
+    /// handles that name this segment will find it under its number.
+    pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
+        let fetched = self.fetch_record(fields.record, fields.generation, access)?;
+        if fetched.segment == MIRROR_SEGMENT {
+            // An event's.
+            return Err(Error::Stale);
+        }
+        if fetched.segment != fields.segment {
+            return Err(Error::Handle(HandleError::Malformed {
+                field: "segment",
+                why: "its exporter has the object in another one",
+            }));
+        }
+        Ok(fetched)
+    }
+
+    pub(super) fn fetch_record(
+        &self,
+        record: u32,
+        generation: u32,
+        access: Access,
+    ) -> Result<Fetched> {
+        match &self.link {
+            Link::Local(exporter) => {
+                use crate::ipc::broker::Exports;
+                use crate::ipc::broker::protocol::Refusal;
+                let gone = Error::ExporterGone {
+                    pid: process::pid(),
+                };
+                exporter
+                    .upgrade()
+                    .ok_or(gone)?
+                    .fetch(record, generation, access)
+                    .map_err(|refusal| match refusal {
+                        Refusal::ReadOnly => Error::ReadOnly,
+                        Refusal::NoRoom => Error::os("opening memory")(rustix::io::Errno::MFILE),
+                        _ => Error::Stale,
+                    })
+            }
+            Link::Remote { connection, .. } => {
+                let request = Request::Fetch {
+                    record,
+                    generation,
+                    access,
+                };
+                match connection.ask(request, None)? {
+                    (Reply::Fetched { segment, len, note }, file) => Ok(Fetched {
+                        file: Arc::new(file),
+                        segment,
+                        len,
+                        note,
+                    }),
+                    _ => Err(Error::Protocol("it answers another question")),
+                }
+            }
+        }
+    }
+
+    /// Whether the exporter is this very process.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.link, Link::Local(_))
+    }
+
+    /// Whether the exporter has hung up: nothing new can be fetched, what is open stays.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        match &self.link {
+            Link::Local(exporter) => exporter.strong_count() == 0,
+            Link::Remote { gone, .. } => gone.load(Ordering::Acquire),
+        }
+    }
+}
+
+impl Liveness for Attachment {
+    fn is_dead(&self, owner: Owner) -> bool {
+        match &self.link {
+            // Our own signals are alive, whatever became of the context.
+            Link::Local(_) if owner == self.owner => false,
+            Link::Local(exporter) => match exporter.upgrade() {
+                Some(exporter) => exporter.is_dead(owner),
+                None => !self.arena().is_alive(owner),
+            },
+            Link::Remote { .. } if owner == self.owner => false,
+            Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
+            Link::Remote { .. } => !self.arena().is_alive(owner),
+        }
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.is_hung_up()
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_hung_up() || self.is_dead(Owner::EXPORTER)
+    }
+}
+
+/// Says in `PLACES` that an attachment is being made, until it is or that failed.
+struct Vacancy(Secret);
+
+impl Vacancy {
+    fn fill(self, attachment: &Arc<Attachment>) {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        places.insert(self.0, Some(Arc::downgrade(attachment)));
+    }
+}
+
+impl Drop for Vacancy {
+    fn drop(&mut self) {
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(None) = places.get(&self.0) {
+            places.remove(&self.0);
+        }
+        drop(places);
+        CHANGED.notify_all();
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        let Link::Remote {
+            connection, watch, ..
+        } = &mut self.link
+        else {
+            return;
+        };
+        drop(watch.take());
+        // Where the keeper is not apart, closing the arena drops every lock that this process has
+        // on it, so nobody may attach anew before that: see `os::keeper`.
+        self.arena = None;
+        connection.hang_up();
+        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(place)) = places.get(&self.secret)
+            && place.strong_count() == 0
+        {
+            places.remove(&self.secret);
+        }
+        drop(places);
+        CHANGED.notify_all();
+    }
+}
+
+/// Notices that an exporter has hung up.
+struct HangUp {
+    stream: Arc<OwnedFd>,
+    attachment: Weak<Attachment>,
+}
+
+impl Source for HangUp {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    fn ready(&self) -> Next {
+        if let Some(attachment) = self.attachment.upgrade()
+            && let Link::Remote { gone, .. } = &attachment.link
+        {
+            gone.store(true, Ordering::Release);
+            attachment.arena().fail_orphans(&*attachment);
+            // Waits for what nobody has submitted are over too.
+            nudge::nudge();
+        }
+        Next::Drop
+    }
+}

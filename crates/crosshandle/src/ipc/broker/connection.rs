@@ -1,0 +1,215 @@
+//! The importer's side: asks an exporter's broker.
+
+use super::address::{self, PeerPolicy};
+use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
+use crate::error::{Error, Result};
+use crate::os::socket;
+use crate::os::socket::Received;
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A connection to the broker of one exporting process.
+pub(crate) struct Connection {
+    stream: Arc<OwnedFd>,
+    /// One question at a time; the number of the last one.
+    turn: Mutex<Turn>,
+    turn_ended: Condvar,
+    /// The exporter's user.
+    uid: u32,
+    /// Whether the exporter is another copy of this library in this very process.
+    is_self: bool,
+    /// The exporter's process id, for messages.
+    pid: u32,
+    timeout: Duration,
+}
+
+#[derive(Default)]
+struct Turn {
+    serial: Serial,
+    is_taken: bool,
+    waiting: u32,
+}
+
+impl Connection {
+    /// Connects to exporter `exporter`, found in one of the usual directories or in `directory`.
+    pub(crate) fn open(
+        exporter: u64,
+        pid: u32,
+        directory: Option<&Path>,
+        policy: &PeerPolicy,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let mut denied = None;
+        for directory in address::directories(directory) {
+            let path = address::socket_path(&directory, exporter);
+            let stream = match socket::connect(&path, timeout) {
+                Ok(stream) => stream,
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                Err(Errno::ACCESS) => {
+                    denied = Some(directory);
+                    continue;
+                }
+                Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
+                Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
+            };
+            // The secret goes only to whom the policy trusts.
+            let (uid, is_self) =
+                socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            if !policy.admits(uid) {
+                return Err(Error::NotAdmitted { uid });
+            }
+            return Ok(Self {
+                stream: Arc::new(stream),
+                turn: Mutex::default(),
+                turn_ended: Condvar::new(),
+                uid,
+                is_self,
+                pid,
+                timeout,
+            });
+        }
+        Err(match denied {
+            Some(directory) => Error::invalid(format!(
+                "the exporter was not found, and this user may not look into the socket directory \
+                 {}; set {} to one that both sides may use",
+                directory.display(),
+                address::SOCKET_DIR_VARIABLE
+            )),
+            None => Error::ExporterGone { pid },
+        })
+    }
+
+    /// The socket, to be watched for a hang-up.
+    pub(crate) fn stream(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.stream)
+    }
+
+    /// Asks, and waits for the answer and its descriptor.
+    pub(crate) fn ask(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, OwnedFd)> {
+        let serial = self.begin_turn()?;
+        let result = self.exchange(request, serial, descriptor);
+        let mut turn = self.turn();
+        turn.is_taken = false;
+        // Notifying nobody is a system call too.
+        if turn.waiting > 0 {
+            self.turn_ended.notify_one();
+        }
+        result
+    }
+
+    /// The user that the exporter runs as.
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Whether the exporter is this very process.
+    pub(crate) fn is_self(&self) -> bool {
+        self.is_self
+    }
+
+    /// Ends the connection. Dropping it does not, if a forked child has it too.
+    pub(crate) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+    }
+
+    /// Waits until nobody else asks, but not longer than an answer may take.
+    fn begin_turn(&self) -> Result<Serial> {
+        let timeout = self.timeout.min(Duration::from_secs(1 << 32));
+        let mut turn = self.turn();
+        turn.waiting += 1;
+        let is_taken = |turn: &mut Turn| turn.is_taken;
+        let waited = self.turn_ended.wait_timeout_while(turn, timeout, is_taken);
+        let (mut turn, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        turn.waiting -= 1;
+        if waited.timed_out() {
+            return Err(Error::TimedOut(
+                "waiting for an earlier question to the exporter",
+            ));
+        }
+        turn.is_taken = true;
+        turn.serial = turn.serial.wrapping_add(1).max(1);
+        Ok(turn.serial)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exchange(
+        &self,
+        request: Request,
+        serial: Serial,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<(Reply, OwnedFd)> {
+        let gone = || Error::ExporterGone { pid: self.pid };
+        let lost = |errno| match errno {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
+            errno => Error::os("talking to the exporter")(errno),
+        };
+        // `None`: beyond all time.
+        let deadline = Instant::now().checked_add(self.timeout);
+        match socket::send(&self.stream, &request.encode(serial), descriptor) {
+            // It has hung up, but may have said before why.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err(lost(errno)),
+        }
+        let mut was_reset = false;
+        let mut buffer = [0; REPLY_SIZE];
+        let (reply, granted) = loop {
+            let late = Error::TimedOut("waiting for the exporter's answer");
+            let (len, granted) = match socket::receive_within(&self.stream, &mut buffer) {
+                Ok(Received::Message(len, granted)) => (len, granted),
+                Ok(Received::HungUp) => return Err(gone()),
+                Err(Errno::TIMEDOUT) => return Err(late),
+                Err(Errno::INTR) if deadline.is_none_or(|end| Instant::now() < end) => continue,
+                Err(Errno::INTR) => return Err(late),
+                // It has not read the question, but its last words are still there to be read.
+                Err(Errno::CONNRESET) if !was_reset => {
+                    was_reset = true;
+                    continue;
+                }
+                Err(errno) => return Err(lost(errno)),
+            };
+            match Reply::decode(&buffer[..len]) {
+                // 0: the broker could not even read the question.
+                Ok((reply, of)) if of == serial || of == 0 => break (reply, granted),
+                // Late: it belongs to a question that was given up.
+                Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
+                Ok(_) => return Err(late),
+                Err(BadMessage::Version) => {
+                    return Err(Error::Protocol("it is of another version"));
+                }
+                Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what)),
+            }
+        };
+        if let Reply::Refused(refusal) = reply {
+            return Err(self.explain(refusal));
+        }
+        let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
+        Ok((reply, granted))
+    }
+
+    fn explain(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::BadRequest => Error::Protocol("it did not understand the question"),
+            Refusal::Version => Error::Protocol("it is of another version"),
+            Refusal::UnknownContext => Error::ExporterGone { pid: self.pid },
+            Refusal::NotAdmitted => Error::NotAdmitted {
+                uid: rustix::process::geteuid().as_raw(),
+            },
+            Refusal::Stale => Error::Stale,
+            Refusal::ReadOnly => Error::ReadOnly,
+            Refusal::NoRoom => Error::LimitReached {
+                what: "the exporter has no room for another importer".into(),
+                remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),
+            },
+        }
+    }
+}

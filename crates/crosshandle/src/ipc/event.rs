@@ -1,0 +1,386 @@
+//! An event's core: its slot, who signals, and what keeps it in place.
+
+use super::arena::{Arena, SlotPlace};
+use super::attachment::Attachment;
+use super::deferred;
+use super::exporter::Exporter;
+use super::native_mirror::NativeMirror;
+use super::profile::Profile;
+use super::record::Record;
+use super::waits;
+use crate::error::{Error, Result};
+use crate::event_protocol::{
+    Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
+    Ticket, WaitError, WaitMode,
+};
+use crate::ipc::DriverEvents;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An event that this process has, as its creator or by opening a handle. What few events need is
+/// in boxes of its own, so that opening and closing touches no more than two cache lines.
+pub(crate) struct EventCore {
+    /// Keeps the arena of the slot.
+    pub(super) home: Home,
+    slot: SlotPlace,
+    pub(super) record: Record,
+    owner: Owner,
+    mode: WaitMode,
+    /// Whether a handle was ever made.
+    exported: AtomicBool,
+    /// Present if the event can take timestamps; then it cannot be shared.
+    profile: Option<Box<Profile>>,
+    /// The number that this process signalled last: what the next signal starts from, as a rule.
+    latest: AtomicU64,
+    /// Backends whose devices can access the slot: a bit for each.
+    pub(super) pinned: AtomicU32,
+    /// The latest failed command of this process.
+    failure: Mutex<Option<Box<Failure>>>,
+    pub(super) mirror: Option<Arc<NativeMirror>>,
+}
+
+/// Why a command failed, in words.
+struct Failure {
+    /// Of its signal.
+    number: u64,
+    message: Arc<str>,
+}
+
+pub(super) enum Home {
+    Created(Arc<Exporter>),
+    Opened(Arc<Attachment>),
+}
+
+impl EventCore {
+    pub(crate) fn create(
+        exporter: &Arc<Exporter>,
+        mode: WaitMode,
+        profiling: bool,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Result<Arc<Self>> {
+        let record = exporter.begin(true)?;
+        Ok(Arc::new(Self {
+            // SAFETY: the exporter keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
+            home: Home::Created(Arc::clone(exporter)),
+            record,
+            owner: Owner::EXPORTER,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: profiling.then(Box::default),
+            latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
+            failure: Mutex::default(),
+            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+        }))
+    }
+
+    pub(crate) fn open(
+        attachment: Arc<Attachment>,
+        record: Record,
+        mode: WaitMode,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Result<Arc<Self>> {
+        attachment.hold(record.index, record.generation)?;
+        Ok(Arc::new(Self {
+            // SAFETY: the attachment keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
+            owner: attachment.owner(),
+            home: Home::Opened(attachment),
+            record,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: None,
+            latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
+            failure: Mutex::default(),
+            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+        }))
+    }
+
+    /// The record to put into a handle, if this event was created here.
+    pub(crate) fn export(&self) -> Option<Record> {
+        match &self.home {
+            Home::Created(exporter) => {
+                if !self.exported.load(Ordering::Relaxed) {
+                    self.offer_mirror(exporter);
+                    self.exported.store(true, Ordering::Relaxed);
+                }
+                Some(self.record)
+            }
+            Home::Opened(_) => None,
+        }
+    }
+
+    /// Whether a handle of it was made.
+    pub(super) fn is_exported(&self) -> bool {
+        self.exported.load(Ordering::Relaxed)
+    }
+
+    /// Where its timestamps go, if it takes any.
+    #[inline]
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        let profile = self.profile.as_deref();
+        profile.filter(|profile| profile.is_on())
+    }
+
+    /// Lets the signals from now on take timestamps or not, if the event can take any.
+    pub(crate) fn set_profiling(&self, wanted: bool) {
+        if let Some(profile) = &self.profile {
+            profile.switch(wanted);
+        }
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        match &self.home {
+            Home::Created(exporter) => exporter.arena(),
+            Home::Opened(attachment) => attachment.arena(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot {
+        self.slot.get()
+    }
+
+    /// Whom this process signals it as.
+    #[inline]
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(super) fn liveness(&self) -> &dyn Liveness {
+        match &self.home {
+            Home::Created(exporter) => &**exporter,
+            Home::Opened(attachment) => &**attachment,
+        }
+    }
+
+    /// Signals from the host, at once if nothing earlier is unfinished; otherwise as soon as
+    /// that is done, without blocking. Returns the signal's number.
+    #[inline]
+    pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        match self.slot().signal_after(latest, self.owner()) {
+            Ok(Signalled::Complete(number)) => {
+                self.latest.store(number, Ordering::Relaxed);
+                Ok(number)
+            }
+            other => self.signal_later(other),
+        }
+    }
+
+    /// The same for all numbers up to `value`.
+    pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
+        let signalled = self.slot().signal_up_to(self.owner(), value);
+        self.signal_later(signalled)
+    }
+
+    #[cold]
+    fn signal_later(self: &Arc<Self>, signalled: Result<Signalled, IssueError>) -> Result<u64> {
+        match signalled.map_err(explain)? {
+            Signalled::Complete(number) => Ok(number),
+            Signalled::Submitted(tickets) => {
+                let number = tickets.last().map_or(0, |ticket| ticket.number);
+                for ticket in tickets {
+                    self.complete(ticket, Ok(()));
+                }
+                Ok(number)
+            }
+        }
+    }
+
+    /// Takes a number for a command that completes later.
+    #[inline]
+    pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.slot().issue(self.owner()).map_err(explain)
+    }
+
+    /// Completes a ticket, or has it completed when its turn comes. Never blocks.
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
+        if let Err(message) = &result {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            *failure = Some(Box::new(Failure {
+                number: ticket.number,
+                message: Arc::clone(message),
+            }));
+        }
+        let failure = result.err().map(|_| FailureReason::CommandFailed);
+        self.finish(ticket, failure);
+    }
+
+    /// The same without words.
+    pub(super) fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
+        if self.try_finish(ticket, failure) == Completion::TooEarly {
+            deferred::finish_later(Arc::clone(self), ticket, failure);
+        }
+    }
+
+    pub(super) fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+        match failure {
+            None => self.slot().complete(ticket),
+            Some(reason) => self.slot().fail(ticket, reason),
+        }
+    }
+
+    /// Fails what a dead process left unfinished in this event.
+    pub(super) fn fail_orphans(&self) {
+        self.slot().fail_orphans(self.liveness());
+    }
+
+    /// The number to wait for now, unless all is complete.
+    #[inline]
+    pub(crate) fn unfinished(&self) -> Option<u64> {
+        self.slot().unfinished()
+    }
+
+    /// The number of the latest signal, unless it has completed without an error.
+    #[inline]
+    pub(crate) fn latest_pending(&self) -> Option<u64> {
+        self.slot().latest_pending()
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.slot().issued()
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.slot().completed()
+    }
+
+    /// Where a signal stands.
+    #[inline]
+    pub(crate) fn outcome(&self, number: u64) -> Outcome {
+        match self.slot().outcome(number) {
+            Outcome::Pending if self.is_orphaned() => self.outcome_among_orphans(number),
+            outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn outcome_among_orphans(&self, number: u64) -> Outcome {
+        // Nobody tells us of other importers' deaths any more.
+        self.fail_orphans();
+        self.slot().outcome(number)
+    }
+
+    /// How a signal ended, if it has.
+    pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
+        match self.outcome(number) {
+            Outcome::Pending => None,
+            Outcome::Complete => Some(Ok(())),
+            Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
+        }
+    }
+
+    #[inline]
+    fn is_orphaned(&self) -> bool {
+        match &self.home {
+            Home::Created(_) => false,
+            Home::Opened(attachment) => attachment.is_hung_up(),
+        }
+    }
+
+    /// Waits for a signal for at most `timeout`.
+    pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
+        // A peer on another CPU often answers sooner than the clock can be read.
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// Waits for a signal, submitted or not.
+    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, deadline),
+        }
+    }
+
+    /// Looks a few times.
+    #[inline]
+    fn look(&self, number: u64) -> Option<Result<()>> {
+        if self.mode != WaitMode::Spin {
+            return None;
+        }
+        let result = self.target(number).look_if_worthwhile()?;
+        Some(result.map_err(|error| self.error_of(number, error)))
+    }
+
+    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        waits::begin(deadline);
+        self.slot()
+            .wait(number, self.mode, deadline, self.liveness())
+            .map_err(|error| self.error_of(number, error))
+    }
+
+    pub(crate) fn mode(&self) -> WaitMode {
+        self.mode
+    }
+
+    /// The event's part in a wait for several.
+    pub(crate) fn target(&self, number: u64) -> Target<'_> {
+        Target {
+            slot: self.slot(),
+            number,
+            liveness: self.liveness(),
+        }
+    }
+
+    pub(crate) fn error_of(&self, number: u64, error: WaitError) -> Error {
+        match error {
+            WaitError::TimedOut => Error::TimedOut("waiting for an event"),
+            WaitError::Failed(reason) => self.failure_of(number, reason),
+            WaitError::Abandoned => Error::PeerDied,
+        }
+    }
+
+    fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
+        if reason == FailureReason::OwnerDied {
+            return Error::PeerDied;
+        }
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = failure.as_ref().filter(|failure| failure.number == number);
+        Error::CommandFailed(failure.map_or_else(
+            || "the process that ran it knows why".into(),
+            |failure| Arc::clone(&failure.message),
+        ))
+    }
+}
+
+impl Drop for EventCore {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Created(exporter) => {
+                let exported = *self.exported.get_mut();
+                exporter.retire(self.record, exported, None);
+                if exported {
+                    exporter.reclaim();
+                }
+            }
+            Home::Opened(attachment) => attachment.release(self.record.index),
+        }
+    }
+}
+
+#[cold]
+fn explain(error: IssueError) -> Error {
+    match error {
+        IssueError::TooManyOwners => Error::LimitReached {
+            what: "too many processes have unfinished signals on this event in turns".into(),
+            remedy: "wait for some of them before signalling".into(),
+        },
+        IssueError::Exhausted => Error::LimitReached {
+            what: "the event has counted to its end".into(),
+            remedy: "create a new one".into(),
+        },
+        IssueError::NotAhead(latest) => Error::invalid(format!(
+            "the event's value only grows: it is {latest} already"
+        )),
+        IssueError::TooFarAhead(most) => Error::invalid(format!(
+            "the event's value can be raised to {most} at most in one step"
+        )),
+    }
+}

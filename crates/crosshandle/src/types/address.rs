@@ -1,0 +1,42 @@
+//! Addresses as values.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+/// An address of device or host memory: a number that any thread may have. Whoever accesses memory
+/// through it answers for that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Address(NonZeroUsize);
+
+impl Address {
+    /// The address of `pointer`, whose provenance is exposed.
+    #[inline]
+    pub(crate) fn new(pointer: NonNull<u8>) -> Self {
+        Self(pointer.expose_provenance())
+    }
+
+    /// A pointer to the address, with the provenance that was exposed there.
+    #[inline]
+    pub(crate) fn pointer(self) -> NonNull<u8> {
+        NonNull::with_exposed_provenance(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn get(self) -> usize {
+        self.0.get()
+    }
+
+    /// The address `offset` bytes on, inside the same memory.
+    #[inline]
+    pub(crate) fn offset(self, offset: usize) -> Self {
+        let address = self.0.checked_add(offset);
+        Self(address.expect("memory ends before the last address"))
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Pointer::fmt(&self.pointer(), f)
+    }
+}

@@ -1,0 +1,188 @@
+//! On how many threads a kernel runs.
+
+use super::{KernelLimits, KernelProperties};
+use crate::error::{Error, Result};
+
+/// On how many threads a kernel runs, and how they are grouped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchShape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) cluster: Option<[u32; 3]>,
+    pub(crate) shared_memory: usize,
+    pub(crate) is_cooperative: bool,
+}
+
+impl LaunchShape {
+    /// So many blocks of so many threads, in each dimension. Without blocks nothing runs.
+    pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self {
+            grid,
+            block,
+            cluster: None,
+            shared_memory: 0,
+            is_cooperative: false,
+        }
+    }
+
+    /// As many blocks of `threads` threads as it takes for at least one thread for each of `items`,
+    /// in one dimension. The last block may have threads without an item.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for blocks without threads, or more blocks than there can be.
+    pub fn covering(items: usize, threads: u32) -> Result<Self> {
+        let blocks = items.checked_add((threads as usize).saturating_sub(1));
+        let blocks = blocks.and_then(|items| items.checked_div(threads as usize));
+        match blocks.map(u32::try_from) {
+            Some(Ok(blocks)) => Ok(Self::new([blocks, 1, 1], [threads, 1, 1])),
+            _ => Err(Error::invalid(format!(
+                "{items} items cannot be divided into blocks of {threads} threads"
+            ))),
+        }
+    }
+
+    /// Each block gets so many bytes of shared memory, besides what the kernel has in any case.
+    pub fn shared_memory(mut self, bytes: usize) -> Self {
+        self.shared_memory = bytes;
+        self
+    }
+
+    /// All blocks run at the same time, so that they can wait for each other; there can be only
+    /// [so many](crate::Kernel::concurrent_blocks).
+    pub fn cooperative(mut self, cooperative: bool) -> Self {
+        self.is_cooperative = cooperative;
+        self
+    }
+
+    /// So many blocks in each dimension make a cluster, whose shared memory they all can access. 8
+    /// blocks are possible on every device with clusters; whether more are depends on the device and
+    /// on the kernel, and is found out by launching.
+    pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
+        self.cluster = Some(blocks);
+        self
+    }
+
+    /// Whether there are no blocks.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.grid.contains(&0)
+    }
+
+    /// Refuses what the kernel or the device can't do.
+    pub(crate) fn check(&self, kernel: &KernelProperties, limits: &KernelLimits) -> Result<()> {
+        let counts = self.block.iter().map(|count| u64::from(*count));
+        let threads = counts.fold(1, u64::saturating_mul);
+        let exceeds = |sizes: [u32; 3], limits: [u32; 3]| {
+            sizes.iter().zip(limits).any(|(size, limit)| *size > limit)
+        };
+        if threads == 0 || exceeds(self.block, limits.block) {
+            return Err(Error::invalid(format!(
+                "blocks of {:?} threads are none that this device runs (at least one, at most \
+                 {:?})",
+                self.block, limits.block
+            )));
+        }
+        if threads > u64::from(kernel.block_threads) {
+            return Err(Error::invalid(format!(
+                "blocks of {threads} threads are more than the {} that this kernel can have",
+                kernel.block_threads
+            )));
+        }
+        if exceeds(self.grid, limits.grid) {
+            return Err(Error::invalid(format!(
+                "a grid of {:?} blocks is larger than this device's largest, {:?}",
+                self.grid, limits.grid
+            )));
+        }
+        if self.shared_memory > kernel.dynamic_shared_memory {
+            return Err(Error::invalid(format!(
+                "{} bytes of shared memory are more than the {} that this kernel can have",
+                self.shared_memory, kernel.dynamic_shared_memory
+            )));
+        }
+        if self.is_cooperative && !limits.cooperative {
+            return Err(Error::Unsupported(
+                "this device does not run all blocks of a launch at the same time".into(),
+            ));
+        }
+        match self.cluster {
+            Some(_) if !limits.clusters => Err(Error::Unsupported(
+                "this device has no clusters of blocks".into(),
+            )),
+            Some(cluster) if !divides(cluster, self.grid) => Err(Error::invalid(format!(
+                "a grid of {:?} blocks is not made of clusters of {cluster:?}",
+                self.grid
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn divides(cluster: [u32; 3], grid: [u32; 3]) -> bool {
+    let mut pairs = cluster.into_iter().zip(grid);
+    pairs.all(|(cluster, grid)| cluster != 0 && grid % cluster == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: KernelLimits = KernelLimits {
+        architecture: (9, 0),
+        block_threads: 1024,
+        block: [1024, 1024, 64],
+        grid: [u32::MAX >> 1, 65535, 65535],
+        subgroup: 32,
+        shared_memory: 1 << 16,
+        registers: 1 << 16,
+        constant_memory: 1 << 16,
+        arguments: 4096,
+        cooperative: false,
+        clusters: true,
+    };
+
+    fn kernel() -> KernelProperties {
+        KernelProperties {
+            block_threads: 512,
+            registers: 64,
+            shared_memory: 0,
+            dynamic_shared_memory: 1000,
+            local_memory: 0,
+            constant_memory: 0,
+            assembly_version: (8, 0),
+            binary_version: (9, 0),
+            parameters: None,
+        }
+    }
+
+    #[test]
+    fn shapes_fit_kernel_and_device() {
+        let fits = |shape: LaunchShape| shape.check(&kernel(), &LIMITS).is_ok();
+        assert!(fits(LaunchShape::new([1, 65535, 1], [8, 8, 8])));
+        assert!(fits(LaunchShape::new([1; 3], [1; 3]).shared_memory(1000)));
+        assert!(fits(LaunchShape::new([0, 1, 1], [1; 3])));
+        for shape in [
+            LaunchShape::new([1; 3], [0, 1, 1]),
+            LaunchShape::new([1; 3], [1, 1, 65]),
+            LaunchShape::new([1; 3], [513, 1, 1]),
+            LaunchShape::new([1; 3], [u32::MAX; 3]),
+            LaunchShape::new([1, 65536, 1], [1; 3]),
+            LaunchShape::new([1; 3], [1; 3]).shared_memory(1001),
+            LaunchShape::new([1; 3], [1; 3]).cooperative(true),
+            LaunchShape::new([3, 1, 1], [1; 3]).cluster([2, 1, 1]),
+            LaunchShape::new([3, 1, 1], [1; 3]).cluster([0, 1, 1]),
+        ] {
+            assert!(!fits(shape), "{shape:?}");
+        }
+        assert!(fits(LaunchShape::new([4, 1, 1], [1; 3]).cluster([2, 1, 1])));
+    }
+
+    #[test]
+    fn every_item_is_covered() {
+        let blocks = |items, threads| LaunchShape::covering(items, threads).map(|it| it.grid[0]);
+        assert_eq!(blocks(0, 32).unwrap(), 0);
+        assert_eq!(blocks(1, 32).unwrap(), 1);
+        assert_eq!(blocks(64, 32).unwrap(), 2);
+        assert_eq!(blocks(65, 32).unwrap(), 3);
+        assert!(blocks(1, 0).is_err() && blocks(usize::MAX, 1).is_err());
+    }
+}
