@@ -102,6 +102,8 @@ mod ipc;
 mod os;
 mod platform;
 mod pool;
+mod sync;
+mod threads;
 mod types;
 
 pub use api::command::Command;

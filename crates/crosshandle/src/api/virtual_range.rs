@@ -62,7 +62,7 @@ impl VirtualRange {
 
     /// Where it starts.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.range.start().as_ptr()
+        self.range.start().pointer().as_ptr()
     }
 
     /// Bytes of addresses in it.
@@ -226,7 +226,7 @@ impl VirtualRange {
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
         let access = Self::inside(&mut self.mapped(), offset, len)?.1.access()?;
-        let start = Address::new(self.range.start()).offset(offset);
+        let start = self.range.start().offset(offset);
         let is_on_host = self.range.host_bytes(access).is_some();
         Ok(MemoryRange::new(start, len, access, is_on_host))
     }

@@ -55,7 +55,6 @@ use crate::types::{
 };
 use std::any::Any;
 use std::ffi::CStr;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -202,7 +201,7 @@ pub(crate) trait LoadedKernel: Any + Send + Sync {
 /// Memory at an address, with a descriptor.
 pub(crate) trait Segment: Shared {
     /// Where it starts: a device address, on the host also a pointer.
-    fn start(&self) -> NonNull<u8>;
+    fn start(&self) -> Address;
 
     /// Its bytes, if the host may access them.
     fn host_bytes(&self) -> Option<SharedBytes<'_>>;
@@ -218,7 +217,7 @@ pub(crate) trait Segment: Shared {
 /// Reserved addresses into which physical memory is mapped.
 pub(crate) trait AddressRange: Send + Sync {
     /// Where they start.
-    fn start(&self) -> NonNull<u8>;
+    fn start(&self) -> Address;
 
     /// All of them as bytes, if the host may access what is mapped. The caller touches only parts
     /// that are mapped with this access, and unmaps none of them meanwhile.

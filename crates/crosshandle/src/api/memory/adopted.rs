@@ -41,7 +41,7 @@ impl Adopted {
     }
 
     pub(super) fn start(&self) -> Address {
-        Address::new(self.segment.start()).offset(self.offset)
+        self.segment.start().offset(self.offset)
     }
 
     pub(super) fn len(&self) -> usize {

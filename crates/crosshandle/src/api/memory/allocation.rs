@@ -66,7 +66,7 @@ impl Allocation {
             Some(block) => block,
             None => pool.carve(class)?,
         };
-        let start = Address::new(block.segment.memory.start()).offset(block.offset);
+        let start = block.segment.memory.start().offset(block.offset);
         let allocation = Arc::new(Self {
             core: Arc::clone(core),
             pool: Arc::clone(pool),

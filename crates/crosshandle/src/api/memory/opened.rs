@@ -42,7 +42,7 @@ impl Opened {
 
     #[inline]
     pub(super) fn start(&self) -> Address {
-        Address::new(self.imported.memory.start()).offset(self.offset)
+        self.imported.memory.start().offset(self.offset)
     }
 
     #[inline]

@@ -13,8 +13,8 @@ use crate::hal::Segment;
 use crate::ipc::Shared;
 use crate::os::memfd;
 use crate::os::process;
-use crate::types::Access;
 use crate::types::SharedBytes;
+use crate::types::{Access, Address};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -62,21 +62,18 @@ pub(super) fn adopt(
     Ok((segment, offset))
 }
 
-fn pointer(start: DeviceAddress) -> Result<NonNull<u8>> {
+fn address(start: DeviceAddress) -> Result<Address> {
     let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
-    pointer.ok_or_else(|| Error::invalid("there is no memory at address 0"))
+    pointer
+        .map(Address::new)
+        .ok_or_else(|| Error::invalid("there is no memory at address 0"))
 }
 
 /// Memory with a descriptor: its mapping is the program's, the memory itself is kept.
 struct Retained {
-    start: NonNull<u8>,
+    start: Address,
     memory: CudaPhysical,
 }
-
-// SAFETY: an address; whoever accesses memory there answers for that.
-unsafe impl Send for Retained {}
-// SAFETY: as above.
-unsafe impl Sync for Retained {}
 
 impl Retained {
     /// The device's context is current.
@@ -88,7 +85,7 @@ impl Retained {
             ))
         })?;
         Ok(Self {
-            start: pointer(found.start)?,
+            start: address(found.start)?,
             memory: CudaPhysical::retained(gpu, allocation, found.len),
         })
     }
@@ -109,7 +106,7 @@ impl Shared for Retained {
 }
 
 impl Segment for Retained {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.start
     }
 
@@ -122,16 +119,11 @@ impl Segment for Retained {
 
 /// Memory with a legacy handle, in the process that allocated it.
 struct Legacy {
-    start: NonNull<u8>,
+    start: Address,
     len: usize,
     number: [u8; NUMBER.end - NUMBER.start],
     card: Arc<OwnedFd>,
 }
-
-// SAFETY: an address; whoever accesses memory there answers for that.
-unsafe impl Send for Legacy {}
-// SAFETY: as above.
-unsafe impl Sync for Legacy {}
 
 /// What was adopted in this process, where the driver doesn't open its own handles.
 fn own() -> MutexGuard<'static, Vec<Weak<Legacy>>> {
@@ -150,7 +142,7 @@ impl Legacy {
         card[NUMBER].copy_from_slice(&number);
         let card = memfd::create_constant("crosshandle-card", &card);
         let legacy = Arc::new(Self {
-            start: pointer(found.start)?,
+            start: address(found.start)?,
             len: found.len,
             number,
             card: Arc::new(card.map_err(Error::os("creating a card for memory"))?),
@@ -173,7 +165,7 @@ impl Shared for Legacy {
 }
 
 impl Segment for Legacy {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.start
     }
 
@@ -216,7 +208,7 @@ impl Card {
         let start = gpu.driver().open_legacy(&handle)?;
         let opened = OpenedLegacy {
             gpu: Arc::clone(gpu),
-            start: pointer(start)?,
+            start: address(start)?,
             len,
         };
         let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
@@ -233,7 +225,7 @@ impl Card {
 /// Memory with a legacy handle, of another process.
 struct OpenedLegacy {
     gpu: Arc<Gpu>,
-    start: NonNull<u8>,
+    start: Address,
     len: usize,
 }
 
@@ -245,7 +237,7 @@ unsafe impl Sync for OpenedLegacy {}
 impl Drop for OpenedLegacy {
     fn drop(&mut self) {
         let gpu = Arc::clone(&self.gpu);
-        let start = self.start.addr().get() as DeviceAddress;
+        let start = self.start.get() as DeviceAddress;
         // As soon as can be: its owner may free it then. But who drops this may be looking after
         // all queues, and the driver may wait for one.
         self.gpu.traffic().at_once(move || {
@@ -269,7 +261,7 @@ impl Shared for OpenedLegacy {
 }
 
 impl Segment for OpenedLegacy {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.start
     }
 

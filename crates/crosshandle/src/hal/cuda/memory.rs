@@ -12,9 +12,9 @@ use crate::ipc::Shared;
 use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
 use crate::os::mapping::HUGE_PAGE;
-use crate::types::Access;
 use crate::types::MemoryKind;
 use crate::types::SharedBytes;
+use crate::types::{Access, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -168,14 +168,9 @@ impl Shared for CudaPhysical {
 /// Reserved device addresses, until drop; by then nothing may be mapped there.
 pub(super) struct Reservation {
     gpu: Arc<Gpu>,
-    start: NonNull<u8>,
+    start: Address,
     len: usize,
 }
-
-// SAFETY: only addresses; whoever accesses memory there answers for that.
-unsafe impl Send for Reservation {}
-// SAFETY: as above.
-unsafe impl Sync for Reservation {}
 
 impl Reservation {
     /// At a multiple of `align`, a power of two and a multiple of the device's granularity.
@@ -192,7 +187,9 @@ impl Reservation {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
         Ok(Self {
             gpu: Arc::clone(gpu),
-            start: pointer.ok_or_else(|| Error::out_of_memory(len))?,
+            start: pointer
+                .map(Address::new)
+                .ok_or_else(|| Error::out_of_memory(len))?,
             len,
         })
     }
@@ -201,12 +198,12 @@ impl Reservation {
         &self.gpu
     }
 
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(super) fn start(&self) -> Address {
         self.start
     }
 
     pub(super) fn address(&self, offset: usize) -> DeviceAddress {
-        (self.start.addr().get() + offset) as DeviceAddress
+        (self.start.get() + offset) as DeviceAddress
     }
 
     /// Maps `len` bytes of memory to `offset`, for this device to access.
@@ -314,7 +311,7 @@ impl Shared for CudaSegment {
 }
 
 impl Segment for CudaSegment {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.reservation.start
     }
 

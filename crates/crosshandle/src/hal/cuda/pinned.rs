@@ -95,7 +95,7 @@ impl PinnedSegment {
         // Where a context of the program's ends no registration does, which may last longer.
         let gpu = gpu.lasting();
         // SAFETY: whole pages, which their mapping keeps.
-        let registered = unsafe { Registered::new(gpu, start, len, access, memory)? };
+        let registered = unsafe { Registered::new(gpu, start.pointer(), len, access, memory)? };
         Ok(Self {
             registered: Some(registered),
             len,
@@ -127,7 +127,7 @@ impl Shared for PinnedSegment {
 }
 
 impl Segment for PinnedSegment {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.memory().start()
     }
 

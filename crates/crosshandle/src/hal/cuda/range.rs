@@ -5,8 +5,8 @@ use super::memory::{CudaPhysical, Reservation};
 use crate::error::{Error, Result};
 use crate::hal::AddressRange;
 use crate::ipc::Shared;
-use crate::types::Access;
 use crate::types::SharedBytes;
+use crate::types::{Access, Address};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -34,7 +34,7 @@ impl CudaRange {
 }
 
 impl AddressRange for CudaRange {
-    fn start(&self) -> NonNull<u8> {
+    fn start(&self) -> Address {
         self.reservation.start()
     }
 

@@ -44,7 +44,7 @@ impl Staging {
 
     pub(super) fn address(&self) -> DeviceAddress {
         let segment = self.segment.as_ref().expect("present until drop");
-        segment.start().addr().get() as DeviceAddress
+        segment.start().get() as DeviceAddress
     }
 }
 

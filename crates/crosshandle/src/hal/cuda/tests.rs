@@ -163,14 +163,14 @@ fn host_memory_is_shared_with_the_device_and_read_only_if_wanted() {
     let gpu = gpu();
     let stream = Stream::new(&gpu);
     let memory = super::memory::create(&gpu, MemoryKind::Host, 4 << 20).unwrap();
-    let address = memory.start().addr().get() as DeviceAddress;
+    let address = memory.start().get() as DeviceAddress;
     stream.fill(address + 5, 0x77, 3).unwrap();
     let mut bytes = [0; 9];
     memory.host_bytes().unwrap().read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0, 0, 0, 0, 0, 0x77, 0x77, 0x77, 0]);
     let file = memory.descriptor(Access::ReadOnly).unwrap();
     let view = super::memory::import(&gpu, &file, 4 << 20, Access::ReadOnly).unwrap();
-    let address = view.start().addr().get() as DeviceAddress;
+    let address = view.start().get() as DeviceAddress;
     assert_eq!(stream.read(address + 6).unwrap(), 0x77);
 }
 
@@ -199,7 +199,7 @@ fn streams_wait_cyclically_and_write_upper_halves_alone() {
     let driver: &Driver = gpu.driver();
     let memory = super::memory::create(&gpu, MemoryKind::Host, 2 << 20).unwrap();
     let words = memory.host_bytes().unwrap().atomics().unwrap();
-    let address = memory.start().addr().get() as DeviceAddress;
+    let address = memory.start().get() as DeviceAddress;
     let stream = Stream::new(&gpu);
     let handle = stream.stream.handle();
     let relaxed = std::sync::atomic::Ordering::Relaxed;

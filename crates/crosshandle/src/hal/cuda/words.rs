@@ -64,7 +64,7 @@ impl Word {
             free.extend((0..PAGE).step_by(STEP).map(|offset| {
                 // SAFETY: in the page, aligned, zeroed, never unmapped, and only ever accessed as
                 // this.
-                unsafe { &*start.as_ptr().add(offset).cast::<AtomicU32>() }
+                unsafe { &*start.pointer().as_ptr().add(offset).cast::<AtomicU32>() }
             }));
         }
         let word = free.pop().expect("added above");

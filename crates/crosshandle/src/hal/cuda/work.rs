@@ -130,7 +130,7 @@ unsafe fn copy(
     // The driver copies in any order, so that the source must be elsewhere.
     let unit = gpu.info().granularity;
     let between = memory::create(gpu, MemoryKind::Device, len.next_multiple_of(unit))?;
-    let place = between.start().addr().get() as DeviceAddress;
+    let place = between.start().get() as DeviceAddress;
     *extra = Extra::Between { _memory: between };
     // SAFETY: promised by the caller, who keeps what is between too.
     unsafe {

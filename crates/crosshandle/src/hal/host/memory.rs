@@ -5,8 +5,8 @@ use crate::hal::{AddressRange, Segment};
 use crate::ipc::Shared;
 use crate::os::mapping::{HUGE_PAGE, Mapping, page_size};
 use crate::os::memfd;
-use crate::types::Access;
 use crate::types::SharedBytes;
+use crate::types::{Access, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
@@ -113,14 +113,14 @@ impl Shared for HostSegment {
 }
 
 impl Segment for HostSegment {
-    fn start(&self) -> NonNull<u8> {
-        self.mapping.start()
+    fn start(&self) -> Address {
+        Address::new(self.mapping.start())
     }
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
         let writable = self.access == Access::ReadWrite;
         // SAFETY: the mapping lives as long as `self`, and is shared memory for everybody.
-        Some(unsafe { SharedBytes::new(self.start(), self.mapping.len(), writable) })
+        Some(unsafe { SharedBytes::new(self.mapping.start(), self.mapping.len(), writable) })
     }
 
     fn populate(&self, offset: usize, len: usize) {
@@ -180,15 +180,15 @@ impl HostRange {
 }
 
 impl AddressRange for HostRange {
-    fn start(&self) -> NonNull<u8> {
-        self.0.start()
+    fn start(&self) -> Address {
+        Address::new(self.0.start())
     }
 
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>> {
         let writable = access == Access::ReadWrite;
         // SAFETY: the reservation lives as long as `self`; by contract only what is mapped in it
         // is touched.
-        Some(unsafe { SharedBytes::new(self.start(), self.0.len(), writable) })
+        Some(unsafe { SharedBytes::new(self.0.start(), self.0.len(), writable) })
     }
 
     fn map(

@@ -12,9 +12,9 @@ use crate::ipc::broker::protocol::BackendBlob;
 use crate::os::descriptor;
 use crate::os::descriptor::FileKind;
 use crate::os::mapping::{HUGE_PAGE, page_size};
-use crate::types::Access;
 use crate::types::MemoryKind;
 use crate::types::SharedBytes;
+use crate::types::{Access, Address};
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
@@ -285,8 +285,8 @@ impl Shared for LevelZeroSegment {
 }
 
 impl Segment for LevelZeroSegment {
-    fn start(&self) -> NonNull<u8> {
-        self.start
+    fn start(&self) -> Address {
+        Address::new(self.start)
     }
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {

@@ -93,8 +93,8 @@ impl LevelZeroRange {
 }
 
 impl AddressRange for LevelZeroRange {
-    fn start(&self) -> NonNull<u8> {
-        self.start
+    fn start(&self) -> Address {
+        Address::new(self.start)
     }
 
     fn host_bytes(&self, _access: Access) -> Option<SharedBytes<'_>> {

@@ -134,7 +134,7 @@ impl Target<'_> {
         signal: Option<EventHandle>,
     ) -> Result<()> {
         let between = extra.insert(self.memory(MemoryKind::Device, len)?);
-        let place = Address::new(between.start());
+        let place = between.start();
         // SAFETY: promised by the caller, who keeps what is between too.
         unsafe {
             self.copy_apart(place, from, len, None)?;
@@ -244,7 +244,7 @@ impl Target<'_> {
         if let Some(bytes) = staging.host_bytes() {
             bytes.write(0, pattern)?;
         }
-        let from = Address::new(staging.start());
+        let from = staging.start();
         let mut done = pattern.len().min(len);
         // SAFETY: promised by the caller; what is copied within lies before what is written.
         unsafe {

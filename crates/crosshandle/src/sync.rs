@@ -1,0 +1,92 @@
+//! Locks that a panic does not poison.
+//!
+//! No code here panics while it holds a lock that it leaves inconsistent; the user's code runs
+//! without locks, or inside `catch_unwind`. So a poisoned lock tells nothing, and every place that
+//! locks would have to say so.
+
+pub(crate) use std::sync::MutexGuard;
+
+use std::sync::{self, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// A [`std::sync::Mutex`] without poison.
+#[derive(Default, Debug)]
+pub(crate) struct Mutex<T>(sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(sync::Mutex::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guard, unless another thread holds the lock.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+/// A [`std::sync::Condvar`] for [`Mutex`].
+#[derive(Default, Debug)]
+pub(crate) struct Condvar(sync::Condvar);
+
+impl Condvar {
+    pub(crate) const fn new() -> Self {
+        Self(sync::Condvar::new())
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+
+    /// Waits for a notification. May return without one.
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits as long as `condition` holds.
+    pub(crate) fn wait_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        let waited = self.0.wait_while(guard, condition);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a notification, at most `timeout`; `true` beside the guard if that has passed.
+    pub(crate) fn wait_timeout<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let waited = self.0.wait_timeout(guard, timeout);
+        let (guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        (guard, result.timed_out())
+    }
+
+    /// Waits as long as `condition` holds, at most `timeout`; `true` beside the guard if that has
+    /// passed and `condition` still holds.
+    pub(crate) fn wait_timeout_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        timeout: Duration,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> (MutexGuard<'a, T>, bool) {
+        let waited = self.0.wait_timeout_while(guard, timeout, condition);
+        let (guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        (guard, result.timed_out())
+    }
+}

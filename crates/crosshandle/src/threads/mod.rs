@@ -1,0 +1,55 @@
+//! The threads that this library starts: every one of them is started here, under a name of its
+//! kind. `docs/threads.md` says for each kind when it starts and ends and what it may block on.
+
+pub(crate) mod background;
+pub(crate) mod backoff;
+
+use crate::error::{Error, Result};
+use std::thread::{Builder, JoinHandle};
+
+/// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ThreadKind {
+    /// Answers importers, notices hang-ups and wakes sleepers at intervals. Never blocks.
+    Exchange,
+    /// Holds the record locks that prove that this process lives.
+    Liveness,
+    /// Runs what may block or must be tried again: drops, late completions, callbacks.
+    Background,
+    /// Looks after the streams of one CUDA context.
+    #[cfg(feature = "cuda")]
+    CudaScheduler,
+    /// Feeds one Level Zero command list.
+    #[cfg(feature = "level-zero")]
+    LevelZeroList,
+    /// Runs the commands of one host queue.
+    HostQueue,
+}
+
+impl ThreadKind {
+    /// The name that the system shows, in bytes at most 15.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exchange => "xh-exchange",
+            Self::Liveness => "xh-liveness",
+            Self::Background => "xh-background",
+            #[cfg(feature = "cuda")]
+            Self::CudaScheduler => "xh-cuda-sched",
+            #[cfg(feature = "level-zero")]
+            Self::LevelZeroList => "xh-ze-list",
+            Self::HostQueue => "xh-host-queue",
+        }
+    }
+
+    /// Starts a thread of this kind.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if the system starts no more threads.
+    pub(crate) fn start(self, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+        let thread = Builder::new().name(self.name().into());
+        thread.spawn(body).map_err(|error| Error::LimitReached {
+            what: format!("the thread {} cannot be started: {error}", self.name()),
+            remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
+        })
+    }
+}
