@@ -151,7 +151,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         }
     }
     for _ in 0..seat.plan.pick(300, 100) {
-        let elapsed = per_operation(BATCH, || queue.submit(Command::nothing()))?;
+        let elapsed = per_operation(BATCH, || queue.submit(Command::marker()))?;
         recorder.push(NOTHING, Side::Ours, elapsed);
         queue.finish()?;
         let ask = || -> Result<()> {

@@ -106,6 +106,12 @@ mod sync;
 mod threads;
 mod types;
 
+/// For the adapters of this workspace alone: not part of the interface that programs may rely on.
+#[doc(hidden)]
+pub mod adapter_support {
+    pub use crate::threads::background::{run, run_blocking};
+}
+
 pub use api::command::Command;
 pub use api::context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
 pub use api::device::{BackendStatus, Device};

@@ -19,7 +19,7 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     // SAFETY: the child runs only code of this crate that is made for it, and `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_refused = queue.submit(Command::nothing()).is_err()
+        let is_refused = queue.submit(Command::marker()).is_err()
             && queue.finish().is_err()
             && context.allocate(4096).is_err()
             && context.create_event().is_err()

@@ -4,7 +4,7 @@ use crate::api::event::Event;
 use crate::api::kernel::Kernel;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
-use crate::hal::{Pattern, Point, RectCopy, RowFill, Submission, Work};
+use crate::hal::{Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
 use crate::types::{KernelArguments, LaunchShape};
 use crate::types::{Pitches, Region};
 use std::fmt;
@@ -51,7 +51,7 @@ impl Command {
         }
         let len = to.len();
         let is_on_host = to.is_on_host() && from.is_on_host();
-        let (to, from) = (to.into_place(), from.into_place());
+        let (to, from) = (to.into_operand(), from.into_operand());
         Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
     }
 
@@ -72,13 +72,13 @@ impl Command {
         region.check(to_pitches, "destination", &to)?;
         region.check(from_pitches, "source", &from)?;
         if region.is_empty() {
-            return Ok(Self::new(Work::Nothing));
+            return Ok(Self::new(Work::Marker));
         }
         let mut sides = [to_pitches, from_pitches];
         let region = region.simplify(&mut sides);
         let [to_pitches, from_pitches] = sides;
         let is_on_host = to.is_on_host() && from.is_on_host();
-        let (to, from) = (to.into_place(), from.into_place());
+        let (to, from) = (to.into_operand(), from.into_operand());
         let work = if region.rows == 1 {
             Work::Copy {
                 to,
@@ -131,7 +131,7 @@ impl Command {
         let is_on_host = to.is_on_host();
         let work = Work::Fill {
             len: to.len(),
-            to: to.into_place(),
+            to: to.into_operand(),
             pattern: Pattern::from_slice(pattern),
         };
         Ok(Self::with_memory(work, is_on_host))
@@ -156,11 +156,11 @@ impl Command {
         let mut side = [Pitches::new_2d(pitch)];
         region.check(side[0], "destination", &to)?;
         if region.is_empty() {
-            return Ok(Self::new(Work::Nothing));
+            return Ok(Self::new(Work::Marker));
         }
         let Region { width, rows, .. } = region.simplify(&mut side);
         let is_on_host = to.is_on_host();
-        let (to, pattern) = (to.into_place(), Pattern::from_slice(pattern));
+        let (to, pattern) = (to.into_operand(), Pattern::from_slice(pattern));
         let work = if rows == 1 {
             Work::Fill {
                 to,
@@ -249,15 +249,15 @@ impl Command {
         let launch = kernel.launch(shape, arguments)?;
         Ok(Self::new(match launch {
             Some(launch) => Work::Launch(Box::new(launch)),
-            None => Work::Nothing,
+            None => Work::Marker,
         }))
     }
 
     /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
     /// submitted before: for waiting and signalling.
     #[inline]
-    pub fn nothing() -> Self {
-        Self::new(Work::Nothing)
+    pub fn marker() -> Self {
+        Self::new(Work::Marker)
     }
 
     /// Does nothing, after what was submitted before; what is submitted later comes after it. For
@@ -301,7 +301,9 @@ impl Command {
 
     #[inline]
     fn wait(mut self, event: &Event, number: u64) -> Self {
-        self.submission.waits.push(Point::new(event.core(), number));
+        self.submission
+            .waits
+            .push(WaitPoint::new(event.core(), number));
         self
     }
 

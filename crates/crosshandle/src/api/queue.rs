@@ -4,7 +4,7 @@ use crate::api::command::{Command, LATEST};
 use crate::api::event::Event;
 use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
-use crate::hal::{BackendQueue, Point, Points, Submission, Work};
+use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::handle::BackendKind;
 use crate::types::{NativeHandle, QueueOrder};
 use std::fmt;
@@ -83,7 +83,7 @@ impl Queue {
     #[inline(always)]
     fn check(&self, submission: &mut Submission) -> Result<()> {
         match &submission.work {
-            Work::Nothing => {}
+            Work::Marker => {}
             Work::Call(_) => submission.may_fail = true,
             Work::Native(_) if self.inner.native().is_none() => {
                 return Err(Error::Unsupported(
@@ -126,7 +126,7 @@ impl Queue {
     pub fn wait(&self, event: &Event) -> Result<()> {
         let mut barrier = Submission::barrier();
         if let Some(latest) = event.core().latest_pending() {
-            barrier.waits = Points::One(Point::new(event.core(), latest));
+            barrier.waits = WaitList::One(WaitPoint::new(event.core(), latest));
             barrier.may_fail = event.core().is_fallible();
         }
         let result = self.run(&mut barrier);

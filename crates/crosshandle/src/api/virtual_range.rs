@@ -6,7 +6,6 @@ use crate::api::physical::{PhysicalMemory, check_granularity};
 use crate::error::{Error, Result};
 use crate::hal::AddressRange;
 use crate::types::Access;
-use crate::types::Address;
 use crate::types::SharedBytes;
 use crate::types::shared_bytes::check_range;
 use std::collections::BTreeMap;

@@ -36,15 +36,15 @@ pub(crate) mod host;
 #[cfg(feature = "level-zero")]
 pub(crate) mod level_zero;
 mod native;
-mod points;
 pub(crate) mod registry;
 mod submission;
+mod wait_list;
 
 pub(crate) use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
-pub(crate) use points::{Point, Points};
 pub(crate) use submission::{
-    HostFunction, Launch, Pattern, Place, RectCopy, RowFill, Submission, Work,
+    HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work,
 };
+pub(crate) use wait_list::{WaitList, WaitPoint};
 
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};

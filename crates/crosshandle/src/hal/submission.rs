@@ -1,6 +1,6 @@
 //! Commands, as backends get them.
 
-use super::{LoadedKernel, Points};
+use super::{LoadedKernel, WaitList};
 use crate::error::Result;
 use crate::ipc::EventCore;
 use crate::types::Address;
@@ -18,7 +18,7 @@ pub(crate) struct Submission {
     pub(crate) after_earlier: bool,
     /// All later commands start after it, in any order of execution.
     pub(crate) before_later: bool,
-    pub(crate) waits: Points,
+    pub(crate) waits: WaitList,
     /// It calls the host, or waits for what does: it may fail although no process ends and the
     /// device is well. What waits for its signal was told so.
     pub(crate) may_fail: bool,
@@ -35,7 +35,7 @@ impl Submission {
             work,
             after_earlier: false,
             before_later: false,
-            waits: Points::None,
+            waits: WaitList::None,
             may_fail: false,
             signal: None,
             is_on_host: true,
@@ -48,7 +48,7 @@ impl Submission {
         Self {
             after_earlier: true,
             before_later: true,
-            ..Self::new(Work::Nothing)
+            ..Self::new(Work::Marker)
         }
     }
 
@@ -56,8 +56,8 @@ impl Submission {
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         let Self {
-            work: Work::Nothing,
-            waits: Points::None,
+            work: Work::Marker,
+            waits: WaitList::None,
             signal: None,
             after_earlier: _,
             before_later: _,
@@ -72,7 +72,7 @@ impl Submission {
 
     /// Takes it, and leaves one that does nothing.
     pub(crate) fn take(&mut self) -> Self {
-        mem::replace(self, Self::new(Work::Nothing))
+        mem::replace(self, Self::new(Work::Marker))
     }
 }
 
@@ -81,14 +81,18 @@ impl Submission {
 pub(crate) enum Work {
     /// Nothing: a signal, a wait, a barrier.
     #[default]
-    Nothing,
+    Marker,
     /// Copies bytes between ranges that may overlap.
-    Copy { to: Place, from: Place, len: usize },
+    Copy {
+        to: Operand,
+        from: Operand,
+        len: usize,
+    },
     /// Copies the rows of a region between two rectangles.
     CopyRect(Box<RectCopy>),
     /// Repeats a pattern; `len` is a multiple of its length.
     Fill {
-        to: Place,
+        to: Operand,
         len: usize,
         pattern: Pattern,
     },
@@ -105,9 +109,9 @@ pub(crate) enum Work {
 
 impl Work {
     /// The memory that it uses, as far as it names it.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
-            Self::Nothing | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
+            Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
             Self::Copy { to, from, .. } => (Some(to), Some(from)),
             Self::CopyRect(copy) => (Some(&copy.to), Some(&copy.from)),
             Self::Fill { to, .. } => (Some(to), None),
@@ -124,9 +128,9 @@ pub(crate) type Pattern = SmallVec<[u8; 16]>;
 /// of them as can be; slice pitches are multiples of the row pitches, as drivers' 3D copies have it,
 /// also with one slice.
 pub(crate) struct RectCopy {
-    pub(crate) to: Place,
+    pub(crate) to: Operand,
     pub(crate) to_pitches: Pitches,
-    pub(crate) from: Place,
+    pub(crate) from: Operand,
     pub(crate) from_pitches: Pitches,
     pub(crate) region: Region,
 }
@@ -134,7 +138,7 @@ pub(crate) struct RectCopy {
 /// A pattern in at least two rows, which start every `pitch` bytes, more than the width; `width` is a
 /// multiple of the pattern's length.
 pub(crate) struct RowFill {
-    pub(crate) to: Place,
+    pub(crate) to: Operand,
     pub(crate) pitch: usize,
     pub(crate) width: usize,
     pub(crate) rows: usize,
@@ -158,7 +162,7 @@ pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
 /// An address that a command uses, and what keeps it valid until the command is done (nothing, if
 /// the caller promised to).
-pub(crate) struct Place {
+pub(crate) struct Operand {
     pub(crate) address: Address,
     pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,
 }

@@ -5,7 +5,7 @@ use super::holding;
 use super::ledger::Ledger;
 use super::lingering::{self, Holders};
 use super::native_mirror::MIRROR_SEGMENT;
-use super::record::{Export, Keep, Record, RecordCell, Records, Shared};
+use super::record::{Export, KeepAlive, Record, RecordCell, Records, Shared};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::Secret;
@@ -146,7 +146,7 @@ impl Exporter {
 
     /// Frees an object. `keep` is dropped once no importer has it open any more. An object of
     /// which no handle was ever made (`!exported`) is free at once.
-    pub(crate) fn retire(&self, record: Record, exported: bool, keep: Keep) {
+    pub(crate) fn retire(&self, record: Record, exported: bool, keep: KeepAlive) {
         if process::is_forked() {
             return;
         }

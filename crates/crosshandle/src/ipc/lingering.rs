@@ -8,7 +8,7 @@
 use super::arena::Arena;
 use super::holding;
 use super::ledger::Ledger;
-use super::record::Keep;
+use super::record::KeepAlive;
 use crate::event_protocol::Owner;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ impl Holders {
 struct Lingering {
     record: u32,
     holders: Arc<Holders>,
-    _keep: Keep,
+    _keep: KeepAlive,
 }
 
 static ALL: Mutex<VecDeque<Lingering>> = Mutex::new(VecDeque::new());
@@ -47,7 +47,7 @@ static ALL: Mutex<VecDeque<Lingering>> = Mutex::new(VecDeque::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps what a retired record is about as long as somebody holds the record.
-pub(super) fn add(record: u32, holders: &Arc<Holders>, keep: Keep) {
+pub(super) fn add(record: u32, holders: &Arc<Holders>, keep: KeepAlive) {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.push_back(Lingering {
         record,

@@ -34,4 +34,4 @@ pub(crate) use native_event::{DriverEvent, DriverEvents, Import};
 pub(crate) use native_mirror::MirrorHold;
 pub(crate) use pins::{Pin, Pinner};
 pub(crate) use profile::{Profile, Timestamps};
-pub(crate) use record::{Keep, Record, RecordCell, Shared};
+pub(crate) use record::{KeepAlive, Record, RecordCell, Shared};

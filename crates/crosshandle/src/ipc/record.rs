@@ -81,13 +81,13 @@ pub(super) struct Records {
     /// What each record exports, if it is memory.
     pub(super) exports: Vec<Option<Export>>,
     /// Freed, but still open somewhere; with what must not be reused until it is closed.
-    pub(super) retired: VecDeque<(u32, Keep)>,
+    pub(super) retired: VecDeque<(u32, KeepAlive)>,
     /// Nothing is reused any more, so nothing has to be kept.
     pub(super) is_closed: bool,
 }
 
 /// Something that is kept until no importer can see it.
-pub(crate) type Keep = Option<Box<dyn Any + Send + Sync>>;
+pub(crate) type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 impl Records {
     pub(super) fn set_export(&mut self, record: u32, export: Export) {

@@ -53,13 +53,13 @@ fn service() -> MutexGuard<'static, Service> {
 
 /// Runs a job soon. If no thread can be started the job waits for one that ends its own job, or for
 /// the next call. A forked child drops nothing and runs nothing: the job is forgotten.
-pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
+pub fn run(job: impl FnOnce() + Send + 'static) {
     submit(Box::new(job), MAX_THREADS);
 }
 
 /// Runs a job soon that may block for as long as the program likes: however many of them block, the
 /// next one gets a thread.
-pub(crate) fn run_blocking(job: impl FnOnce() + Send + 'static) {
+pub fn run_blocking(job: impl FnOnce() + Send + 'static) {
     submit(Box::new(job), usize::MAX);
 }
 

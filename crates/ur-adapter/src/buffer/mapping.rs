@@ -71,7 +71,7 @@ impl Buffer {
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
             Some(host) if is_read => Command::copy(host, self.storage.range(offset, len)?)?,
-            _ => Command::nothing(),
+            _ => Command::marker(),
         };
         Ok((pointer.cast(), mapping, command))
     }
@@ -107,7 +107,7 @@ impl Buffer {
             Some(host) if mapping.is_writable => {
                 Command::copy(self.storage.range(mapping.offset, mapping.len)?, host)?
             }
-            _ => Command::nothing(),
+            _ => Command::marker(),
         };
         Ok((mappings.remove(index), command))
     }

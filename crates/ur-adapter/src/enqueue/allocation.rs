@@ -49,7 +49,7 @@ unsafe fn enqueue(
     let align = 0;
     let start = allocate(context, device, Some(&pool), &Request { kind, len, align })?;
     submission
-        .submit(command, Command::nothing(), false)
+        .submit(command, Command::marker(), false)
         .inspect_err(|_| drop(context.state().usm.free(start)))?;
     // SAFETY: as promised to this function.
     unsafe { put(memory, start) }

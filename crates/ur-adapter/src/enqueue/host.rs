@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn native_command(
         // so there is nothing to prepare.
         unsafe { list(buffers, buffer_count as usize) }?;
         let queue = submission.queue().inner();
-        let mut before = Command::nothing().before_later();
+        let mut before = Command::marker().before_later();
         if queue.native_handle().is_some() {
             // What the function finds in the driver's queue is the place of barriers.
             before = before.after_earlier();
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn native_command(
         let kind = ur_command_t::UR_COMMAND_ENQUEUE_NATIVE_EXP;
         submission
             .without_waits()
-            .submit(kind, Command::nothing().after_earlier(), false)
+            .submit(kind, Command::marker().after_earlier(), false)
     })
 }
 
@@ -139,6 +139,6 @@ pub(super) unsafe extern "C" fn timestamp(
         let kind = ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         submission
             .with_timestamps()
-            .submit(kind, Command::nothing(), is_blocking != 0)
+            .submit(kind, Command::marker(), is_blocking != 0)
     })
 }

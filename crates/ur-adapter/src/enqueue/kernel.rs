@@ -146,7 +146,7 @@ unsafe fn command(
     let device = submission.queue().device();
     if sizes.global.contains(&0) {
         // No work-item is one that SYCL programs may ask for.
-        return Ok(Command::nothing());
+        return Ok(Command::marker());
     }
     let function = kernel.on(device)?;
     let limits = kernel.limits(device)?;

@@ -15,9 +15,9 @@ const BARRIER: ur_command_t = ur_command_t::UR_COMMAND_EVENTS_WAIT_WITH_BARRIER;
 /// Waits for the list, or, if that is empty, for all that was submitted before.
 fn after_list_or_all(count: u32) -> Command {
     if count == 0 {
-        Command::nothing().after_earlier()
+        Command::marker().after_earlier()
     } else {
-        Command::nothing()
+        Command::marker()
     }
 }
 

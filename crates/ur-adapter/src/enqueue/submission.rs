@@ -167,7 +167,7 @@ impl<'a> Submission<'a> {
         if self.waits.is_empty() {
             return Ok(queue.signal(event.inner())?);
         }
-        let command = self.after_waits(Command::nothing().before_later())?;
+        let command = self.after_waits(Command::marker().before_later())?;
         Ok(queue.submit(command.signal(event.inner()))?)
     }
 }

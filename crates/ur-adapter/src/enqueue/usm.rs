@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn prefetch(
         unsafe { range(&submission, start, size, Access::ReadOnly) }?;
         submission.submit(
             ur_command_t::UR_COMMAND_USM_PREFETCH,
-            Command::nothing(),
+            Command::marker(),
             false,
         )
     })
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn advise(
         unsafe { range(&submission, start, size, Access::ReadOnly) }?;
         submission.submit(
             ur_command_t::UR_COMMAND_USM_ADVISE,
-            Command::nothing(),
+            Command::marker(),
             false,
         )
     })

@@ -5,7 +5,7 @@ use crate::api::context::{AllocationOptions, ContextCore, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{Keep, Record, RecordCell, Shared};
+use crate::ipc::{KeepAlive, Record, RecordCell, Shared};
 use crate::os::process;
 use crate::pool::{Block, Pooled, SizeClass};
 use crate::types::Access;
@@ -159,7 +159,7 @@ impl Drop for Allocation {
         });
         let exporter = self.core.exporter();
         for record in self.exports.iter().filter_map(RecordCell::get) {
-            let keep: Keep = Some(Box::new(Arc::clone(&returned)));
+            let keep: KeepAlive = Some(Box::new(Arc::clone(&returned)));
             exporter.retire(record, true, keep);
         }
         drop(returned);

@@ -11,7 +11,7 @@ pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 use crate::api::context::ContextCore;
 use crate::error::{Error, Result};
 use crate::hal::common::leak_registry;
-use crate::hal::{Place, Segment};
+use crate::hal::{Operand, Segment};
 use crate::handle::MemoryHandle;
 use crate::types::Access;
 use crate::types::Address;
@@ -382,8 +382,8 @@ impl MemoryRange {
     }
 
     #[inline]
-    pub(crate) fn into_place(self) -> Place {
-        Place {
+    pub(crate) fn into_operand(self) -> Operand {
+        Operand {
             address: self.address,
             keep: self.keep,
         }

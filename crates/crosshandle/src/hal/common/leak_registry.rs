@@ -8,14 +8,14 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Keep = Arc<dyn Any + Send + Sync>;
+type KeepAlive = Arc<dyn Any + Send + Sync>;
 
-static LEFT: Mutex<Vec<Keep>> = Mutex::new(Vec::new());
+static LEFT: Mutex<Vec<KeepAlive>> = Mutex::new(Vec::new());
 /// Whether there is any, so that hardly anybody takes the lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// Keeps something for ever.
-pub(crate) fn leave(keep: Keep) {
+pub(crate) fn leave(keep: KeepAlive) {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left.push(keep);
     IS_ANY.store(true, Ordering::Release);
@@ -28,7 +28,7 @@ pub(crate) fn count<T>(object: &Arc<T>) -> usize {
     }
     let left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     let address = Arc::as_ptr(object).addr();
-    let is_it = |keep: &&Keep| Arc::as_ptr(keep).cast::<()>().addr() == address;
+    let is_it = |keep: &&KeepAlive| Arc::as_ptr(keep).cast::<()>().addr() == address;
     left.iter().filter(is_it).count()
 }
 

@@ -11,7 +11,7 @@ use super::queue::Inner;
 use super::words::Word;
 use crate::error::{Error, Result};
 use crate::event_protocol::Ticket;
-use crate::hal::{HostFunction, Point};
+use crate::hal::{HostFunction, WaitPoint};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(super) struct Task {
     /// What the user wants to be called; the stream goes on when it has returned.
     pub(super) function: Option<(HostFunction, Gate)>,
     /// If one of these has failed, so does the command.
-    waits: Vec<Point>,
+    waits: Vec<WaitPoint>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
@@ -122,8 +122,8 @@ impl Job {
 }
 
 impl Task {
-    pub(super) fn new(function: Option<(HostFunction, Gate)>, waits: &[Point]) -> Self {
-        let copy = |wait: &Point| Point {
+    pub(super) fn new(function: Option<(HostFunction, Gate)>, waits: &[WaitPoint]) -> Self {
+        let copy = |wait: &WaitPoint| WaitPoint {
             event: Arc::clone(&wait.event),
             ..*wait
         };

@@ -4,7 +4,7 @@ use super::call::{Job, text_of};
 use super::work::Extra;
 use crate::error::Error;
 use crate::event_protocol::{RING, Ticket};
-use crate::hal::{Points, Submission, Work};
+use crate::hal::{Submission, WaitList, Work};
 use crate::ipc::EventCore;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct Entry {
     /// The event that it signals, and what the device writes, unless the host signals.
     pub(super) signal: Option<Arc<EventCore>>,
     pub(super) ticket: Option<Ticket>,
-    pub(super) _waits: Points,
+    pub(super) _waits: WaitList,
     /// Calls of the driver that it took, at most.
     pub(super) calls: u32,
     /// What else it uses: most commands only signal and wait.
@@ -33,7 +33,7 @@ pub(super) struct Used {
     pub(super) job: Option<Arc<Job>>,
     /// What it should have waited for and signalled, if it was refused: the last that keeps an
     /// event may be among it.
-    _events: Option<Box<(Points, Option<Arc<EventCore>>)>>,
+    _events: Option<Box<(WaitList, Option<Arc<EventCore>>)>>,
 }
 
 impl Used {

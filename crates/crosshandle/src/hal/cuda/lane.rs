@@ -183,7 +183,7 @@ impl Lane {
         if let (Err(error), Some(event)) = (&submitted, &held.submission.signal) {
             self.take_back(event, entry.ticket.take().or(held.ticket), error);
         }
-        if !matches!(held.submission.work, Work::Nothing) {
+        if !matches!(held.submission.work, Work::Marker) {
             // It did not come to that.
             self.left.push(Box::new(Used::new(held.submission.work)));
         }
@@ -308,7 +308,7 @@ mod tests {
                 let mut sum = 0;
                 let mut is_due = false;
                 while !is_due {
-                    let used = is_heavy.then(|| Box::new(Used::new(Work::Nothing)));
+                    let used = is_heavy.then(|| Box::new(Used::new(Work::Marker)));
                     let entry = Entry {
                         calls,
                         used,

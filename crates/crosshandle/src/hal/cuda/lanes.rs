@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::hal::Submission;
 use crate::ipc::EventCore;
 use crate::types::QueueOrder;
-use place::Place;
+use place::Operand;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -170,8 +170,8 @@ impl Lanes {
     /// Submits a command to its lane: in free order after all others, if it wants that, and before
     /// all later ones.
     #[inline]
-    fn enqueue(&mut self, place: Place, held: Held) -> Result<()> {
-        let Place { lane: index, due } = place;
+    fn enqueue(&mut self, place: Operand, held: Held) -> Result<()> {
+        let Operand { lane: index, due } = place;
         if self.order == QueueOrder::InOrder {
             return self.lanes[index].submit(held, due, &self.worker);
         }

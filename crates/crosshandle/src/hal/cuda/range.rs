@@ -9,7 +9,6 @@ use crate::types::SharedBytes;
 use crate::types::{Access, Address};
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Addresses into which physical memory is mapped.

@@ -6,7 +6,7 @@ use super::kernel;
 use super::memory;
 use super::staging::Staging;
 use crate::error::Result;
-use crate::hal::{Place, Segment, Work};
+use crate::hal::{Operand, Segment, Work};
 use crate::types::MemoryKind;
 use crate::types::{Pitches, Region};
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ pub(super) fn calls(work: &Work) -> u32 {
         pattern.len().min(SHORT) as u32 + doublings(len / pattern.len())
     };
     match work {
-        Work::Nothing => 0,
+        Work::Marker => 0,
         Work::Copy { .. } => 2,
         Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
         Work::Fill { pattern, len, .. } => row(*len, pattern),
@@ -48,9 +48,9 @@ pub(super) fn calls(work: &Work) -> u32 {
 /// Whether the driver takes work only when it is its turn, since it copies from or to host memory
 /// that it doesn't know. To be asked only where that matters.
 pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
-    let is_unknown = |place: &Place| is_foreign(place) && !gpu.driver().knows(address(place));
+    let is_unknown = |place: &Operand| is_foreign(place) && !gpu.driver().knows(address(place));
     match work {
-        Work::Copy { .. } | Work::CopyRect(_) => work.places().any(is_unknown),
+        Work::Copy { .. } | Work::CopyRect(_) => work.operands().any(is_unknown),
         _ => false,
     }
 }
@@ -58,12 +58,12 @@ pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
 /// Whether work may do that, as far as is known without asking the driver.
 pub(super) fn may_hold_up(work: &Work) -> bool {
     match work {
-        Work::Copy { .. } | Work::CopyRect(_) => work.places().any(is_foreign),
+        Work::Copy { .. } | Work::CopyRect(_) => work.operands().any(is_foreign),
         _ => false,
     }
 }
 
-fn is_foreign(place: &Place) -> bool {
+fn is_foreign(place: &Operand) -> bool {
     // What is kept is ours.
     place.keep.is_none()
 }
@@ -82,7 +82,7 @@ pub(super) unsafe fn enqueue(
     // SAFETY: promised by the caller; the object layer checked that the ranges are in their memory.
     unsafe {
         match work {
-            Work::Nothing | Work::Call(_) => Ok(()),
+            Work::Marker | Work::Call(_) => Ok(()),
             Work::Native(function) => function(stream.0 as usize),
             Work::Launch(launch) => kernel::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
@@ -103,7 +103,7 @@ pub(super) unsafe fn enqueue(
     }
 }
 
-fn address(place: &Place) -> DeviceAddress {
+fn address(place: &Operand) -> DeviceAddress {
     place.address.get() as DeviceAddress
 }
 

@@ -8,7 +8,6 @@ use crate::os::memfd;
 use crate::types::SharedBytes;
 use crate::types::{Access, Address};
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 /// A sealed memfd that we made, with descriptors for both kinds of access.

@@ -5,7 +5,7 @@
 use super::work;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
-use crate::hal::{BackendQueue, Point, Points, Submission, Work};
+use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::platform;
@@ -55,7 +55,7 @@ struct Command {
     work: Work,
     after_earlier: bool,
     before_later: bool,
-    waits: Points,
+    waits: WaitList,
     signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
@@ -319,7 +319,7 @@ impl Inner {
     }
 }
 
-fn is_settled(wait: &Point) -> bool {
+fn is_settled(wait: &WaitPoint) -> bool {
     wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 

@@ -1,7 +1,7 @@
 //! What commands do to host memory.
 
 use crate::error::{Error, Result};
-use crate::hal::{Place, RectCopy, Work};
+use crate::hal::{Operand, RectCopy, Work};
 use crate::types::Pitches;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{mem, ptr};
@@ -9,7 +9,7 @@ use std::{mem, ptr};
 /// Whether a command touches at most `limit` bytes and calls nobody.
 pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
-        Work::Nothing => true,
+        Work::Marker => true,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len <= limit,
         Work::CopyRect(copy) => copy.region.bytes() <= limit,
         Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows) <= limit,
@@ -21,7 +21,7 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
 pub(super) fn run(work: &mut Work) -> Result<()> {
     match work {
         Work::Call(_) => {
-            let Work::Call(function) = mem::replace(work, Work::Nothing) else {
+            let Work::Call(function) = mem::replace(work, Work::Marker) else {
                 return Ok(());
             };
             // A panic must not take the queue and its waiters down.
@@ -38,7 +38,7 @@ pub(super) fn run(work: &mut Work) -> Result<()> {
             Err(Error::CommandFailed(message.into()))
         }
         // For queues of drivers.
-        Work::Nothing | Work::Native(_) => Ok(()),
+        Work::Marker | Work::Native(_) => Ok(()),
         Work::Launch(_) => Err(Error::Unsupported(
             "a queue on the host runs no kernels".into(),
         )),
@@ -84,7 +84,7 @@ pub(super) fn discard(work: Work) {
 }
 
 /// Copies between ranges that may overlap.
-fn copy(to: &Place, to_offset: usize, from: &Place, from_offset: usize, len: usize) {
+fn copy(to: &Operand, to_offset: usize, from: &Operand, from_offset: usize, len: usize) {
     // SAFETY: the object layer checked that both ranges lie in their memory, which the places
     // keep mapped (or the caller of an unsafe method promised so). Other processes may write
     // there at the same time; then the bytes are whatever they left, as documented.
@@ -98,7 +98,7 @@ fn copy(to: &Place, to_offset: usize, from: &Place, from_offset: usize, len: usi
 }
 
 /// Repeats a pattern, in copies that double.
-fn fill(to: &Place, offset: usize, len: usize, pattern: &[u8]) {
+fn fill(to: &Operand, offset: usize, len: usize, pattern: &[u8]) {
     // SAFETY: the object layer checked that `len` bytes there are in the memory, and that
     // `pattern` is not empty; see `copy` for the rest. Source and destination of the copies don't
     // overlap: what is copied lies before `done`.

@@ -16,7 +16,7 @@ use super::queue::Notes;
 use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
 use crate::event_protocol::Ticket;
-use crate::hal::{Point, Submission, Work};
+use crate::hal::{Submission, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use std::any::Any;
@@ -59,7 +59,7 @@ type Left = Box<dyn Any + Send>;
 struct Appended {
     work: Work,
     extra: Extra,
-    waits: Vec<Point>,
+    waits: Vec<WaitPoint>,
     /// Commands of other lists.
     after: Vec<Arc<Over>>,
     signal: Option<(Arc<EventCore>, Ticket)>,
@@ -117,7 +117,7 @@ impl Direct {
 
     /// Lets what is appended from now on come after a command of another list.
     pub(super) fn come_after(&self, before: Arc<Over>) -> Result<()> {
-        let mut nothing = Submission::new(Work::Nothing);
+        let mut nothing = Submission::new(Work::Marker);
         self.submit(&mut nothing, vec![before]).map(drop)
     }
 
@@ -286,7 +286,7 @@ impl Inner {
         // SAFETY: the command keeps it until it is signalled.
         unsafe { self.list.signal(done.handle())? };
         Ok(Appended {
-            work: Work::Nothing,
+            work: Work::Marker,
             extra: None,
             waits: Vec::new(),
             after: Vec::new(),

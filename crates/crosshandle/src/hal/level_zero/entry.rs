@@ -6,7 +6,7 @@ use super::work::{self, Extra};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Outcome, Ticket};
 use crate::hal::common::leak_registry;
-use crate::hal::{HostFunction, Point, Points, Submission, Work};
+use crate::hal::{HostFunction, Submission, WaitList, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ impl Over {
 #[repr(align(64))]
 pub(super) struct Entry {
     pub(super) work: Work,
-    pub(super) waits: Points,
+    pub(super) waits: WaitList,
     /// An event, and the number of its signal.
     pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) rare: Option<Box<Rare>>,
@@ -201,30 +201,30 @@ pub(super) fn needs_host(work: &Work, rare: Option<&Rare>) -> bool {
 }
 
 /// Completes signals that the list has seen; their owners may not know yet.
-pub(super) fn complete_observed(waits: &[Point]) {
+pub(super) fn complete_observed(waits: &[WaitPoint]) {
     let told = waits.iter().filter(|wait| wait.promise.is_some());
     for wait in told.filter(|wait| !is_revoked(wait)) {
         wait.event.complete_observed(wait.number);
     }
 }
 
-pub(super) fn is_settled(wait: &Point) -> bool {
+pub(super) fn is_settled(wait: &WaitPoint) -> bool {
     wait.event.outcome(wait.number) != Outcome::Pending
 }
 
 /// Whether the device may never learn of it: it has failed, or comes by another list than was
 /// promised. What has come otherwise, a device that is busy learns of late.
-pub(super) fn is_broken(wait: &Point) -> bool {
+pub(super) fn is_broken(wait: &WaitPoint) -> bool {
     matches!(wait.event.outcome(wait.number), Outcome::Failed(_)) || is_revoked(wait)
 }
 
-fn is_revoked(wait: &Point) -> bool {
+fn is_revoked(wait: &WaitPoint) -> bool {
     wait.promise
         .is_some_and(|promise| wait.event.is_revoked(promise))
 }
 
-pub(super) fn copy_of(wait: &Point) -> Point {
-    Point {
+pub(super) fn copy_of(wait: &WaitPoint) -> WaitPoint {
+    WaitPoint {
         event: Arc::clone(&wait.event),
         ..*wait
     }

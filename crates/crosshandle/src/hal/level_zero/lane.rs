@@ -133,7 +133,7 @@ impl Lane {
     /// stays where it was: it may be the user's, which is dropped without locks.
     #[inline]
     pub(super) fn submit(&self, given: &mut Submission) -> Result<bool> {
-        let is_bare = matches!(given.work, Work::Nothing) && given.waits.is_empty();
+        let is_bare = matches!(given.work, Work::Marker) && given.waits.is_empty();
         if is_bare && given.signal.is_none() {
             return Ok(true);
         }
@@ -158,7 +158,7 @@ impl Lane {
         }
         let (over, rare) = Rare::after(Vec::new());
         self.0
-            .add(front, &mut Submission::new(Work::Nothing), rare)?;
+            .add(front, &mut Submission::new(Work::Marker), rare)?;
         Ok(Some(over))
     }
 

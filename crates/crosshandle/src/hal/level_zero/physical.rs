@@ -91,7 +91,7 @@ impl LevelZeroPhysical {
         self.handle
     }
 
-    pub(super) fn places(&self) -> &Places {
+    pub(super) fn operands(&self) -> &Places {
         &self.places
     }
 

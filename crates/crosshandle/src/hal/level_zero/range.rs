@@ -40,21 +40,21 @@ impl Mapped {
         let (memory, offset, access) = (self.memory, self.memory_offset, self.access);
         // SAFETY: promised by the caller.
         unsafe { VirtualMemory(core).map(place, self.len, memory, offset, access)? };
-        self.places().push(Address::new(place));
+        self.operands().push(Address::new(place));
         Ok(())
     }
 
     /// # Safety
     /// It is mapped there, and used by nobody any more.
     unsafe fn unmap(&self, core: &Core, place: NonNull<u8>) -> Result<()> {
-        let mut places = self.places();
+        let mut places = self.operands();
         // SAFETY: promised by the caller.
         unsafe { VirtualMemory(core).unmap(place, self.len)? };
         places.retain(|known| known.pointer() != place);
         Ok(())
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Address>> {
+    fn operands(&self) -> MutexGuard<'_, Vec<Address>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,14 +123,14 @@ impl AddressRange for LevelZeroRange {
             memory: memory.handle(),
             memory_offset,
             access,
-            places: Arc::clone(memory.places()),
+            places: Arc::clone(memory.operands()),
             alias: None,
         };
         let place = self.at(offset);
         let mut mapped = self.mapped();
         // SAFETY: the caller checked that the place is inside and has nothing mapped.
         if let Err(error) = unsafe { part.map(&self.core, place) } {
-            if part.places().is_empty() {
+            if part.operands().is_empty() {
                 return Err(error);
             }
             let alias = memory.alias().map_err(|_| error)?;

@@ -4,7 +4,7 @@ use super::device::Gpu;
 use super::driver::{Core, EventHandle, List};
 use super::memory::LevelZeroSegment;
 use crate::error::{Error, Result};
-use crate::hal::{Place, Segment, Work};
+use crate::hal::{Operand, Segment, Work};
 use crate::os::mapping::page_size;
 use crate::types::Address;
 use crate::types::MemoryKind;
@@ -18,7 +18,7 @@ pub(super) type Extra = Option<Box<LevelZeroSegment>>;
 /// Bytes that a command writes: with none, there is nothing for the list.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
-        Work::Nothing | Work::Call(_) => 0,
+        Work::Marker | Work::Call(_) => 0,
         Work::Copy { to, from, .. } if to.address == from.address => 0,
         Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
         Work::CopyRect(copy) => copy.region.bytes(),
@@ -54,7 +54,7 @@ impl Target<'_> {
         // memory.
         unsafe {
             match work {
-                Work::Nothing | Work::Call(_) => Ok(()),
+                Work::Marker | Work::Call(_) => Ok(()),
                 // Elsewhere: in lists that programs know.
                 Work::Native(_) => Ok(()),
                 // Never tried: this backend has no kernels.
@@ -261,8 +261,8 @@ impl Target<'_> {
 }
 
 /// Whatever keeps the memory of a command.
-pub(super) fn keeps(work: &Work) -> impl Iterator<Item = &Place> {
-    work.places().filter(|place| place.keep.is_some())
+pub(super) fn keeps(work: &Work) -> impl Iterator<Item = &Operand> {
+    work.operands().filter(|place| place.keep.is_some())
 }
 
 fn raw(address: Address) -> *mut c_void {

@@ -197,7 +197,7 @@ impl Source for Listener {
         loop {
             match socket::accept(&self.listener) {
                 Ok(stream) => Client::serve(stream),
-                Err(Errno::AGAIN) => return Next::Keep,
+                Err(Errno::AGAIN) => return Next::KeepAlive,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
                     // Turn it away with the spare's place, rather than let it wait for ever.
@@ -213,13 +213,13 @@ impl Source for Listener {
                     tracing::warn!("no descriptor left for an importer");
                     if !refused {
                         pause();
-                        return Next::Keep;
+                        return Next::KeepAlive;
                     }
                 }
                 Err(error) => {
                     tracing::error!(%error, "an importer cannot connect");
                     pause();
-                    return Next::Keep;
+                    return Next::KeepAlive;
                 }
             }
         }
@@ -330,7 +330,7 @@ impl Source for Client {
         let mut buffer = [0; REQUEST_SIZE];
         // One message a call: the next one is reported again, and others get their turn.
         let result = match socket::receive(&self.stream, &mut buffer) {
-            Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
+            Err(Errno::AGAIN | Errno::INTR) => return Next::KeepAlive,
             Ok(Received::Message(len, descriptor)) => self.answer(&buffer[..len], descriptor),
             Ok(Received::HungUp) => Err(Errno::CONNRESET),
             // The question's descriptor found no place here.
@@ -338,7 +338,7 @@ impl Source for Client {
             Err(error) => Err(error),
         };
         match result {
-            Ok(()) => Next::Keep,
+            Ok(()) => Next::KeepAlive,
             // Hung up, or does not read its answers, or neither listening nor making sense: no importer of ours.
             Err(_) => Next::Drop,
         }

@@ -30,7 +30,7 @@ pub(crate) trait Source: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     /// Call again.
-    Keep,
+    KeepAlive,
     /// Forget it.
     Drop,
 }

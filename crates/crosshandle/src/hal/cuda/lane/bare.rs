@@ -6,7 +6,7 @@ use crate::event_protocol::Ticket;
 use crate::hal::cuda::entry::Entry;
 use crate::hal::cuda::held;
 use crate::hal::cuda::waits::Wait;
-use crate::hal::{Point, Points, Submission};
+use crate::hal::{Submission, WaitList, WaitPoint};
 use std::mem;
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ struct Pending(u32);
 
 impl Pending {
     /// Those waits, out of all of the submission.
-    fn of(self, all: &[Point]) -> impl Iterator<Item = &Point> {
+    fn of(self, all: &[WaitPoint]) -> impl Iterator<Item = &WaitPoint> {
         let is_pending = move |index: usize| self.0 & 1 << index != 0;
         let all = all.iter().enumerate();
         all.filter_map(move |(index, wait)| is_pending(index).then_some(wait))
@@ -51,7 +51,7 @@ impl Lane {
         let mut entry = Entry {
             signal: submission.signal.take(),
             ticket,
-            _waits: Points::None,
+            _waits: WaitList::None,
             // And a mark.
             calls: calls + u32::from(matches!(submitted, Ok(Some(_)))),
             used: None,
@@ -75,7 +75,7 @@ impl Lane {
 
     /// What the stream has to wait for, if nothing has failed.
     #[inline]
-    fn pending(&self, waits: &[Point]) -> Option<Pending> {
+    fn pending(&self, waits: &[WaitPoint]) -> Option<Pending> {
         let mut pending = 0;
         if waits.len() > u32::BITS as usize {
             return None;
@@ -96,7 +96,7 @@ impl Lane {
 
     /// Takes note that the stream will have something to do and to wait for, if it may.
     #[inline]
-    fn begin_bare(&mut self, pending: Pending, waits: &[Point]) -> bool {
+    fn begin_bare(&mut self, pending: Pending, waits: &[WaitPoint]) -> bool {
         if !self.waits.begin() {
             return false;
         }
@@ -105,7 +105,7 @@ impl Lane {
             (0, _) => true,
             (_, [only]) => self.is_latest_wait(only) || self.admit_one(only),
             _ => {
-                let wait = |wait: &Point| Wait::Event(Arc::clone(&wait.event), wait.number);
+                let wait = |wait: &WaitPoint| Wait::Event(Arc::clone(&wait.event), wait.number);
                 self.waits.admit(pending.of(waits).map(wait))
             }
         }
@@ -114,13 +114,13 @@ impl Lane {
     /// Whether the stream waits for it already, and it was not even submitted: then everybody knows
     /// that the stream waits, and what is submitted makes no difference.
     #[inline]
-    fn is_latest_wait(&self, wait: &Point) -> bool {
+    fn is_latest_wait(&self, wait: &WaitPoint) -> bool {
         let (event, number) = &self.latest_wait;
         let is_same = Weak::as_ptr(event) == Arc::as_ptr(&wait.event) && *number == wait.number;
         is_same && wait.number > wait.event.issued()
     }
 
-    fn admit_one(&mut self, wait: &Point) -> bool {
+    fn admit_one(&mut self, wait: &WaitPoint) -> bool {
         let (event, number) = (&wait.event, wait.number);
         let is_admitted = self.waits.admit_more(event, number)
             || self.waits.admit([Wait::Event(Arc::clone(event), number)]);

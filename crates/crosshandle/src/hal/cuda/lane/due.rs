@@ -2,7 +2,7 @@
 
 use super::Lane;
 use crate::error::{Error, Result};
-use crate::hal::Point;
+use crate::hal::WaitPoint;
 use smallvec::SmallVec;
 
 /// What of a submission is left to wait for.
@@ -20,7 +20,7 @@ impl Due {
 
     /// Those waits, out of all of the submission.
     #[inline]
-    pub(crate) fn of<'a>(&self, all: &'a [Point]) -> impl Iterator<Item = &'a Point> {
+    pub(crate) fn of<'a>(&self, all: &'a [WaitPoint]) -> impl Iterator<Item = &'a WaitPoint> {
         self.waits.iter().map(|index| &all[*index as usize])
     }
 }
@@ -28,7 +28,7 @@ impl Due {
 impl Lane {
     /// What to wait for, and what has failed.
     #[inline]
-    pub(crate) fn due(&self, waits: &[Point]) -> Result<Due> {
+    pub(crate) fn due(&self, waits: &[WaitPoint]) -> Result<Due> {
         let mut due = Due {
             waits: SmallVec::new(),
             failed: None,
@@ -47,7 +47,7 @@ impl Lane {
 
     /// How a wait ends, if that is known before the stream has come to it.
     #[inline]
-    pub(super) fn end_of(&self, wait: &Point) -> Result<Option<Result<()>>> {
+    pub(super) fn end_of(&self, wait: &WaitPoint) -> Result<Option<Result<()>>> {
         let (event, number) = (&wait.event, wait.number);
         if event.may_still_come(number) {
             return event.prepare_device_wait(number);

@@ -55,7 +55,7 @@ impl Lane {
             }
             _ => None,
         };
-        match (mem::replace(&mut submission.work, Work::Nothing), call) {
+        match (mem::replace(&mut submission.work, Work::Marker), call) {
             (Work::Call(function), Some((gate, signal))) => {
                 let task = Task::new(Some((function, gate)), waits);
                 self.call(task, signal, entry, worker)?;
@@ -121,7 +121,7 @@ impl Lane {
         signal: &Option<Arc<EventCore>>,
         entry: &mut Entry,
     ) -> Result<()> {
-        if matches!(work, Work::Nothing) && profile_of(signal).is_none() {
+        if matches!(work, Work::Marker) && profile_of(signal).is_none() {
             return Ok(());
         }
         self.flush()?;
@@ -176,7 +176,7 @@ impl Lane {
         let job = Job::new(worker, task);
         let used = entry
             .used
-            .get_or_insert_with(|| Box::new(Used::new(Work::Nothing)));
+            .get_or_insert_with(|| Box::new(Used::new(Work::Marker)));
         used.job = Some(Arc::clone(&job));
         let data = Arc::clone(&job).into_raw();
         let called = self.flush().and_then(|()| {

@@ -29,7 +29,7 @@ impl Lanes {
         let is_next = self.order == QueueOrder::InOrder && self.held.is_empty();
         is_next
             && !self.is_shared
-            && matches!(submission.work, Work::Nothing)
+            && matches!(submission.work, Work::Marker)
             && !submission.may_fail
             && profile_of(&submission.signal).is_none()
     }

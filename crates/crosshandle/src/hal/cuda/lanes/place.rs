@@ -14,14 +14,14 @@ use crate::types::QueueOrder;
 use std::sync::Arc;
 
 /// Where a command goes.
-pub(super) struct Place {
+pub(super) struct Operand {
     pub(super) lane: usize,
     pub(super) due: Due,
 }
 
 impl Lanes {
     /// Where a new command goes. Nowhere if it is to be kept back; then its signal has a number.
-    pub(super) fn place_now(&mut self, held: &mut Held) -> Result<Option<Place>> {
+    pub(super) fn place_now(&mut self, held: &mut Held) -> Result<Option<Operand>> {
         if self.is_shared {
             self.lanes[0].check_recording()?;
         }
@@ -50,7 +50,7 @@ impl Lanes {
 
     /// The stream that can take a command now, if one can. Its waits are admitted then.
     #[inline]
-    pub(super) fn place(&mut self, held: &Held) -> Result<Option<Place>> {
+    pub(super) fn place(&mut self, held: &Held) -> Result<Option<Operand>> {
         let submission = &held.submission;
         // Who submits by himself needs it done when the call returns.
         let is_kept_never = self.is_shared || matches!(submission.work, Work::Native(_));
@@ -68,7 +68,7 @@ impl Lanes {
         };
         let due = self.lanes[lane].due(&submission.waits)?;
         if due.failed.is_some() {
-            return Ok(Some(Place { lane, due }));
+            return Ok(Some(Operand { lane, due }));
         }
         let of_order = match self.order {
             QueueOrder::InOrder => Vec::new(),
@@ -87,7 +87,7 @@ impl Lanes {
         };
         if is_kept_never || !chosen.may_hold() {
             chosen.waits().add(waits());
-            return Ok(Some(Place { lane, due }));
+            return Ok(Some(Operand { lane, due }));
         }
         let is_call = matches!(submission.work, Work::Call(_));
         if !chosen.has_room(submission, &due) && chosen.is_blocked() {
@@ -110,7 +110,7 @@ impl Lanes {
             chosen.rest();
             return Ok(None);
         }
-        Ok(Some(Place { lane, due }))
+        Ok(Some(Operand { lane, due }))
     }
 
     /// What a lane waits for so that a command comes after those before it.

@@ -6,7 +6,7 @@ use crate::hal::level_zero::entry::{Over, call, copy_of, discard, text_of};
 use crate::hal::level_zero::leaving;
 use crate::hal::level_zero::pooled::Pooled;
 use crate::hal::level_zero::queue::Notes;
-use crate::hal::{Point, Work};
+use crate::hal::{WaitPoint, Work};
 use crate::ipc::Profile;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -38,8 +38,8 @@ impl Inner {
             let after = std::mem::take(&mut front.after);
             let (gate, done) = (front.gate.clone(), Arc::clone(&front.done));
             let work = match &front.work {
-                Work::Call(_) => std::mem::replace(&mut front.work, Work::Nothing),
-                _ => Work::Nothing,
+                Work::Call(_) => std::mem::replace(&mut front.work, Work::Marker),
+                _ => Work::Marker,
             };
             drop(state);
             let mut result = gate.map_or(Ok(()), |gate| self.let_on(&gate, &waits, after, work));
@@ -56,7 +56,7 @@ impl Inner {
     fn let_on(
         &self,
         gate: &Gate,
-        waits: &[Point],
+        waits: &[WaitPoint],
         after: Vec<Arc<Over>>,
         work: Work,
     ) -> Result<()> {
@@ -117,7 +117,7 @@ impl Appended {
 
     /// What the list uses.
     fn take_used(&mut self) -> Left {
-        let work = std::mem::replace(&mut self.work, Work::Nothing);
+        let work = std::mem::replace(&mut self.work, Work::Marker);
         let waits = std::mem::take(&mut self.waits);
         let done = Arc::clone(&self.done);
         Box::new((work, self.extra.take(), waits, self.gate.take(), done))

@@ -13,7 +13,7 @@ use super::handover::Put;
 use super::marks::Moment;
 use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
-use crate::hal::Point;
+use crate::hal::WaitPoint;
 use crate::hal::level_zero::driver::EventHandle;
 use crate::hal::level_zero::entry::Entry;
 use crate::hal::level_zero::event;
@@ -139,8 +139,8 @@ impl Inner {
 
     /// How the list can wait for this.
     #[inline(always)]
-    fn hold<'a>(&self, wait: &'a mut Point) -> Held<'a> {
-        let Point {
+    fn hold<'a>(&self, wait: &'a mut WaitPoint) -> Held<'a> {
+        let WaitPoint {
             event,
             number,
             promise,

@@ -46,14 +46,14 @@ impl<T> Giver<T> {
     /// A place for something that is about to be made: where the thread will find it, as a rule, so
     /// that it is moved no more.
     #[inline(always)]
-    pub(super) fn place(&mut self) -> Place<'_, T> {
+    pub(super) fn place(&mut self) -> Operand<'_, T> {
         let (place, is_in_ring) = match self.ring.write_chunk_uninit(1) {
             Ok(mut chunk) if self.more.is_empty() => {
                 (ptr::from_mut(&mut chunk.as_mut_slices().0[0]), true)
             }
             _ => (ptr::from_mut(&mut *self.spare), false),
         };
-        Place {
+        Operand {
             giver: self,
             place,
             is_in_ring,
@@ -66,13 +66,13 @@ impl<T> Giver<T> {
 }
 
 /// A place that nobody else has.
-pub(super) struct Place<'a, T> {
+pub(super) struct Operand<'a, T> {
     giver: &'a mut Giver<T>,
     place: *mut MaybeUninit<T>,
     is_in_ring: bool,
 }
 
-impl<'a, T> Place<'a, T> {
+impl<'a, T> Operand<'a, T> {
     #[inline(always)]
     pub(super) fn put(self, item: T) -> Put<'a, T> {
         // SAFETY: as long as the giver is borrowed, the place is nobody else's.
@@ -82,7 +82,7 @@ impl<'a, T> Place<'a, T> {
 }
 
 /// Something that is in its place. If this is dropped, nobody drops that.
-pub(super) struct Put<'a, T>(Place<'a, T>);
+pub(super) struct Put<'a, T>(Operand<'a, T>);
 
 impl<T> Put<'_, T> {
     #[inline(always)]

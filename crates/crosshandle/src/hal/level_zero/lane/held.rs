@@ -93,7 +93,7 @@ impl Inner {
             if let Some(profile) = first.profile() {
                 Profile::stamp(&profile.started);
             }
-            let work = mem::replace(&mut first.work, Work::Nothing);
+            let work = mem::replace(&mut first.work, Work::Marker);
             drop(front);
             let result = match work {
                 Work::Call(function) => call(function),

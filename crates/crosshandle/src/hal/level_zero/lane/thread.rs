@@ -6,7 +6,7 @@ use super::front::{Front, Rest, Tip};
 use super::marks::Moment;
 use super::running::Running;
 use crate::error::{Error, Result};
-use crate::hal::Points;
+use crate::hal::WaitList;
 use crate::hal::level_zero::driver::EventHandle;
 use crate::hal::level_zero::entry::{complete_observed, copy_of};
 use crate::hal::level_zero::leaving;
@@ -239,7 +239,7 @@ impl Inner {
         let entries = running.entries.iter().take(looked_at);
         // Of those with a mark of their own, the list is past the waits.
         let waits = entries.filter(|entry| entry.waits_on_device() && !entry.is_begun);
-        let waits: Points = waits
+        let waits: WaitList = waits
             .flat_map(|entry| entry.waits.iter())
             .map(copy_of)
             .collect();
@@ -269,7 +269,7 @@ impl Inner {
         left: &mut Left,
     ) {
         let entry = &running.entries[index];
-        let waits: Points = entry.waits.iter().map(copy_of).collect();
+        let waits: WaitList = entry.waits.iter().map(copy_of).collect();
         drop(running);
         let result = match self.wait_or_give_up(started, &waits) {
             Ok(true) => Ok(()),

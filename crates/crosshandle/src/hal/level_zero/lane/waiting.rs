@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::error::Result;
-use crate::hal::Point;
+use crate::hal::WaitPoint;
 use crate::hal::level_zero::driver::EventHandle;
 use crate::hal::level_zero::entry::{is_broken, is_settled};
 use crate::hal::level_zero::pooled::Pooled;
@@ -27,7 +27,7 @@ impl Inner {
     }
 
     /// Waits for a mark behind a wait for driver's events. `false` if that will never end.
-    pub(super) fn wait_or_give_up(&self, mark: EventHandle, waits: &[Point]) -> Result<bool> {
+    pub(super) fn wait_or_give_up(&self, mark: EventHandle, waits: &[WaitPoint]) -> Result<bool> {
         let mut overdue = 0;
         while !Pooled::wait_for(&self.core, mark, SLICE)? {
             for wait in waits {

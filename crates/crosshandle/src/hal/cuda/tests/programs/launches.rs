@@ -200,7 +200,7 @@ fn time_beside_a_wait(fixture: &Fixture, launches: [(&'static str, Command); 2])
     let gate = fixture.context.create_event().unwrap();
     let waiting = fixture.context.create_queue().unwrap();
     waiting
-        .submit(Command::nothing().after_value(&gate, 1))
+        .submit(Command::marker().after_value(&gate, 1))
         .unwrap();
     let (done, guard) = mpsc::channel::<()>();
     let opened = opened_after(gate, guard, Duration::from_secs(4));

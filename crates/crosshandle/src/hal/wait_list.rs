@@ -8,7 +8,7 @@ use std::slice;
 use std::sync::Arc;
 
 /// One signal of an event, to be waited for.
-pub(crate) struct Point {
+pub(crate) struct WaitPoint {
     pub(crate) event: Arc<EventCore>,
     pub(crate) number: u64,
     /// The signal will never be submitted: the event's exporter ended. Set by the backend.
@@ -17,7 +17,7 @@ pub(crate) struct Point {
     pub(crate) promise: Option<Promise>,
 }
 
-impl Point {
+impl WaitPoint {
     #[inline]
     pub(crate) fn new(event: &Arc<EventCore>, number: u64) -> Self {
         Self {
@@ -32,16 +32,16 @@ impl Point {
 /// All that a command waits for: as a rule nothing or one, which takes no allocation. No
 /// `SmallVec`, since commands are moved, and the compiler moves this one in registers.
 #[derive(Default)]
-pub(crate) enum Points {
+pub(crate) enum WaitList {
     #[default]
     None,
-    One(Point),
-    More(Vec<Point>),
+    One(WaitPoint),
+    More(Vec<WaitPoint>),
 }
 
-impl Points {
+impl WaitList {
     #[inline]
-    pub(crate) fn push(&mut self, point: Point) {
+    pub(crate) fn push(&mut self, point: WaitPoint) {
         match self {
             // As a rule: written in place.
             Self::None => *self = Self::One(point),
@@ -55,7 +55,7 @@ impl Points {
     }
 
     /// Drops those that `keep` doesn't want.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut Point) -> bool) {
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut WaitPoint) -> bool) {
         match self {
             Self::None => {}
             Self::One(point) => {
@@ -67,7 +67,7 @@ impl Points {
         }
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Point> {
+    pub(crate) fn into_vec(self) -> Vec<WaitPoint> {
         match self {
             Self::None => Vec::new(),
             Self::One(point) => vec![point],
@@ -76,11 +76,11 @@ impl Points {
     }
 }
 
-impl Deref for Points {
-    type Target = [Point];
+impl Deref for WaitList {
+    type Target = [WaitPoint];
 
     #[inline]
-    fn deref(&self) -> &[Point] {
+    fn deref(&self) -> &[WaitPoint] {
         match self {
             Self::None => &[],
             Self::One(point) => slice::from_ref(point),
@@ -89,9 +89,9 @@ impl Deref for Points {
     }
 }
 
-impl DerefMut for Points {
+impl DerefMut for WaitList {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Point] {
+    fn deref_mut(&mut self) -> &mut [WaitPoint] {
         match self {
             Self::None => &mut [],
             Self::One(point) => slice::from_mut(point),
@@ -100,8 +100,8 @@ impl DerefMut for Points {
     }
 }
 
-impl FromIterator<Point> for Points {
-    fn from_iter<I: IntoIterator<Item = Point>>(points: I) -> Self {
+impl FromIterator<WaitPoint> for WaitList {
+    fn from_iter<I: IntoIterator<Item = WaitPoint>>(points: I) -> Self {
         let mut all = Self::None;
         points.into_iter().for_each(|point| all.push(point));
         all
@@ -110,11 +110,11 @@ impl FromIterator<Point> for Points {
 
 #[cfg(test)]
 mod tests {
-    use super::{Point, Points};
+    use super::{WaitList, WaitPoint};
     use crate::api::context::Context;
     use crate::api::device::Device;
 
-    fn numbers(points: &Points) -> Vec<u64> {
+    fn numbers(points: &WaitList) -> Vec<u64> {
         points.iter().map(|point| point.number).collect()
     }
 
@@ -122,16 +122,16 @@ mod tests {
     fn points_keep_their_order_however_many_they_are() {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
         let event = context.create_event().unwrap();
-        let mut points = Points::default();
+        let mut points = WaitList::default();
         assert!(points.is_empty());
         for count in 1..=3 {
-            points.push(Point::new(event.core(), count));
+            points.push(WaitPoint::new(event.core(), count));
             assert_eq!(numbers(&points), (1..=count).collect::<Vec<_>>());
         }
         points.iter_mut().for_each(|point| point.number *= 10);
         points.retain(|point| point.number != 20);
         assert_eq!(numbers(&points), [10, 30]);
-        let points: Points = points.into_vec().into_iter().take(1).collect();
+        let points: WaitList = points.into_vec().into_iter().take(1).collect();
         assert_eq!(numbers(&points), [10]);
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn one_point_may_be_dropped() {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
         let event = context.create_event().unwrap();
-        let mut points: Points = [Point::new(event.core(), 1)].into_iter().collect();
+        let mut points: WaitList = [WaitPoint::new(event.core(), 1)].into_iter().collect();
         points.retain(|point| point.number == 1);
         assert_eq!(numbers(&points), [1]);
         points.retain(|_| false);
