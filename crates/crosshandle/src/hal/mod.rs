@@ -211,7 +211,7 @@ pub(crate) trait Segment: Shared {
 
     /// Lets go now of what commands keep that are done, as far as that can be found out without
     /// waiting: a backend may otherwise learn of it late.
-    fn let_go(&self) {}
+    fn release_finished(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
