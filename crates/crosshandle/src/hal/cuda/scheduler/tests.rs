@@ -254,8 +254,12 @@ fn no_stream_begins_to_wait_while_something_is_done_that_needs_quiet() {
         assert!(!stream.admit(wait_for(&gate)));
         let_go_later(let_go);
         // A stream that nothing is kept back from.
-        other.note(wait_for(&gate));
+        let hold_off = scheduler.hold_off();
         assert!(is_set(&is_done), "it would be in the way");
+        let later = chore(&scheduler, 1);
+        assert!(!is_set(&later), "it is held off");
+        other.note(wait_for(&gate));
+        drop(hold_off);
         assert!(stream.admit(wait_for(&gate)));
         stream.clear();
         other.clear();
