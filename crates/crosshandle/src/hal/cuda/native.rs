@@ -1,8 +1,10 @@
 //! The driver's contexts, streams and events, the program's and ours.
 
-use super::device::{CudaContext, Gpu};
+use super::backend::CudaContext;
+use super::device::Gpu;
 use super::driver::{ContextHandle, CudaEvent, EventHandle, StreamHandle};
-use super::{foreign, queue};
+use super::memory::external;
+use super::queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
 use crate::types::Ownership;
@@ -106,7 +108,7 @@ impl NativeContext for CudaContext {
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        foreign::adopt(self.gpu(), address, len)
+        external::adopt(self.gpu(), address, len)
     }
 }
 

@@ -25,7 +25,7 @@ impl Crowd {
         // The driver makes no more when one waits.
         let streams: Vec<_> = (0..count).map(|_| Theirs::new()).collect();
         // What is still to be released or made ahead would hold up everybody.
-        gpu().traffic().make_room();
+        gpu().scheduler().make_room();
         streams.iter().for_each(|stream| stream.wait_for(&gate));
         // By then they do.
         std::thread::sleep(Duration::from_millis(20));
@@ -92,7 +92,7 @@ fn streams_are_made_without_waiting_for_others() {
     let gpu = gpu();
     let crowd = Crowd::new(&context, 1);
     let began = Instant::now();
-    let take = || gpu.stock().try_take(&gpu);
+    let take = || gpu.pool().try_take(&gpu);
     // The driver makes so many only when none waits.
     let taken: Vec<_> = (0..200).map_while(|_| take().unwrap()).collect();
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
