@@ -20,8 +20,8 @@ use crate::api::virtual_range::VirtualRange;
 use crate::error::Result;
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 use crate::ipc::EventCore;
-use crate::ipc::broker;
 use crate::os::process;
+use crate::threads::driver_jobs;
 use crate::types::Access;
 use crate::types::QueueOrder;
 use crate::types::{ProgramImage, ProgramOptions};
@@ -61,12 +61,13 @@ impl Drop for Lifetime {
     }
 }
 
-/// Comes after the core: the exchange thread may have that too at the moment.
+/// Waits, after the core is dropped, for background jobs: they may have the last of the driver's
+/// objects, which must not be freed while the process ends.
 struct Settled;
 
 impl Drop for Settled {
     fn drop(&mut self) {
-        broker::settle();
+        driver_jobs::wait();
     }
 }
 
