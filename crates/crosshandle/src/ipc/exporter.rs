@@ -430,3 +430,117 @@ impl Drop for Exporter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::broker::Connection;
+    use crate::ipc::broker::protocol::{Reply, Request};
+    use std::os::fd::AsFd;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// An exporter that answers in a directory of its own.
+    fn exporter() -> (Arc<Exporter>, PathBuf) {
+        let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
+        let directory = std::env::temp_dir().join(name);
+        let policy = PeerPolicy::default();
+        let exporter = Exporter::new(policy, Some(directory.clone()), false).unwrap();
+        exporter.go_public().unwrap();
+        (exporter, directory)
+    }
+
+    /// Attaches as another process does. The connection's timeout is the test's deadline.
+    fn attach(exporter: &Exporter, directory: &PathBuf) -> Result<(Connection, Ledger)> {
+        let number = address::exporter_id()?;
+        let policy = PeerPolicy::default();
+        let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
+        let (ledger, file) = Ledger::create()?;
+        let request = Request::Attach(exporter.secret());
+        let (reply, _) = connection.ask(request, Some(file.as_fd()))?;
+        assert!(matches!(reply, Reply::Attached { .. }));
+        Ok((connection, ledger))
+    }
+
+    /// A value whose drop says that it has begun, and then blocks until it may go on.
+    struct Blocking(Sender<()>, std::sync::Mutex<Receiver<()>>);
+
+    impl Drop for Blocking {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+            let _ = self.1.lock().map(|release| release.recv());
+        }
+    }
+
+    #[test]
+    fn a_drop_that_blocks_after_a_hang_up_holds_up_no_other_importer() {
+        let (exporter, directory) = exporter();
+        let (connection, ledger) = attach(&exporter, &directory).unwrap();
+        let record = exporter.create_event_record().unwrap();
+        let generation = exporter.arena().generation(record.index);
+        let count = ledger.count(record.index);
+        assert!(open_count::try_open(count, generation, record.generation));
+        let (dropping, is_dropping) = channel();
+        let (release, released) = channel::<()>();
+        let keep = Blocking(dropping, std::sync::Mutex::new(released));
+        exporter.retire(record, true, Some(Box::new(keep)));
+        assert!(is_dropping.try_recv().is_err(), "an importer has it open");
+
+        connection.hang_up();
+        is_dropping.recv_timeout(DEADLINE).expect("it is dropped");
+        let attached = attach(&exporter, &directory).map(drop);
+        drop(release);
+        attached.expect("another importer attaches meanwhile");
+        drop(exporter);
+        let _ = std::fs::remove_dir(&directory);
+    }
+
+    #[test]
+    fn a_driver_call_for_one_importer_holds_up_no_other() {
+        /// An object whose descriptor takes as long as the test likes.
+        struct Slow(Sender<()>, std::sync::Mutex<Receiver<()>>);
+        impl Shared for Slow {
+            fn len(&self) -> usize {
+                1
+            }
+
+            fn descriptor(&self, _: Access) -> Result<Arc<OwnedFd>> {
+                let _ = self.0.send(());
+                let _ = self.1.lock().map(|release| release.recv());
+                Err(Error::Unsupported("only a test".into()))
+            }
+        }
+        let (exporter, _) = exporter();
+        let directory = exporter.directory.clone().unwrap();
+        let (asked, is_asked) = channel();
+        let (release, released) = channel::<()>();
+        let record = exporter.create_event_record().unwrap();
+        let slow = Slow(asked, std::sync::Mutex::new(released));
+        exporter.offer_mirror(record, Arc::new(slow));
+        std::thread::scope(|scope| {
+            let (first, _ledger) = attach(&exporter, &directory).unwrap();
+            let asking = scope.spawn(move || {
+                let request = Request::Fetch {
+                    record: record.index,
+                    generation: record.generation,
+                    access: Access::ReadWrite,
+                };
+                let answer = first.ask(request, None);
+                // Questions are taken again after the answer.
+                (answer.is_err(), first.ask(request, None).is_err())
+            });
+            is_asked
+                .recv_timeout(DEADLINE)
+                .expect("the driver is asked");
+            let attached = attach(&exporter, &directory).map(drop);
+            drop(release);
+            attached.expect("another importer attaches meanwhile");
+            let answers = asking.join().unwrap();
+            assert_eq!(answers, (true, true), "there is no such event");
+            // Both answers came long before the deadline, so they are refusals.
+            assert!(is_asked.try_recv().is_ok(), "the driver was asked again");
+        });
+    }
+}
