@@ -19,8 +19,8 @@ mod wrap;
 #[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
 mod event_protocol;
 
-#[path = "../../../crosshandle/src/ipc/holding.rs"]
-mod holding;
+#[path = "../../../crosshandle/src/ipc/open_count.rs"]
+mod open_count;
 
 /// Spinning adds steps and no transitions: the other test program has it.
 pub(crate) const MAY_SPIN: bool = false;

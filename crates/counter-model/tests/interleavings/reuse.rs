@@ -1,7 +1,7 @@
 //! Slots are not reused under anybody's feet: open counts against generations.
 
 use crate::check::check;
-use crate::holding::{begin, hold, is_held, release, retire};
+use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
 use crate::platform::{self, AtomicU32, pick};
 use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Record {
     /// The exporter makes a new object of the record.
     fn begin(&self) -> u32 {
         self.content.fetch_add(2, Ordering::Relaxed);
-        let generation = begin(&self.generation);
+        let generation = start_generation(&self.generation);
         assert_eq!(generation % 2, 1);
         generation
     }
@@ -49,9 +49,9 @@ impl Record {
     /// The exporter frees the object, and reuses the record as soon as nobody has it open.
     fn free(&self) {
         self.retiring.fetch_add(2, Ordering::Relaxed);
-        retire(&self.generation);
+        end_generation(&self.generation);
         let held = |index: usize| {
-            !self.gone[index].load(Ordering::Relaxed) && is_held(&self.counts[index])
+            !self.gone[index].load(Ordering::Relaxed) && is_open(&self.counts[index])
         };
         while (0..IMPORTERS).any(held) {
             yield_now();
@@ -61,13 +61,13 @@ impl Record {
     /// An importer opens the object, uses it, and closes it.
     fn open(&self, importer: usize, generation: u32) {
         let count = &self.counts[importer];
-        if hold(count, &self.generation, generation) {
+        if try_open(count, &self.generation, generation) {
             for _ in 0..2 {
                 let content = self.content.load(Ordering::Relaxed);
                 assert_eq!(content, generation, "reused while it was open");
                 yield_now();
             }
-            release(count);
+            close(count);
         } else {
             let retiring = self.retiring.load(Ordering::Relaxed);
             assert!(generation < retiring, "refused, and it is not stale");
@@ -118,7 +118,7 @@ fn of_open_records() {
             process.join().unwrap();
         }
         for count in &record.counts[..2] {
-            assert!(!is_held(count), "an open is counted still");
+            assert!(!is_open(count), "an open is counted still");
         }
     });
 }

@@ -15,8 +15,8 @@ use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
-use crate::ipc::broker;
 use crate::os::process;
+use crate::threads::driver_jobs;
 use crate::types::{
     Access, AllocationOptions, MemoryKind, Pod, ProgramImage, ProgramOptions, QueueOrder,
 };
@@ -52,7 +52,7 @@ struct Inner {
     native_events: OnceLock<Queue>,
     core: Arc<ContextCore>,
     /// After the core, which the exchange thread may be dropping too at the moment.
-    _exchange: ExchangeBarrier,
+    _exchange: DriverJobsBarrier,
 }
 
 impl Drop for Inner {
@@ -64,12 +64,13 @@ impl Drop for Inner {
     }
 }
 
-/// Waits on drop until the exchange thread has finished what it was doing.
-struct ExchangeBarrier;
+/// Waits, after the core is dropped, for background jobs: they may have the last of the driver's
+/// objects, which must not be freed while the process ends.
+struct DriverJobsBarrier;
 
-impl Drop for ExchangeBarrier {
+impl Drop for DriverJobsBarrier {
     fn drop(&mut self) {
-        broker::settle();
+        driver_jobs::wait();
     }
 }
 
@@ -96,7 +97,7 @@ impl Context {
             inner: Arc::new(Inner {
                 native_events: OnceLock::new(),
                 core: Arc::new(core),
-                _exchange: ExchangeBarrier,
+                _exchange: DriverJobsBarrier,
             }),
         }
     }

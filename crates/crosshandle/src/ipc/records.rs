@@ -8,36 +8,42 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory that can be shared: something with a descriptor.
+/// The segment number in records of native events. No segment has it.
+pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
+
+/// An object that can be shared by its descriptor.
 pub(crate) trait Shared: Any + Send + Sync {
-    /// Bytes behind the descriptor.
+    /// Returns the number of bytes behind the descriptor.
     fn len(&self) -> usize;
 
-    /// Does now what [`descriptor`](Self::descriptor) must not fail at once a handle was given
-    /// away.
+    /// Does beforehand what may fail in [`descriptor`](Self::descriptor), so that a handle that was
+    /// given away can be opened. From then on `descriptor` and [`note`](Self::note) call no driver.
     fn prepare(&self) -> Result<()> {
         Ok(())
     }
 
-    /// A descriptor that allows this access and no more, as far as the driver knows limits.
+    /// Returns a descriptor that allows this access, and no more if the driver can limit it. May call
+    /// a driver unless the object is [prepared](Self::prepare).
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
 
-    /// What importers need beside the descriptor. Asked for after that was made.
+    /// Returns what the importer's backend needs beside the descriptor. Called after
+    /// [`descriptor`](Self::descriptor).
     fn note(&self) -> BackendBlob {
         BackendBlob::NONE
     }
 }
 
-/// A record in use: one shared or shareable object.
+/// The number of a shared or shareable object, and the generation that tells it from the record's
+/// other uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Where an object keeps the record under which it is exported, once it is.
+/// The record under which an object is exported, once it is.
 #[derive(Default)]
 pub(crate) struct RecordCell(AtomicU64);
 
@@ -52,41 +58,47 @@ impl RecordCell {
         })
     }
 
-    /// Keeps `record`, unless another one is kept already.
-    pub(super) fn keep(&self, record: Record) -> Record {
+    /// Sets the record unless there is one, and returns the one that there is.
+    pub(super) fn get_or_set(&self, record: Record) -> Record {
         let packed = u64::from(record.index) << 32 | u64::from(record.generation);
-        let kept = self
+        let set = self
             .0
             .compare_exchange(0, packed, Ordering::SeqCst, Ordering::Acquire);
-        match kept {
+        match set {
             Ok(_) => record,
             Err(_) => self.get().unwrap_or(record),
         }
     }
 }
 
-/// What an export record lets importers fetch.
+/// An object that importers may fetch.
 pub(super) struct Export {
-    pub(super) memory: Arc<dyn Shared>,
-    /// Its number.
+    pub(super) object: Arc<dyn Shared>,
+    /// The number of its segment.
     pub(super) segment: u32,
+    /// The most that handles grant.
     pub(super) access: Access,
+    /// Whether asking for the descriptor calls no driver any more.
+    pub(super) is_prepared: AtomicBool,
 }
 
 /// All records of a context.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) free: Vec<u32>,
+    /// Records that were ever used.
     used: u32,
-    /// What each record exports, if it is memory.
-    pub(super) exports: Vec<Option<Export>>,
-    /// Freed, but still open somewhere; with what must not be reused until it is closed.
+    /// The object that each record lets importers fetch, if any. In an `Arc`, so that the exchange
+    /// thread can tell whether it has the last reference to one.
+    pub(super) exports: Vec<Option<Arc<Export>>>,
+    /// Records that were freed but are still open somewhere, each with what must not be used again
+    /// until they are closed.
     pub(super) retired: VecDeque<(u32, KeepAlive)>,
-    /// Nothing is reused any more, so nothing has to be kept.
+    /// Whether the context allocates no more, so that nothing has to be kept.
     pub(super) is_closed: bool,
 }
 
-/// Something that is kept until no importer can see it.
+/// A value that is kept until no importer can see what it stands for.
 pub(crate) type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 impl Records {
@@ -95,7 +107,7 @@ impl Records {
         if record >= self.exports.len() {
             self.exports.resize_with(record + 1, || None);
         }
-        self.exports[record] = Some(export);
+        self.exports[record] = Some(Arc::new(export));
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -1,30 +1,41 @@
-//! An event's core: its slot, who signals, and what keeps it in place.
+//! An event's core: its slot, the owner that this process signals as, and what keeps the slot.
+//!
+//! `device` has what queues of devices need of it, `native_mirror` what queues need whose driver has
+//! events of its own, and `late_completion` the signals that were completed before their turn.
+
+mod device;
+mod driver_event;
+pub(crate) mod late_completion;
+mod native_mirror;
+mod profile;
+pub(crate) mod wait_notice;
+
+pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
+pub(crate) use native_mirror::MirrorHold;
+pub(crate) use profile::{Profile, Timestamps};
 
 use super::arena::{Arena, SlotPlace};
 use super::attachment::Attachment;
-use super::deferred;
 use super::exporter::Exporter;
-use super::native_mirror::NativeMirror;
-use super::profile::Profile;
-use super::record::Record;
-use super::waits;
+use super::records::Record;
 use crate::error::{Error, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
-use crate::ipc::DriverEvents;
+use crate::sync::Mutex;
+use native_mirror::NativeMirror;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An event that this process has, as its creator or by opening a handle. What few events need is
 /// in boxes of its own, so that opening and closing touches no more than two cache lines.
 pub(crate) struct EventCore {
     /// Keeps the arena of the slot.
-    pub(super) home: Home,
+    origin: Origin,
     slot: SlotPlace,
-    pub(super) record: Record,
+    record: Record,
     owner: Owner,
     mode: WaitMode,
     /// Whether a handle was ever made.
@@ -34,21 +45,24 @@ pub(crate) struct EventCore {
     /// The number that this process signalled last: what the next signal starts from, as a rule.
     latest: AtomicU64,
     /// Backends whose devices can access the slot: a bit for each.
-    pub(super) pinned: AtomicU32,
+    pinned: AtomicU32,
     /// The latest failed command of this process.
     failure: Mutex<Option<Box<Failure>>>,
-    pub(super) mirror: Option<Arc<NativeMirror>>,
+    mirror: Option<Arc<NativeMirror>>,
 }
 
 /// Why a command failed, in words.
 struct Failure {
-    /// Of its signal.
+    /// The number of the command's signal.
     number: u64,
     message: Arc<str>,
 }
 
-pub(super) enum Home {
+/// How this process has an event, with what keeps it.
+enum Origin {
+    /// As its creator.
     Created(Arc<Exporter>),
+    /// By opening a handle.
     Opened(Arc<Attachment>),
 }
 
@@ -59,11 +73,11 @@ impl EventCore {
         profiling: bool,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
-        let record = exporter.begin(true)?;
+        let record = exporter.create_event_record()?;
         Ok(Arc::new(Self {
             // SAFETY: the exporter keeps its arena, and the event keeps that.
             slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
-            home: Home::Created(Arc::clone(exporter)),
+            origin: Origin::Created(Arc::clone(exporter)),
             record,
             owner: Owner::EXPORTER,
             mode,
@@ -87,7 +101,7 @@ impl EventCore {
             // SAFETY: the attachment keeps its arena, and the event keeps that.
             slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
             owner: attachment.owner(),
-            home: Home::Opened(attachment),
+            origin: Origin::Opened(attachment),
             record,
             mode,
             exported: AtomicBool::new(false),
@@ -99,26 +113,26 @@ impl EventCore {
         }))
     }
 
-    /// The record to put into a handle, if this event was created here.
+    /// Returns the record to put into a handle, if this process created the event.
     pub(crate) fn export(&self) -> Option<Record> {
-        match &self.home {
-            Home::Created(exporter) => {
+        match &self.origin {
+            Origin::Created(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
                     self.offer_mirror(exporter);
                     self.exported.store(true, Ordering::Relaxed);
                 }
                 Some(self.record)
             }
-            Home::Opened(_) => None,
+            Origin::Opened(_) => None,
         }
     }
 
-    /// Whether a handle of it was made.
-    pub(super) fn is_exported(&self) -> bool {
+    /// Returns whether a handle to this event was made.
+    fn is_exported(&self) -> bool {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Where its timestamps go, if it takes any.
+    /// Returns where timestamps go, if the event takes any at the moment.
     #[inline]
     pub(crate) fn profile(&self) -> Option<&Profile> {
         let profile = self.profile.as_deref();
@@ -132,28 +146,28 @@ impl EventCore {
         }
     }
 
-    pub(super) fn arena(&self) -> &Arena {
-        match &self.home {
-            Home::Created(exporter) => exporter.arena(),
-            Home::Opened(attachment) => attachment.arena(),
+    fn arena(&self) -> &Arena {
+        match &self.origin {
+            Origin::Created(exporter) => exporter.arena(),
+            Origin::Opened(attachment) => attachment.arena(),
         }
     }
 
     #[inline]
-    pub(super) fn slot(&self) -> &Slot {
+    fn slot(&self) -> &Slot {
         self.slot.get()
     }
 
-    /// Whom this process signals it as.
+    /// Returns the owner that this process signals the event as.
     #[inline]
-    pub(super) fn owner(&self) -> Owner {
+    fn owner(&self) -> Owner {
         self.owner
     }
 
-    pub(super) fn liveness(&self) -> &dyn Liveness {
-        match &self.home {
-            Home::Created(exporter) => &**exporter,
-            Home::Opened(attachment) => &**attachment,
+    fn liveness(&self) -> &dyn Liveness {
+        match &self.origin {
+            Origin::Created(exporter) => &**exporter,
+            Origin::Opened(attachment) => &**attachment,
         }
     }
 
@@ -171,7 +185,7 @@ impl EventCore {
         }
     }
 
-    /// The same for all numbers up to `value`.
+    /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
         let signalled = self.slot().signal_up_to(self.owner(), value);
         self.signal_later(signalled)
@@ -197,10 +211,10 @@ impl EventCore {
         self.slot().issue(self.owner()).map_err(explain)
     }
 
-    /// Completes a ticket, or has it completed when its turn comes. Never blocks.
+    /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
     pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
         if let Err(message) = &result {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = self.failure.lock();
             *failure = Some(Box::new(Failure {
                 number: ticket.number,
                 message: Arc::clone(message),
@@ -210,32 +224,32 @@ impl EventCore {
         self.finish(ticket, failure);
     }
 
-    /// The same without words.
-    pub(super) fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
+    /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
+    fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
         if self.try_finish(ticket, failure) == Completion::TooEarly {
-            deferred::finish_later(Arc::clone(self), ticket, failure);
+            late_completion::complete_later(Arc::clone(self), ticket, failure);
         }
     }
 
-    pub(super) fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+    fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
         match failure {
             None => self.slot().complete(ticket),
             Some(reason) => self.slot().fail(ticket, reason),
         }
     }
 
-    /// Fails what a dead process left unfinished in this event.
-    pub(super) fn fail_orphans(&self) {
+    /// Fails the unfinished signals of dead processes.
+    fn fail_orphans(&self) {
         self.slot().fail_orphans(self.liveness());
     }
 
-    /// The number to wait for now, unless all is complete.
+    /// Returns the number to wait for now, unless all signals are complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         self.slot().unfinished()
     }
 
-    /// The number of the latest signal, unless it has completed without an error.
+    /// Returns the number of the latest signal, unless it has completed without an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
         self.slot().latest_pending()
@@ -249,7 +263,7 @@ impl EventCore {
         self.slot().completed()
     }
 
-    /// Where a signal stands.
+    /// Returns where a signal stands, after failing what dead processes left if nobody else does.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         match self.slot().outcome(number) {
@@ -260,12 +274,12 @@ impl EventCore {
 
     #[cold]
     fn outcome_among_orphans(&self, number: u64) -> Outcome {
-        // Nobody tells us of other importers' deaths any more.
+        // The exporter, which told of other importers' deaths, is gone.
         self.fail_orphans();
         self.slot().outcome(number)
     }
 
-    /// How a signal ended, if it has.
+    /// Returns how a signal ended, if it has.
     pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
         match self.outcome(number) {
             Outcome::Pending => None,
@@ -276,9 +290,9 @@ impl EventCore {
 
     #[inline]
     fn is_orphaned(&self) -> bool {
-        match &self.home {
-            Home::Created(_) => false,
-            Home::Opened(attachment) => attachment.is_hung_up(),
+        match &self.origin {
+            Origin::Created(_) => false,
+            Origin::Opened(attachment) => attachment.is_hung_up(),
         }
     }
 
@@ -299,7 +313,7 @@ impl EventCore {
         }
     }
 
-    /// Looks a few times.
+    /// Looks a few times whether a signal has finished, unless the wait saves power.
     #[inline]
     fn look(&self, number: u64) -> Option<Result<()>> {
         if self.mode != WaitMode::Spin {
@@ -310,7 +324,7 @@ impl EventCore {
     }
 
     fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
-        waits::begin(deadline);
+        wait_notice::give(deadline);
         self.slot()
             .wait(number, self.mode, deadline, self.liveness())
             .map_err(|error| self.error_of(number, error))
@@ -320,7 +334,7 @@ impl EventCore {
         self.mode
     }
 
-    /// The event's part in a wait for several.
+    /// Returns the event's part in a wait for several.
     pub(crate) fn target(&self, number: u64) -> Target<'_> {
         Target {
             slot: self.slot(),
@@ -341,7 +355,7 @@ impl EventCore {
         if reason == FailureReason::OwnerDied {
             return Error::PeerDied;
         }
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = self.failure.lock();
         let failure = failure.as_ref().filter(|failure| failure.number == number);
         Error::CommandFailed(failure.map_or_else(
             || "the process that ran it knows why".into(),
@@ -352,15 +366,15 @@ impl EventCore {
 
 impl Drop for EventCore {
     fn drop(&mut self) {
-        match &self.home {
-            Home::Created(exporter) => {
+        match &self.origin {
+            Origin::Created(exporter) => {
                 let exported = *self.exported.get_mut();
                 exporter.retire(self.record, exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Home::Opened(attachment) => attachment.release(self.record.index),
+            Origin::Opened(attachment) => attachment.release(self.record.index),
         }
     }
 }

@@ -1,25 +1,21 @@
-//! A driver's own event that rides along with one of ours.
+//! Native mirrors: a driver's own event that mirrors one of ours.
 
-use super::attachment::Attachment;
-use super::event::{EventCore, Home};
-use super::exporter::Exporter;
-use super::record::Shared;
+use super::{DriverEvent, DriverEvents, EventCore, Origin};
 use crate::error::{Error, Result};
 use crate::event_protocol::Promise;
+use crate::ipc::attachment::Attachment;
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::{DriverEvent, DriverEvents};
+use crate::ipc::exporter::Exporter;
+use crate::ipc::records::{MIRROR_SEGMENT, Shared};
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// What a record of an event has for a segment's number. No segment has it.
-pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
-
-/// Made, or fetched from the exporter, when a queue or another process first needs it: most events
-/// never need one.
+/// A native mirror, created or fetched from the exporter when a queue or another process first needs
+/// it: most events never need one.
 pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
-    /// `None` inside: it could not be had, and isn't tried again.
+    /// `None` inside: it could not be had, and is not tried again.
     made: OnceLock<Option<DriverEvent>>,
 }
 
@@ -38,20 +34,20 @@ impl NativeMirror {
         let make = || match make(&*self.events) {
             Ok(mirror) => Some(mirror),
             Err(error) => {
-                tracing::debug!(%error, "an event goes without the driver's own");
+                tracing::debug!(%error, "an event goes without a native mirror");
                 None
             }
         };
         self.made.get_or_init(make).as_ref()
     }
 
-    /// In the process that created the event.
+    /// Returns the mirror of an event that this process created.
     fn created(&self) -> Option<&DriverEvent> {
         self.get(|events| events.create())
     }
 }
 
-/// What importers fetch.
+/// Importers fetch the driver's event.
 impl Shared for NativeMirror {
     fn len(&self) -> usize {
         1
@@ -70,36 +66,37 @@ impl Shared for NativeMirror {
 }
 
 impl EventCore {
-    /// The driver's own event, if it is there or can be made without asking another process.
+    /// Returns the native event if it is there or can be had without asking another process.
     #[inline]
     pub(crate) fn mirror(&self) -> Option<&DriverEvent> {
         let mirror = self.mirror.as_ref()?;
-        match &self.home {
-            Home::Created(_) => mirror.created(),
-            Home::Opened(attachment) if attachment.is_local() => self.fetched(mirror, attachment),
-            Home::Opened(_) => mirror.made.get()?.as_ref(),
+        match &self.origin {
+            Origin::Created(_) => mirror.created(),
+            Origin::Opened(attachment) if attachment.is_local() => self.fetched(mirror, attachment),
+            Origin::Opened(_) => mirror.made.get()?.as_ref(),
         }
     }
 
-    /// A queue could have waited for it: lets signals come with it from now on, if it is here.
-    /// Events of this process alone go without.
+    /// Has queues signal the native event too from now on, if it is here: a queue could have waited
+    /// for it. Events that were never shared go without.
     pub(crate) fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;
         };
         let made = mirror.made.get().map(Option::is_some);
-        let is_here = match &self.home {
-            Home::Created(_) => self.is_exported() && made != Some(false),
-            Home::Opened(_) => made == Some(true),
+        let is_here = match &self.origin {
+            Origin::Created(_) => self.is_exported() && made != Some(false),
+            Origin::Opened(_) => made == Some(true),
         };
         if is_here {
             self.slot().request_mirror();
         }
     }
 
-    /// Fetches it if it is still to be had from another process, and waits for the answer.
+    /// Fetches the native event if it is still to be had from another process, and waits for the
+    /// answer.
     pub(crate) fn fetch_mirror(&self) {
-        if let (Some(mirror), Home::Opened(attachment)) = (&self.mirror, &self.home)
+        if let (Some(mirror), Origin::Opened(attachment)) = (&self.mirror, &self.origin)
             && mirror.made.get().is_none()
         {
             self.fetched(mirror, attachment);
@@ -122,21 +119,21 @@ impl EventCore {
         })
     }
 
-    /// Lets importers fetch it.
+    /// Lets importers fetch the native event.
     pub(super) fn offer_mirror(&self, exporter: &Exporter) {
         if let Some(mirror) = &self.mirror {
-            exporter.offer(self.record, Arc::clone(mirror) as _);
+            exporter.offer_mirror(self.record, Arc::clone(mirror) as _);
         }
     }
 
-    /// Whether queues signal the driver's own event too: once one, of whichever process, could have
-    /// waited for it. Hosts never do.
+    /// Returns whether queues signal the native event too: once a queue, of whichever process, could
+    /// have waited for it. Hosts never signal it.
     pub(crate) fn is_mirror_requested(&self) -> bool {
         self.slot().is_mirror_requested()
     }
 
-    /// Announces that a queue signals the driver's own event, if it is wanted and `find` has it; to
-    /// be ended by the other. `None` if it can't now.
+    /// Announces that a queue signals the native event, if that is wanted and `find` finds it; to be
+    /// ended by [`end_mirror_signal`](Self::end_mirror_signal). `None` if it cannot be signalled now.
     #[inline]
     pub(crate) fn begin_mirror_signal<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
         let slot = self.slot();
@@ -147,23 +144,23 @@ impl EventCore {
         slot.begin_mirror_signal().then_some(found)
     }
 
-    /// The queue has signalled it for this number; for 0 if that failed.
+    /// Takes note that the queue has signalled the native event for this number; for 0 if that failed.
     pub(crate) fn end_mirror_signal(&self, number: u64) {
         self.slot().end_mirror_signal(number);
     }
 
-    /// Takes back what queues of this process signalled: some of it will never come.
+    /// Revokes what queues of this process signalled: some of it will never come.
     pub(crate) fn revoke_mirror(&self) {
         self.slot().revoke_mirror();
     }
 
-    /// Whether the latest signal of the driver's own event is this number's.
+    /// Returns whether the latest signal of the native event is this number's.
     pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
         self.mirror.is_some() && self.slot().has_mirror_signal(number)
     }
 
-    /// Lets a queue wait for it in place of this number, if it stands for that, until the result
-    /// is dropped.
+    /// Keeps signals from the native event while a queue is told to wait for it in place of this
+    /// number, until the result is dropped. `None` if its latest signal is another number's.
     pub(crate) fn hold_mirror(&self, number: u64) -> Option<MirrorHold<'_>> {
         let promise = self.slot().begin_mirror_wait(number)?;
         Some(MirrorHold {
@@ -172,24 +169,24 @@ impl EventCore {
         })
     }
 
-    /// Whether what a queue waits for was taken back, so that it may never come.
+    /// Returns whether what a queue waits for was revoked, so that it may never come.
     pub(crate) fn is_revoked(&self, promise: Promise) -> bool {
         self.slot().is_revoked(promise)
     }
 
-    /// Whether this process has submitted this signal, and nobody another one since.
+    /// Returns whether this process has submitted this signal, and no process another one since.
     pub(crate) fn is_ours(&self, number: u64) -> bool {
         self.slot().is_latest_of(number, self.owner())
     }
 
-    /// A queue was seen to have given this signal. Whose it is may not know yet, but nobody shall
-    /// be told that it is unfinished after others went on with it.
+    /// Completes a signal that a queue was seen to have given. Its submitter may not know yet, but no
+    /// waiter shall be told that it is unfinished after others went on with it.
     pub(crate) fn complete_observed(&self, number: u64) {
         let _ = self.slot().complete_observed(number);
     }
 }
 
-/// While a driver is told to wait for its event: nobody signals it.
+/// Keeps signals from a native event while a driver is told to wait for it.
 pub(crate) struct MirrorHold<'a> {
     event: &'a EventCore,
     pub(crate) promise: Promise,
@@ -201,7 +198,7 @@ impl Drop for MirrorHold<'_> {
     }
 }
 
-/// Of `counter/mirror.rs`: the model checkers compile all that is in that folder.
+/// Tests of `event_protocol/native_mirror.rs`: the model checkers compile all files of that folder.
 #[cfg(test)]
 mod tests {
     use crate::event_protocol::{Completion, Outcome, Owner, Slot};

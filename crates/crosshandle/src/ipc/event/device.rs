@@ -7,10 +7,10 @@
 //! the write; [`finish_device_signal`](EventCore::finish_device_signal) once that is done. An event stays open until the
 //! device is past it.
 
-use super::event::EventCore;
-use super::pins::Pinner;
+use super::EventCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::{DeviceWait, FailureReason, IssueError, Outcome, RING, Ticket};
+use crate::ipc::arena::Pinner;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
