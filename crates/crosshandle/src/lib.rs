@@ -128,6 +128,6 @@ pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;
 pub use types::{
     Access, Capabilities, DeviceInfo, KernelArguments, KernelLimits, KernelParameter,
-    KernelProperties, LaunchShape, MemoryKind, NativeHandle, Ownership, Pitches, ProgramImage,
+    KernelProperties, LaunchShape, MemoryKind, NativeObject, Ownership, Pitches, ProgramImage,
     ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
 };

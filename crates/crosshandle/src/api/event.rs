@@ -8,6 +8,7 @@ use crate::handle::EventHandle;
 use crate::ipc::EventCore;
 use crate::ipc::{deferred, waits};
 use crate::os::process;
+use crate::types::known;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,17 +45,17 @@ pub struct EventStatus {
     pub latest: Option<Result<()>>,
 }
 
-/// When the command ran that signalled an event last, in nanoseconds of the system's monotonic
-/// clock (0: that hasn't happened).
+/// The times at which the command ran that signalled an event last, in nanoseconds of the system's
+/// monotonic clock. A time is `None` until it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EventProfile {
-    /// When it was submitted to its queue.
-    pub submitted: u64,
-    /// When it started.
-    pub started: u64,
-    /// When it ended.
-    pub ended: u64,
+    /// The time at which the command was submitted to its queue.
+    pub submitted: Option<u64>,
+    /// The time at which the command started.
+    pub started: Option<u64>,
+    /// The time at which the command ended.
+    pub ended: Option<u64>,
 }
 
 impl Event {
@@ -186,10 +187,18 @@ impl Event {
         }
     }
 
-    /// The number of the signal that was submitted last; the next one is one more.
+    /// Returns the number of the signal that was submitted last; 0 if there was none. The next
+    /// signal gets one more.
     #[inline]
-    pub fn value(&self) -> u64 {
+    pub fn submitted(&self) -> u64 {
         self.core.issued()
+    }
+
+    /// Returns the greatest number such that this signal and all before it are finished, well or
+    /// not.
+    #[inline]
+    pub fn completed(&self) -> u64 {
+        self.core.completed()
     }
 
     /// Where it stands, without waiting.
@@ -222,9 +231,9 @@ impl Event {
         })?;
         let (submitted, started, ended) = profile.times();
         Ok(EventProfile {
-            submitted,
-            started,
-            ended,
+            submitted: known(submitted),
+            started: known(started),
+            ended: known(ended),
         })
     }
 
@@ -251,7 +260,10 @@ impl Event {
     /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
     /// [`Error::InvalidArgument`] for an empty list.
     pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
-        let values: Vec<_> = events.iter().map(|event| (*event, event.value())).collect();
+        let values: Vec<_> = events
+            .iter()
+            .map(|event| (*event, event.submitted()))
+            .collect();
         Self::wait_any_value(&values, timeout)
     }
 

@@ -5,8 +5,10 @@
 //! memory lies outside of what the compiler knows of, so a copy that races with another process
 //! (or, through a second mapping, with another thread) is unordered, not undefined.
 
+use super::byte_range;
 use crate::error::{Error, Result};
 use std::marker::PhantomData;
+use std::ops::{Range, RangeBounds};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -60,15 +62,20 @@ impl<'a> SharedBytes<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside.
-    pub fn slice(&self, offset: usize, len: usize) -> Result<Self> {
-        check_range(offset, len, self.len)?;
-        // SAFETY: `offset` ≤ `self.len`.
-        let start = unsafe { self.start.add(offset) };
-        Ok(Self {
-            start,
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let Range { start, end } = byte_range::resolve(range, self.len)?;
+        Ok(self.part(start, end - start))
+    }
+
+    /// Returns a part that is inside.
+    fn part(&self, offset: usize, len: usize) -> Self {
+        debug_assert!(offset + len <= self.len);
+        Self {
+            // SAFETY: the caller has checked that `offset` ≤ `self.len`.
+            start: unsafe { self.start.add(offset) },
             len,
             ..*self
-        })
+        }
     }
 
     /// Copies bytes out, starting at `offset`.
@@ -76,7 +83,8 @@ impl<'a> SharedBytes<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] if they are not all inside.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        let from = self.slice(offset, into.len())?;
+        byte_range::check(offset, into.len(), self.len)?;
+        let from = self.part(offset, into.len());
         // SAFETY: the source is mapped and long enough; `into` is ours alone, so they don't
         // overlap.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
@@ -89,7 +97,8 @@ impl<'a> SharedBytes<'a> {
     /// [`Error::InvalidArgument`] if they don't all fit, [`Error::ReadOnly`] if the memory was
     /// opened read-only.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        let into = self.slice(offset, from.len())?;
+        byte_range::check(offset, from.len(), self.len)?;
+        let into = self.part(offset, from.len());
         self.check_writable()?;
         // SAFETY: the destination is mapped, writable and long enough; no Rust reference to it
         // exists, so they don't overlap.
@@ -230,15 +239,5 @@ where
         // SAFETY: mapped, writable and aligned for 'a; any bytes are a T; the caller keeps
         // everybody else away.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) })
-    }
-}
-
-/// Refuses a range that is not inside `available` bytes.
-pub(crate) fn check_range(offset: usize, len: usize, available: usize) -> Result<()> {
-    match offset.checked_add(len) {
-        Some(end) if end <= available => Ok(()),
-        _ => Err(Error::invalid(format!(
-            "{len} bytes at offset {offset} are not inside {available} bytes of memory"
-        ))),
     }
 }

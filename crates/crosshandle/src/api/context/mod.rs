@@ -300,21 +300,6 @@ impl Context {
         Program::load(self.core(), images, options)
     }
 
-    /// A program that was loaded without this crate, by the driver's own handle. With `is_owned` it
-    /// is unloaded when neither the result nor a kernel of it is left.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs.
-    ///
-    /// # Safety
-    /// The handle must be one of a program on this context's device, which stays loaded as long as
-    /// the result or a kernel of it lives. Nobody else may unload it if it is owned.
-    #[allow(unsafe_code)] // The promise is the caller's.
-    pub unsafe fn adopt_program(&self, native: usize, is_owned: bool) -> Result<Program> {
-        // SAFETY: promised by the caller.
-        unsafe { Program::adopt(self.core(), native, is_owned) }
-    }
-
     /// Gives freed memory back to the system that is kept for reuse.
     pub fn trim(&self) {
         self.core().trim();

@@ -6,12 +6,13 @@ use crate::api::command::Command;
 use crate::api::device::Device;
 use crate::api::event::Event;
 use crate::api::memory::Memory;
+use crate::api::program::Program;
 use crate::api::queue::Queue;
 use crate::error::{Error, Result};
 use crate::hal;
 use crate::hal::{BackendDevice, NativeContext, Work};
 use crate::handle::BackendKind;
-use crate::types::{NativeHandle, Ownership, QueueOrder};
+use crate::types::{NativeObject, Ownership, QueueOrder};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,25 +25,25 @@ pub struct NativeEvent {
 }
 
 impl NativeEvent {
-    /// The driver's event.
-    pub fn handle(&self) -> NativeHandle {
-        NativeHandle::new(self.backend, self.inner.handle())
+    /// Returns the driver's event. It lives as long as `self`.
+    pub fn native(&self) -> NativeObject {
+        NativeObject::new(self.backend, self.inner.raw())
     }
 }
 
 impl fmt::Debug for NativeEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NativeEvent")
-            .field("handle", &self.handle())
+            .field("native", &self.native())
             .finish_non_exhaustive()
     }
 }
 
 /// Refuses what is another driver's.
-fn value_for(device: &Device, native: NativeHandle) -> Result<usize> {
+fn raw_for(device: &Device, native: NativeObject) -> Result<usize> {
     let own = device.info().backend;
     if native.backend() == own {
-        return Ok(native.value());
+        return Ok(native.raw());
     }
     Err(Error::invalid(format!(
         "an object of {} is none of {own}",
@@ -58,16 +59,16 @@ fn unsupported(device: &dyn BackendDevice) -> Error {
 }
 
 impl Context {
-    fn native(&self) -> Result<&dyn NativeContext> {
+    fn native_context(&self) -> Result<&dyn NativeContext> {
         let native = self.core().backend().native();
         native.ok_or_else(|| unsupported(&*self.device().inner))
     }
 
     /// The driver's own context, for programs that use the driver too; `None` where there is no
     /// such thing.
-    pub fn native_handle(&self) -> Option<NativeHandle> {
-        let value = self.core().backend().native()?.handle().ok()?;
-        Some(NativeHandle::new(self.device().info().backend, value))
+    pub fn native(&self) -> Option<NativeObject> {
+        let value = self.core().backend().native()?.raw().ok()?;
+        Some(NativeObject::new(self.device().info().backend, value))
     }
 
     /// A context on `device` inside one of the driver's that the program made. Queues, events of
@@ -83,10 +84,10 @@ impl Context {
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt(
         device: &Device,
-        native: NativeHandle,
+        native: NativeObject,
         options: ContextOptions,
     ) -> Result<Self> {
-        let value = value_for(device, native)?;
+        let value = raw_for(device, native)?;
         let adopt = |device: &dyn BackendDevice| {
             let adopted = device.native().ok_or_else(|| unsupported(device))?;
             // SAFETY: promised by the caller.
@@ -108,11 +109,32 @@ impl Context {
     /// It is a queue of the driver, and, unless it is given away, lives until the result is
     /// dropped and has nothing left to do.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_queue(&self, native: NativeHandle, ownership: Ownership) -> Result<Queue> {
-        let value = value_for(self.device(), native)?;
+    pub unsafe fn adopt_queue(&self, native: NativeObject, ownership: Ownership) -> Result<Queue> {
+        let value = raw_for(self.device(), native)?;
         // SAFETY: promised by the caller.
-        let queue = unsafe { self.native()?.adopt_queue(value, ownership)? };
+        let queue = unsafe { self.native_context()?.adopt_queue(value, ownership)? };
         Ok(Queue::new(queue, QueueOrder::InOrder, native.backend()))
+    }
+
+    /// Adopts a program of the driver that was loaded without this crate. A program that is
+    /// [owned](Ownership::Owned) is unloaded when neither the result nor a kernel of it is left.
+    ///
+    /// # Errors
+    /// A program of another backend; [`Error::Unsupported`] if the device runs no programs.
+    ///
+    /// # Safety
+    /// It is a program of the driver on this context's device, and stays loaded as long as the
+    /// result or a kernel of it lives. The program unloads it only if it is
+    /// [borrowed](Ownership::Borrowed).
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt_program(
+        &self,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<Program> {
+        let raw = raw_for(self.device(), native)?;
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt(self.core(), raw, ownership) }
     }
 
     /// An event of the driver that happens when the latest signal of `event` is finished, well or
@@ -121,7 +143,7 @@ impl Context {
     /// # Errors
     /// [`Error::Unsupported`] where the driver has no such thing; what it refuses.
     pub fn native_event(&self, event: &Event) -> Result<NativeEvent> {
-        let inner = self.native()?.create_event()?;
+        let inner = self.native_context()?.create_event()?;
         let recorded = Arc::clone(&inner);
         let record = Command::new(Work::Native(Box::new(move |queue| {
             // SAFETY: the queue of the backend, and of the same context.
@@ -149,12 +171,12 @@ impl Context {
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_event(
         &self,
-        native: NativeHandle,
+        native: NativeObject,
         ownership: Ownership,
         options: EventOptions,
     ) -> Result<Event> {
-        let value = value_for(self.device(), native)?;
-        self.native()?;
+        let value = raw_for(self.device(), native)?;
+        self.native_context()?;
         let event = self.create_event_with(options)?;
         let backend = Arc::clone(self.core().backend());
         // For as long as the command.
@@ -203,7 +225,7 @@ impl Context {
         }
         let start = address.addr().get();
         // SAFETY: promised by the caller.
-        let (segment, offset) = unsafe { self.native()?.adopt_memory(start, len)? };
+        let (segment, offset) = unsafe { self.native_context()?.adopt_memory(start, len)? };
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }
 
@@ -225,7 +247,7 @@ impl Context {
     ) -> Result<Memory> {
         let start = address.addr().get();
         // SAFETY: promised by the caller.
-        let adopted = unsafe { self.native()?.adopt_allocation(start, ownership)? };
+        let adopted = unsafe { self.native_context()?.adopt_allocation(start, ownership)? };
         let (segment, offset, len) = adopted;
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }

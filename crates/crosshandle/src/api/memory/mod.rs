@@ -16,13 +16,14 @@ use crate::handle::MemoryHandle;
 use crate::types::Access;
 use crate::types::Address;
 use crate::types::MemoryKind;
-use crate::types::shared_bytes::check_range;
+use crate::types::byte_range;
 use crate::types::{SharedBytes, TypedSlice};
 use adopted::Adopted;
 use allocation::Owned;
 use opened::Opened;
 use std::any::Any;
 use std::fmt;
+use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -195,7 +196,7 @@ impl Memory {
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
-        bytes.slice(offset, self.len())
+        bytes.slice(offset..offset + self.len())
     }
 
     /// Copies bytes out, starting at `offset`, on the calling thread.
@@ -263,8 +264,9 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside.
-    pub fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
-        self.all().range(offset, len)
+    #[inline]
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
+        self.all().range(range)
     }
 }
 
@@ -335,11 +337,12 @@ impl MemoryRange {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside.
-    pub fn range(&self, offset: usize, len: usize) -> Result<Self> {
-        check_range(offset, len, self.len)?;
+    #[inline]
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let Range { start, end } = byte_range::resolve(range, self.len)?;
         Ok(Self {
-            address: self.address.offset(offset),
-            len,
+            address: self.address.offset(start),
+            len: end - start,
             ..self.clone()
         })
     }
