@@ -1,4 +1,4 @@
-//! Handles of memory and events whose segment the importer has mapped already.
+//! Handles of memory and events whose segment the importer has already mapped.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -88,22 +88,22 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
     }
 }
 
-/// Objects in one batch; their handles fit into one message.
+/// Number of objects in one batch. Their handles fit into one message.
 const BATCH: usize = 1000;
 const LENGTH: usize = 4096;
-/// Batches that fill the pools and map the segments before anything is measured.
+/// Number of unmeasured batches, which fill the pools and map the segments.
 const WARM_UP: usize = 3;
 
 fn batches(seat: &Seat) -> usize {
     WARM_UP + seat.plan.pick(100, 20)
 }
 
-/// What the first word of allocation `index` holds in batch `batch`.
+/// Returns the first word of allocation `index` in batch `batch`.
 fn token(batch: usize, index: usize) -> u64 {
     (batch * BATCH + index) as u64 + 1
 }
 
-/// Nanoseconds per object since `start`.
+/// Returns the nanoseconds per object since `start`.
 fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / BATCH as f64
 }
@@ -123,7 +123,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         link.send(&slab_places(&mut batch_recorder))?;
         let events = create_events(&context)?;
         link.send(&event_handles(&events, &mut batch_recorder)?)?;
-        // Frees nothing before the other process has closed it.
+        // Frees the objects only after the other process has closed them.
         ensure!(
             link.receive_number()? == batch as u64,
             "the other process lost count"
@@ -135,7 +135,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Fresh allocations, and their twins in the slab, each with its token in the first word.
+/// Returns new allocations, each with its token in the first word, as in their counterparts in the
+/// slab.
 fn create_memory(context: &Context, slab: &Mapping, batch: usize) -> Result<Vec<Memory>> {
     let slab = slab.region();
     let mut memory = Vec::with_capacity(BATCH);

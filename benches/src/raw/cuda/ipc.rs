@@ -66,14 +66,15 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once; the driver keeps it as long as streams need it.
+        // SAFETY: the event is this object's own and destroyed once; the driver keeps it as long as
+        // streams need it.
         let code: c_uint = unsafe { (self.gpu.library.event_destroy)(self.handle) };
         debug_assert_eq!(code, 0, "cuEventDestroy");
     }
 }
 
 impl Memory {
-    /// The driver's handle to the allocation.
+    /// Returns the driver's handle to the allocation.
     pub(crate) fn export(&self) -> Result<[u8; MEMORY_HANDLE_SIZE]> {
         let library = self.gpu().library;
         let mut handle = CUipcMemHandle {
@@ -109,7 +110,7 @@ impl LegacyMemory {
         Ok(Self { gpu: *gpu, address })
     }
 
-    /// The first eight bytes.
+    /// Returns the first eight bytes.
     pub(crate) fn first_word(&self) -> Result<u64> {
         read(&self.gpu, self.address)
     }
