@@ -150,7 +150,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let other = allocate(&peer)?;
     if kind.gpu != 0 {
         peer.enable_peer(&gpu)?;
-        gpu.enter()?;
+        gpu.make_current()?;
         gpu.enable_peer(&peer)?;
     }
     let own = allocate(&gpu)?;

@@ -21,7 +21,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// In the current context, which is that of `gpu`.
+    /// Creates an event in the current context, which is that of `gpu`.
     pub(crate) fn create(gpu: &Gpu) -> Result<Self> {
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint
             | CUevent_flags::CU_EVENT_INTERPROCESS as c_uint;
@@ -45,7 +45,7 @@ impl Event {
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// In the current context, which is that of `gpu`.
+    /// Opens an event in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; EVENT_HANDLE_SIZE]) -> Result<Self> {
         let mut handle = ptr::null_mut();
@@ -95,7 +95,7 @@ pub(crate) struct LegacyMemory {
 }
 
 impl LegacyMemory {
-    /// In the current context, which is that of `gpu`.
+    /// Opens memory in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; MEMORY_HANDLE_SIZE]) -> Result<Self> {
         let mut address = 0;
