@@ -1,4 +1,4 @@
-//! Bytes into and out of memory that the host may not be able to access.
+//! Access to memory that the host may not be able to access.
 
 use crate::harness::deadline;
 use crosshandle::{
@@ -6,17 +6,17 @@ use crosshandle::{
     VirtualRange,
 };
 
-/// Reads and writes memory: directly where the host can, otherwise through a queue.
+/// A reader and writer of memory: directly where the host can access it, otherwise through a queue.
 pub struct Transfer {
     context: Context,
     queue: Option<Queue>,
 }
 
 impl Transfer {
-    /// For memory of this context.
+    /// Returns a transfer for memory of this context.
     ///
     /// # Errors
-    /// If there can be no queue.
+    /// Fails if no queue can be created.
     pub fn new(context: &Context) -> Result<Self> {
         let direct = context.device().info().capabilities.host_accessible_memory;
         let queue = (!direct).then(|| context.create_queue()).transpose()?;
@@ -29,7 +29,7 @@ impl Transfer {
     /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// As [`Memory::write`].
+    /// Fails as [`Memory::write`] does.
     pub fn write(&self, memory: &Memory, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
             None => memory.write(offset, bytes),
@@ -40,7 +40,7 @@ impl Transfer {
     /// Reads bytes at an offset.
     ///
     /// # Errors
-    /// As [`Memory::read`].
+    /// Fails as [`Memory::read`] does.
     pub fn read(&self, memory: &Memory, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match &self.queue {
@@ -53,15 +53,15 @@ impl Transfer {
     /// Compares memory with the pattern of a seed.
     ///
     /// # Errors
-    /// Where they differ first.
+    /// Fails with the first difference.
     pub fn check(&self, memory: &Memory, offset: usize, seed: u64, len: usize) -> Result<()> {
         compare(&self.read(memory, offset, len)?, offset, seed)
     }
 
-    /// Writes bytes to what is mapped in a range.
+    /// Writes bytes to memory that is mapped in a range.
     ///
     /// # Errors
-    /// As [`VirtualRange::with_bytes`].
+    /// Fails as [`VirtualRange::with_bytes`] does.
     pub fn write_range(&self, range: &VirtualRange, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
             None => {
@@ -71,10 +71,10 @@ impl Transfer {
         }
     }
 
-    /// Reads bytes of what is mapped in a range.
+    /// Reads bytes of memory that is mapped in a range.
     ///
     /// # Errors
-    /// As [`VirtualRange::with_bytes`].
+    /// Fails as [`VirtualRange::with_bytes`] does.
     pub fn read_range(&self, range: &VirtualRange, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match &self.queue {
@@ -84,10 +84,10 @@ impl Transfer {
         Ok(bytes)
     }
 
-    /// Compares what is mapped in a range with the pattern of a seed.
+    /// Compares memory that is mapped in a range with the pattern of a seed.
     ///
     /// # Errors
-    /// Where they differ first.
+    /// Fails with the first difference.
     pub fn check_range(
         &self,
         range: &VirtualRange,
@@ -124,10 +124,10 @@ impl Transfer {
     }
 }
 
-/// Mapped bytes, for a copy.
+/// Returns mapped bytes for a copy.
 fn mapped(range: &VirtualRange, offset: usize, len: usize) -> Result<MemoryRange> {
-    // SAFETY: every copy is waited for before this file's functions return, and no case unmaps
-    // meanwhile; one that is late fails its case.
+    // SAFETY: the functions of this file wait for every copy before they return, and no case unmaps
+    // memory during a copy. A late copy fails its case.
     unsafe { range.range(offset..offset + len) }
 }
 

@@ -1,4 +1,4 @@
-//! Slots are not reused under anybody's feet: open counts against generations.
+//! A slot is not reused while any process has it open: open counts and generations.
 
 use crate::check::check;
 use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
@@ -7,19 +7,19 @@ use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, Ordering};
 
-/// Importing processes.
+/// Number of importing processes.
 const IMPORTERS: usize = 3;
 
 /// One record, as the exporter and its importers share it.
 struct Record {
     generation: AtomicU32,
-    /// In each importer's ledger.
+    /// The open count in each importer's ledger.
     counts: [AtomicU32; IMPORTERS],
-    /// What really is in the record's slot: the generation that it was last made ready for.
+    /// The true content of the record's slot: the generation that it was last prepared for.
     content: Plain,
-    /// Generations below are being retired, or are already.
+    /// Generations below this one are retired or being retired.
     retiring: Plain,
-    /// A handle to the object that came after the first.
+    /// A handle to the second object; 0: none yet.
     sent: Plain,
     /// Importers whose connection hung up, so that their ledgers are gone.
     gone: [AtomicBool; IMPORTERS],
@@ -38,7 +38,7 @@ impl Record {
         }
     }
 
-    /// The exporter makes a new object of the record.
+    /// Puts a new object into the record, as the exporter.
     fn begin(&self) -> u32 {
         self.content.fetch_add(2, Ordering::Relaxed);
         let generation = start_generation(&self.generation);
@@ -46,7 +46,7 @@ impl Record {
         generation
     }
 
-    /// The exporter frees the object, and reuses the record as soon as nobody has it open.
+    /// Frees the object, as the exporter, and waits until no importer has it open.
     fn free(&self) {
         self.retiring.fetch_add(2, Ordering::Relaxed);
         end_generation(&self.generation);
@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// An importer opens the object, uses it, and closes it.
+    /// Opens the object, uses it, and closes it, as an importer.
     fn open(&self, importer: usize, generation: u32) {
         let count = &self.counts[importer];
         if try_open(count, &self.generation, generation) {

@@ -1,4 +1,4 @@
-//! Commands about physical memory and virtual ranges.
+//! Commands for physical memory and virtual ranges.
 
 use crate::memory::poke_device;
 use crate::request::{Answer, Complaint, Request, done, one};
@@ -119,8 +119,8 @@ fn check(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever comes of
-/// it.
+/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever happens
+/// then.
 fn poke(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -132,13 +132,13 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
     if !context.device().info().capabilities.host_accessible_memory {
         return poke_device(&context, place);
     }
-    // SAFETY: inside a range where something is mapped. If that is read-only, this process ends
-    // with SIGSEGV, which is what the test is about.
+    // SAFETY: the byte is in a part of the range where memory is mapped. If that is mapped
+    // read-only, this process ends with SIGSEGV, which the case expects.
     unsafe { place.write_volatile(0x5A) };
     done()
 }
 
-/// The range of bytes that an offset and a length say, which are words `index` and `index` + 1.
+/// Returns the byte range of an offset and a length, which are words `index` and `index` + 1.
 fn part(request: &Request<'_>, index: usize) -> Result<Range<usize>, Complaint> {
     let (offset, len): (usize, usize) = (request.parsed(index)?, request.parsed(index + 1)?);
     Ok(offset..offset.saturating_add(len))

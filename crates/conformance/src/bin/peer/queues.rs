@@ -1,4 +1,4 @@
-//! Commands about queues.
+//! Commands for queues.
 
 use crate::kernels;
 use crate::request::{Answer, Complaint, Request, done, list, one, read};
@@ -64,8 +64,8 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then where
-/// it starts and its pitches in the destination and in the source
+/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then offset
+/// and pitches in the destination and in the source
 fn copy_rect(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
     let [width, rows, slices] = list(request.word(4)?)?;
     let [to_offset, to_row, to_slice] = list(request.word(5)?)?;
