@@ -193,7 +193,9 @@ impl Checkout {
     fn word_faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         for (path, text) in &self.sources {
-            for (line, message) in words::retired(text) {
+            let krate = path.split_once("/src/").map_or("", |(krate, _)| krate);
+            let identifiers = IN_USERS_PROCESS.contains(&&*format!("{krate}/src"));
+            for (line, message) in words::retired(text, identifiers) {
                 faults.push(Fault::new(path, line, message));
             }
         }

@@ -4,8 +4,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    ExprUnsafe, Ident, ImplItem, ImplItemConst, Item, ItemConst, ItemImpl, ItemStatic, ItemTrait,
-    Macro, Path, Signature, Type, VisRestricted,
+    ExprUnsafe, Ident, ImplItem, ImplItemConst, ImplItemFn, Item, ItemConst, ItemFn, ItemImpl,
+    ItemStatic, ItemTrait, Macro, Path, Signature, Type, VisRestricted,
 };
 
 use super::table::{BINDINGS, MAY_BE_UNSAFE};
@@ -30,6 +30,7 @@ impl Rules<'_> {
     pub(crate) fn check(self, file: &syn::File) -> Vec<Found> {
         let mut checker = Checker {
             rules: self,
+            is_promised: false,
             found: Vec::new(),
         };
         checker.visit_file(file);
@@ -57,6 +58,8 @@ impl Rules<'_> {
 
 struct Checker<'a> {
     rules: Rules<'a>,
+    /// Within a function whose caller makes a promise: it may pass that on.
+    is_promised: bool,
     found: Vec<Found>,
 }
 
@@ -66,10 +69,16 @@ impl Checker<'_> {
     }
 
     fn is_unsafe(&mut self, span: proc_macro2::Span) {
-        if !self.rules.may_be_unsafe() {
+        if !self.rules.may_be_unsafe() && !self.is_promised {
             let places = MAY_BE_UNSAFE.join(", ");
             self.fault(span, format!("unsafe outside of {places}"));
         }
+    }
+
+    /// Begins a function; the answer is what `is_promised` was before.
+    fn enter(&mut self, function: &Signature) -> bool {
+        let is_unsafe = matches!(function.safety, syn::Safety::Unsafe(_));
+        std::mem::replace(&mut self.is_promised, is_unsafe)
     }
 
     fn name(&mut self, name: &Ident) {
@@ -180,11 +189,16 @@ impl<'ast> Visit<'ast> for Checker<'_> {
         visit::visit_expr_unsafe(self, block);
     }
 
-    fn visit_signature(&mut self, signature: &'ast Signature) {
-        if matches!(signature.safety, syn::Safety::Unsafe(_)) {
-            self.is_unsafe(signature.ident.span());
-        }
-        visit::visit_signature(self, signature);
+    fn visit_item_fn(&mut self, function: &'ast ItemFn) {
+        let outer = self.enter(&function.sig);
+        visit::visit_item_fn(self, function);
+        self.is_promised = outer;
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
+        let outer = self.enter(&function.sig);
+        visit::visit_impl_item_fn(self, function);
+        self.is_promised = outer;
     }
 
     fn visit_item_impl(&mut self, item: &'ast ItemImpl) {

@@ -12,16 +12,22 @@ struct Word<'a> {
 }
 
 /// Uses of retired words in a source: the line and what to use instead. One for each word and line.
-pub(crate) fn retired(source: &str) -> Vec<(usize, String)> {
+/// Without `identifiers`, only words that are retired everywhere count.
+pub(crate) fn retired(source: &str, identifiers: bool) -> Vec<(usize, String)> {
     let mut found = BTreeMap::new();
     for word in words(source) {
+        let parts = split(word.text);
         for entry in RETIRED {
-            let is_found = match entry.place {
-                Place::WholeIdentifier => !word.is_comment && word.text == entry.word,
-                Place::Identifiers if word.is_comment => false,
-                Place::Anywhere | Place::Identifiers => split(word.text)
+            let has_part = || {
+                parts
                     .iter()
-                    .any(|part| part == entry.word || part.strip_suffix('s') == Some(entry.word)),
+                    .any(|part| part == entry.word || part.strip_suffix('s') == Some(entry.word))
+            };
+            let is_identifier = identifiers && !word.is_comment;
+            let is_found = match entry.place {
+                Place::WholeIdentifier => is_identifier && word.text == entry.word,
+                Place::Identifiers => is_identifier && has_part(),
+                Place::Anywhere => has_part(),
             };
             if is_found {
                 let (text, instead) = (word.text, entry.instead);
