@@ -108,11 +108,8 @@ pub(crate) const RETIRED: &[Retired] = &[
     retired("visitor", "peer device"),
     retired("backlog", "in flight"),
     retired_identifier("witness", "complete_observed"),
-    retired_identifier("discard", "deferred drop"),
-    retired_identifier(
-        "settle",
-        "a verb that says of what: record_finished, finish_device_signal",
-    ),
+    retired_name("discard", "deferred drop"),
+    retired_name("settle", "a verb that says of what: record_finished"),
     retired_identifier("traffic", "stream admission"),
     retired_identifier("foreign", "external memory"),
     retired_identifier("lent", "loaned descriptor"),
