@@ -53,7 +53,7 @@ const INTEROP: (&str, &str, &str) = (
     "crates/crosshandle/examples/beneath_python",
 );
 /// The program that one of the clients runs on GPUs.
-const KERNELS: &str = "crates/crosshandle/src/backend/cuda/kernels.ptx";
+const KERNELS: &str = "crates/crosshandle/src/hal/cuda/kernels.ptx";
 /// Compresses files, named after the archive: with links followed, and without directories.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:

@@ -3,6 +3,7 @@
 //! | task | does |
 //! |---|---|
 //! | `test` | every check; the test runner comes last |
+//! | `layers` | the structure of the code: layers, cycles, words, paths in documents |
 //! | `bench` | the benchmarks, each beside the raw technique, in one run |
 //! | `fuzz` | one fuzz target, on the stable toolchain |
 //! | `bindings` | the declarations of C interfaces, from the stock headers |
@@ -14,6 +15,7 @@ mod clients;
 mod debian;
 mod fuzz;
 mod gpu;
+mod layers;
 mod process;
 mod python;
 mod step;
@@ -45,6 +47,16 @@ struct Cli {
 enum Task {
     /// Run every check: format, lints, docs, licences, examples, doc tests, fuzzing, tests.
     Test,
+    /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
+    /// constants, retired words, and the paths that documents name.
+    Layers {
+        /// Print the imports between layers, and the library's figures, as well.
+        #[arg(long)]
+        graph: bool,
+        /// Check this checkout instead.
+        #[arg(long, value_name = "DIRECTORY")]
+        root: Option<PathBuf>,
+    },
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench cuda`,
     /// `bench level-zero`, `bench ur`.
     Bench {
@@ -82,6 +94,9 @@ fn main() -> ExitCode {
     let task = Cli::parse().task;
     let outcome = Workspace::find().and_then(|workspace| match task {
         Task::Test => test::run(&workspace),
+        Task::Layers { graph, root } => {
+            layers::run(root.as_deref().unwrap_or(&workspace.root), graph)
+        }
         Task::Bench { args } => bench::run(&workspace, &args),
         Task::Fuzz { target: None, .. } => fuzz::list(&workspace),
         Task::Fuzz {

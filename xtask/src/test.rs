@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, layers, supply_chain, tools};
 
 /// How long each fuzz target is run.
 const FUZZ_SECONDS: u64 = 20;
@@ -19,6 +19,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let fuzzed = !fuzz::targets(workspace)?.is_empty();
 
     format(workspace, fuzzed)?;
+    layers::step(&workspace.root)?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
     // The stock Unified Runtime is published for x86-64 alone.
@@ -39,6 +40,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         "warnings",
     ];
     Step::new(workspace, "lints", workspace.cargo(&lints)).run()?;
+    features(workspace)?;
     documentation(workspace)?;
     skipped.extend(supply_chain::check(workspace)?);
     let examples = workspace.cargo(&["build", "--locked", "--workspace", "--examples"]);
@@ -87,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // Without spaces, so that it can be repeated as it is printed.
-        all.push_str(" -E not(test(/^backend::cuda::tests::|::on_a_gpu::/))");
+        all.push_str(" -E not(test(/^hal::cuda::tests::|::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
     // Each test and the run as a whole have their time limits in .config/nextest.toml.
@@ -157,6 +159,29 @@ fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {
         let step = Step::new(workspace, "format of fuzz", workspace.cargo(&args));
         step.repeat("cargo fmt --manifest-path fuzz/Cargo.toml")
             .run()?;
+    }
+    Ok(())
+}
+
+/// Checks the library without its optional backends, and with each one alone.
+fn features(workspace: &Workspace) -> Result<()> {
+    for features in ["", "cuda", "level-zero"] {
+        let mut args = vec![
+            "clippy",
+            "--locked",
+            "--package",
+            "crosshandle",
+            "--no-default-features",
+        ];
+        if !features.is_empty() {
+            args.extend(["--features", features]);
+        }
+        args.extend(["--", "-D", "warnings"]);
+        let name = match features {
+            "" => "lints without features".to_owned(),
+            feature => format!("lints with {feature} alone"),
+        };
+        Step::new(workspace, name, workspace.cargo(&args)).run()?;
     }
     Ok(())
 }

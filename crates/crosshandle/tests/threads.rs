@@ -1,0 +1,342 @@
+//! The threads that this library starts are those that `docs/threads.md` names.
+//!
+//! Two processes use everything that their devices have, and look at the names of their threads
+//! meanwhile. A thread that the library starts without a name has the name of the thread that starts it, so
+//! those are counted.
+
+#[allow(dead_code, reason = "each program uses a part of it")]
+mod common;
+
+use common::{DEADLINE, Directory, Parent, Process, is};
+use crosshandle::handle::AnyHandle;
+use crosshandle::{Command, Context, Device, Event, EventHandle, MemoryHandle, QueueOrder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Names of threads that are no business of this library's, by their beginning.
+const OF_OTHERS: [&str; 4] = [
+    // This test's own.
+    "test-", // NVIDIA's driver.
+    "cuda-", "cuda0", // The simulated Level Zero driver.
+    "ze_sim",
+];
+/// How long a new thread may have the name of the one that started it.
+const TO_BE_NAMED: Duration = Duration::from_secs(5);
+
+/// The names in the table of `docs/threads.md`.
+fn documented() -> BTreeSet<String> {
+    let rows = include_str!("../../../docs/threads.md").lines();
+    rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next())
+        .filter(|name| name.starts_with("xh-"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The names of this process's threads, and how many have each.
+fn names() -> BTreeMap<String, usize> {
+    let mut names = BTreeMap::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("procfs") {
+        // A thread that has just ended has none.
+        if let Ok(name) = std::fs::read_to_string(task.expect("a task").path().join("comm")) {
+            *names.entry(name.trim_end().to_owned()).or_default() += 1;
+        }
+    }
+    names
+}
+
+/// Looks at the threads of this process until it is told to end.
+struct Watch {
+    /// The threads there were before the library was used.
+    before: BTreeMap<String, usize>,
+    seen: Arc<Mutex<BTreeSet<String>>>,
+    end: Arc<AtomicBool>,
+    looking: JoinHandle<()>,
+}
+
+impl Watch {
+    fn begin() -> Self {
+        let before = names();
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let end = Arc::new(AtomicBool::new(false));
+        let looking = thread::Builder::new().name("test-looks".into()).spawn({
+            let (seen, end) = (Arc::clone(&seen), Arc::clone(&end));
+            move || {
+                while !end.load(Ordering::Relaxed) {
+                    seen.lock().expect("the names").extend(names().into_keys());
+                    thread::sleep(Duration::from_micros(500));
+                }
+            }
+        });
+        Self {
+            before,
+            seen,
+            end,
+            looking: looking.expect("a thread"),
+        }
+    }
+
+    /// Names that nothing explains, of any thread so far.
+    fn unexplained(&self) -> Vec<String> {
+        let documented = documented();
+        let seen = self.seen.lock().expect("the names");
+        let of_others = |name: &String| OF_OTHERS.iter().any(|begin| name.starts_with(begin));
+        seen.iter()
+            .filter(|name| !documented.contains(*name))
+            .filter(|name| !self.before.contains_key(*name) && !of_others(name))
+            .cloned()
+            .collect()
+    }
+
+    /// Names of threads from before that more threads have now, and still have after a while.
+    fn multiplied(&self) -> Vec<String> {
+        let deadline = Instant::now() + TO_BE_NAMED;
+        loop {
+            let now = names().into_iter();
+            let more: Vec<_> = now
+                .filter(|(name, count)| self.before.get(name).is_some_and(|before| count > before))
+                .map(|(name, _)| name)
+                .collect();
+            if more.is_empty() || Instant::now() > deadline {
+                return more;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends looking.
+    ///
+    /// # Errors
+    /// Threads that nothing explains. Otherwise the documented names that were seen.
+    fn end(self) -> Result<BTreeSet<String>, String> {
+        let multiplied = self.multiplied();
+        self.end.store(true, Ordering::Relaxed);
+        let (unexplained, seen) = (self.unexplained(), Arc::clone(&self.seen));
+        self.looking.join().expect("names");
+        if !unexplained.is_empty() || !multiplied.is_empty() {
+            return Err(format!(
+                "threads without a documented name: {unexplained:?}; named as those who started \
+                 them: {multiplied:?}"
+            ));
+        }
+        let seen = seen.lock().expect("the names");
+        Ok(seen.intersection(&documented()).cloned().collect())
+    }
+}
+
+/// Uses a device by itself: queues of both orders, functions, commands that wait, drops of what is in
+/// use.
+fn use_alone(context: &Context) {
+    for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
+        let queue = context.create_queue_with(order).expect("a queue");
+        let (here, there) = (context.allocate(1 << 16), context.allocate(1 << 16));
+        let (here, there) = (here.expect("memory"), there.expect("memory"));
+        let (begins, ends) = (context.create_event(), context.create_event());
+        let (begins, ends) = (begins.expect("an event"), ends.expect("an event"));
+        let submit = |command: Command| queue.submit(command).expect("submitted");
+        submit(
+            Command::fill(here.all(), &[7])
+                .expect("a fill")
+                .after_value(&begins, 1),
+        );
+        submit(
+            Command::copy(here.all(), there.all())
+                .expect("a copy")
+                .signal(&ends),
+        );
+        submit(Command::call(|| Ok::<_, std::io::Error>(())).after(&ends));
+        // Their memory is in use, and so is the queue.
+        drop((here, there));
+        if order == QueueOrder::OutOfOrder {
+            drop(queue);
+            begins.signal().expect("a signal");
+        } else {
+            begins.signal().expect("a signal");
+            queue.finish_timeout(DEADLINE).expect("all of it");
+        }
+        ends.wait_value_timeout(1, DEADLINE).expect("the copy");
+    }
+    let (one, other) = (context.create_event(), context.create_event());
+    let (one, other) = (one.expect("an event"), other.expect("an event"));
+    one.signal().expect("a signal");
+    Event::wait_any_value(&[(&one, 1), (&other, 1)], Some(DEADLINE)).expect("one of two");
+}
+
+fn open(context: &Context, words: &str) -> (crosshandle::Memory, Event, Event) {
+    let mut words = words.split(' ');
+    let mut next = || words.next().expect("a word");
+    let memory: MemoryHandle = next().parse().expect("a handle");
+    let mut event = || -> Event {
+        let handle: EventHandle = next().parse().expect("a handle");
+        context.open_event(&handle).expect("an event")
+    };
+    let events = (event(), event());
+    let memory = context.open_memory(&memory).expect("memory");
+    (memory, events.0, events.1)
+}
+
+/// Two processes on one device: the first exports, the second opens, signals, and is killed with a
+/// signal under way.
+fn use_together(context: &Context, other: &mut Process) {
+    let memory = context.allocate(1 << 16).expect("memory");
+    let (there, back) = (context.create_event(), context.create_event());
+    let (there, back) = (there.expect("an event"), back.expect("an event"));
+    let handles: [AnyHandle; 3] = [
+        memory.handle().expect("a handle").into(),
+        there.handle().expect("a handle").into(),
+        back.handle().expect("a handle").into(),
+    ];
+    other.say(&handles.map(|handle| handle.to_string()).join(" "));
+    let queue = context.create_queue().expect("a queue");
+    let command = Command::fill(memory.all(), &[9]).expect("a fill");
+    queue.submit(command.signal(&there)).expect("submitted");
+    // For the other process's signal the device waits.
+    let command = Command::fill(memory.all(), &[1]).expect("a fill");
+    queue
+        .submit(command.after_value(&back, 1))
+        .expect("submitted");
+    queue.finish_timeout(DEADLINE).expect("the other's signal");
+    assert_eq!(other.hear(), "used");
+}
+
+fn opener(mut parent: Parent) {
+    let watch = Watch::begin();
+    for device in Device::all() {
+        let context = Context::new(&device).expect("a context");
+        let words = parent.hear().expect("handles");
+        let (memory, there, back) = open(&context, &words);
+        let queue = context.create_queue().expect("a queue");
+        let command = Command::fill(memory.all(), &[2]).expect("a fill");
+        let command = command.after_value(&there, 1).signal(&back);
+        queue.submit(command).expect("submitted");
+        queue.finish_timeout(DEADLINE).expect("the other's signal");
+        use_alone(&context);
+        parent.say("used");
+    }
+    match watch.end() {
+        Ok(seen) => parent.say(Vec::from_iter(seen).join(" ")),
+        Err(what) => parent.say(format!("FAILED {what}")),
+    }
+    parent.wait();
+}
+
+/// Uses all devices of this machine in two processes; the names that were seen in each.
+fn use_everything(test: &str) -> [BTreeSet<String>; 2] {
+    let directory = Directory::new();
+    let watch = Watch::begin();
+    let mut other = Process::start(test, "opens", &directory);
+    let contexts = Device::all()
+        .into_iter()
+        .map(|device| Context::with_options(&device, directory.options()).expect("a context"));
+    let contexts = Vec::from_iter(contexts);
+    for context in &contexts {
+        use_alone(context);
+        use_together(context, &mut other);
+    }
+    let theirs = other.hear();
+    assert!(
+        !theirs.starts_with("FAILED"),
+        "the process that opens: {theirs}"
+    );
+    let theirs = theirs.split(' ').map(str::to_owned).collect();
+    // Its death is noticed, and what it left is seen to.
+    other.kill();
+    let ours = watch
+        .end()
+        .unwrap_or_else(|what| panic!("the process that exports: {what}"));
+    [ours, theirs]
+}
+
+fn has(kind: &str) -> bool {
+    Device::all()
+        .iter()
+        .any(|device| device.to_string().starts_with(kind))
+}
+
+#[test]
+fn every_thread_of_the_library_has_a_documented_name() {
+    const TEST: &str = "every_thread_of_the_library_has_a_documented_name";
+    if is("opens") {
+        return opener(Parent::new());
+    }
+    let [ours, theirs] = use_everything(TEST);
+    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-host-queue"];
+    if has("cuda") {
+        expected.push("xh-cuda-sched");
+    }
+    if has("level_zero") {
+        expected.push("xh-ze-list");
+    }
+    for name in expected {
+        assert!(ours.contains(name), "{name} was not seen, only {ours:?}");
+        assert!(
+            theirs.contains(name),
+            "{name} was not seen, only {theirs:?}"
+        );
+    }
+    let either: BTreeSet<_> = ours.union(&theirs).cloned().collect();
+    assert!(either.contains("xh-background"), "only {either:?}");
+}
+
+#[test]
+fn there_are_six_kinds_of_threads() {
+    assert_eq!(documented().len(), 6, "{:?}", documented());
+}
+
+#[test]
+fn over_the_simulated_driver_every_thread_has_a_documented_name() {
+    let loaders = std::env::var_os("ZE_LOADER_LIB_DIRS").filter(|value| !value.is_empty());
+    let Some(loaders) = loaders else {
+        eprintln!("SKIPPED: there is no Level Zero loader (ZE_LOADER_LIB_DIRS)");
+        return;
+    };
+    let program = std::env::current_exe().expect("this program");
+    let driver = program.with_file_name("libze_sim.so");
+    assert!(driver.is_file(), "there is no {}", driver.display());
+    for loader in std::env::split_paths(&loaders) {
+        // Which loader is taken is settled when a process starts.
+        let output = std::process::Command::new(&program)
+            .args([
+                "every_thread_of_the_library_has_a_documented_name",
+                "--exact",
+            ])
+            .env("LD_LIBRARY_PATH", &loader)
+            .env("ZE_ENABLE_ALT_DRIVERS", &driver)
+            .output()
+            .expect("this program");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}: {printed}", loader.display());
+        assert!(printed.contains("1 passed"), "{printed}");
+    }
+}
+
+#[test]
+fn a_thread_without_a_documented_name_is_found() {
+    // In a process of its own: no other thread begins or ends.
+    common::alone("a_thread_without_a_documented_name_is_found", |_| {
+        let start = |name: Option<&str>| {
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            let builder = match name {
+                Some(name) => thread::Builder::new().name(name.into()),
+                None => thread::Builder::new(),
+            };
+            let body = move || drop(ends.recv());
+            (end, builder.spawn(body).expect("a thread"))
+        };
+        for (name, complaint) in [
+            (Some("xh-stray"), "[\"xh-stray\"]"),
+            (Some("helper"), "[\"helper\"]"),
+            (None, "named as those who started them: [\"a_"),
+        ] {
+            let watch = Watch::begin();
+            let (end, thread) = start(name);
+            thread::sleep(Duration::from_millis(50));
+            let found = watch.end().expect_err("a fault");
+            assert!(found.contains(complaint), "{name:?}: {found}");
+            drop(end);
+            thread.join().expect("a thread");
+        }
+    });
+}
