@@ -3,7 +3,7 @@
 /// Access rights to mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Reading only: a write is a fault.
+    /// Reading only. The host's write is refused, a device's is a fault.
     ReadOnly,
     /// Reading and writing.
     ReadWrite,

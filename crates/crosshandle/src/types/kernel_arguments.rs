@@ -1,4 +1,4 @@
-//! What a kernel is called with.
+//! The arguments of kernels.
 
 use std::any::Any;
 use std::fmt;
@@ -10,17 +10,18 @@ use zerocopy::{Immutable, IntoBytes};
 #[derive(Clone, Default)]
 pub struct KernelArguments {
     bytes: Vec<u8>,
-    places: Vec<Range<usize>>,
+    /// The part of `bytes` of each argument.
+    parts: Vec<Range<usize>>,
     keep: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl KernelArguments {
-    /// None yet.
+    /// Makes an empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a value, as many bytes as the parameter has.
+    /// Adds a value, which has as many bytes as the kernel's parameter.
     pub fn value<T>(self, value: T) -> Self
     where
         T: IntoBytes + Immutable,
@@ -28,11 +29,11 @@ impl KernelArguments {
         self.bytes(value.as_bytes())
     }
 
-    /// The same for a value that is there as bytes.
+    /// Adds a value given as its bytes.
     pub fn bytes(mut self, bytes: &[u8]) -> Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        self.places.push(start..self.bytes.len());
+        self.parts.push(start..self.bytes.len());
         self
     }
 
@@ -41,19 +42,19 @@ impl KernelArguments {
         self.keep.push(object);
     }
 
-    /// How many there are.
+    /// Returns the number of arguments.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.parts.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no arguments.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.parts.is_empty()
     }
 
-    /// The bytes of each.
+    /// Returns the bytes of each argument.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.places.iter().map(|place| &self.bytes[place.clone()])
+        self.parts.iter().map(|part| &self.bytes[part.clone()])
     }
 }
 

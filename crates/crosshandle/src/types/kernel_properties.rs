@@ -1,26 +1,26 @@
 //! Properties of kernels.
 
-/// What is known of a kernel.
+/// The properties of a kernel: what it needs, and the limits that follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KernelProperties {
-    /// Threads that a block can have at most, with the registers that they need.
+    /// The most threads that a block can have, with the registers that they need.
     pub block_threads: u32,
-    /// Registers of a thread.
+    /// The registers of a thread.
     pub registers: u32,
-    /// Bytes of shared memory that a block has in any case.
+    /// The shared memory that each block has without being asked for, in bytes.
     pub shared_memory: usize,
-    /// Bytes of shared memory that a launch can add to that.
+    /// The shared memory that a launch can add to that, in bytes.
     pub dynamic_shared_memory: usize,
-    /// Bytes of memory of a thread.
+    /// The memory of a thread, in bytes.
     pub local_memory: usize,
-    /// Bytes of constants.
+    /// The constants, in bytes.
     pub constant_memory: usize,
-    /// The version of the instruction set for which it was compiled to assembly, major and minor.
+    /// The version of the instruction set of its assembly code: major and minor number.
     pub assembly_version: (u32, u32),
-    /// The version of the instruction set of its code.
+    /// The version of the instruction set of its machine code: major and minor number.
     pub binary_version: (u32, u32),
-    /// Its parameters, in order, if the driver says.
+    /// Its parameters, in order; `None` if the driver does not say.
     pub parameters: Option<Vec<KernelParameter>>,
 }
 
@@ -28,9 +28,9 @@ pub struct KernelProperties {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KernelParameter {
-    /// Where it starts among all of them, in bytes.
+    /// Its offset among all parameters, in bytes.
     pub offset: usize,
-    /// Its bytes.
+    /// Its size, in bytes.
     pub size: usize,
 }
 

@@ -1,9 +1,9 @@
-//! On how many threads a kernel runs.
+//! Shapes of launches.
 
 use super::{KernelLimits, KernelProperties};
 use crate::error::{Error, Result};
 
-/// On how many threads a kernel runs, and how they are grouped.
+/// The shape of a launch: the number of threads that a kernel runs on, and their groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchShape {
     pub(crate) grid: [u32; 3],
@@ -14,7 +14,7 @@ pub struct LaunchShape {
 }
 
 impl LaunchShape {
-    /// So many blocks of so many threads, in each dimension. Without blocks nothing runs.
+    /// Asks for `grid` blocks of `block` threads, in each dimension. Without blocks nothing runs.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
             grid,
@@ -25,8 +25,8 @@ impl LaunchShape {
         }
     }
 
-    /// As many blocks of `threads` threads as it takes for at least one thread for each of `items`,
-    /// in one dimension. The last block may have threads without an item.
+    /// Asks for so many blocks of `threads` threads that each of `items` has a thread, in one
+    /// dimension. The last block may have threads without an item.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for blocks without threads, or more blocks than there can be.
@@ -41,33 +41,33 @@ impl LaunchShape {
         }
     }
 
-    /// Each block gets so many bytes of shared memory, besides what the kernel has in any case.
+    /// Sets the shared memory that each block gets beside the kernel's own, in bytes (default: 0).
     pub fn shared_memory(mut self, bytes: usize) -> Self {
         self.shared_memory = bytes;
         self
     }
 
-    /// All blocks run at the same time, so that they can wait for each other; there can be only
-    /// [so many](crate::Kernel::concurrent_blocks).
+    /// Sets whether all blocks run at the same time, so that they can wait for each other (default: no).
+    /// The device limits [their number](crate::Kernel::concurrent_blocks).
     pub fn cooperative(mut self, cooperative: bool) -> Self {
         self.is_cooperative = cooperative;
         self
     }
 
-    /// So many blocks in each dimension make a cluster, whose shared memory they all can access. 8
-    /// blocks are possible on every device with clusters; whether more are depends on the device and
-    /// on the kernel, and is found out by launching.
+    /// Sets how many blocks in each dimension make a cluster, whose shared memory they all can access
+    /// (default: no clusters). 8 blocks are possible on every device with clusters; whether more are
+    /// depends on the device and the kernel, and only a launch tells.
     pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
         self.cluster = Some(blocks);
         self
     }
 
-    /// Whether there are no blocks.
+    /// Returns whether there are no blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
 
-    /// Refuses what the kernel or the device can't do.
+    /// Refuses a shape that the kernel or the device does not allow.
     pub(crate) fn check(&self, kernel: &KernelProperties, limits: &KernelLimits) -> Result<()> {
         let counts = self.block.iter().map(|count| u64::from(*count));
         let threads = counts.fold(1, u64::saturating_mul);

@@ -1,14 +1,14 @@
 //! Kinds of memory.
 
-/// Where memory lives and who may access it.
+/// The place of memory, and what may access it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// On the device; the host may not be able to access it directly.
+    /// Memory on the device. The host may not be able to access it directly.
     #[default]
     Device,
-    /// On the host, accessible to both.
+    /// Memory on the host, which the device and the host can access.
     Host,
-    /// Accessible to both, wherever it lives.
+    /// Memory that the device and the host can access, wherever it lies.
     Shared,
 }
