@@ -1,7 +1,110 @@
-//! Shapes of launches.
+//! Properties, arguments and launch shapes of kernels.
 
-use super::{KernelLimits, KernelProperties};
+use super::KernelLimits;
 use crate::error::{Error, Result};
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
+
+/// The properties of a kernel: what it needs, and the limits that follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KernelProperties {
+    /// The most threads that a block can have, with the registers that they need.
+    pub block_threads: u32,
+    /// The registers of a thread.
+    pub registers: u32,
+    /// The shared memory that each block has without being asked for, in bytes.
+    pub shared_memory: usize,
+    /// The shared memory that a launch can add to that, in bytes.
+    pub dynamic_shared_memory: usize,
+    /// The memory of a thread, in bytes.
+    pub local_memory: usize,
+    /// The constants, in bytes.
+    pub constant_memory: usize,
+    /// The version of the instruction set of its assembly code: major and minor number.
+    pub assembly_version: (u32, u32),
+    /// The version of the instruction set of its machine code: major and minor number.
+    pub binary_version: (u32, u32),
+    /// Its parameters, in order; `None` if the driver does not say.
+    pub parameters: Option<Vec<KernelParameter>>,
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KernelParameter {
+    /// Its offset among all parameters, in bytes.
+    pub offset: usize,
+    /// Its size, in bytes.
+    pub size: usize,
+}
+
+impl KernelParameter {
+    pub(crate) fn new(offset: usize, size: usize) -> Self {
+        Self { offset, size }
+    }
+}
+
+/// The arguments of a launch, in the order of the kernel's parameters.
+#[derive(Clone, Default)]
+pub struct KernelArguments {
+    bytes: Vec<u8>,
+    /// The part of `bytes` of each argument.
+    parts: Vec<Range<usize>>,
+    keep: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl KernelArguments {
+    /// Makes an empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a value, which has as many bytes as the kernel's parameter.
+    pub fn value<T>(self, value: T) -> Self
+    where
+        T: IntoBytes + Immutable,
+    {
+        self.bytes(value.as_bytes())
+    }
+
+    /// Adds a value given as its bytes.
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.parts.push(start..self.bytes.len());
+        self
+    }
+
+    /// Keeps an object until the kernel is done.
+    pub(crate) fn keep(&mut self, object: Arc<dyn Any + Send + Sync>) {
+        self.keep.push(object);
+    }
+
+    /// Returns the number of arguments.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Returns whether there are no arguments.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Returns the bytes of each argument.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &self.bytes[part.clone()])
+    }
+}
+
+impl fmt::Debug for KernelArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
 
 /// The shape of a launch: the number of threads that a kernel runs on, and their groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
