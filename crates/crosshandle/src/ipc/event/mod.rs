@@ -32,21 +32,20 @@ use std::time::{Duration, Instant};
 /// An event that this process has, as its creator or by opening a handle. What few events need is
 /// in boxes of its own, so that opening and closing touches no more than two cache lines.
 pub(crate) struct EventCore {
-    /// Keeps the arena of the slot.
-    origin: Origin,
+    role: Role,
     slot: SlotPlace,
     record: Record,
     owner: Owner,
     mode: WaitMode,
-    /// Whether a handle was ever made.
+    /// Whether a handle to the event was ever made.
     exported: AtomicBool,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
     /// The number that this process signalled last: what the next signal starts from, as a rule.
     latest: AtomicU64,
-    /// Backends whose devices can access the slot: a bit for each.
+    /// The backends whose devices can access the slot: a bit for each.
     pinned: AtomicU32,
-    /// The latest failed command of this process.
+    /// Why this process's latest failed command failed.
     failure: Mutex<Option<Box<Failure>>>,
     mirror: Option<Arc<NativeMirror>>,
 }
@@ -58,15 +57,16 @@ struct Failure {
     message: Arc<str>,
 }
 
-/// How this process has an event, with what keeps it.
-enum Origin {
-    /// As its creator.
-    Created(Arc<Exporter>),
-    /// By opening a handle.
-    Opened(Arc<Attachment>),
+/// This process's role for an event, with what keeps the event's arena.
+enum Role {
+    /// It created the event.
+    Creator(Arc<Exporter>),
+    /// It opened a handle to the event.
+    Opener(Arc<Attachment>),
 }
 
 impl EventCore {
+    /// Creates an event, which no other process knows yet.
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
         mode: WaitMode,
@@ -75,9 +75,9 @@ impl EventCore {
     ) -> Result<Arc<Self>> {
         let record = exporter.create_event_record()?;
         Ok(Arc::new(Self {
-            // SAFETY: the exporter keeps its arena, and the event keeps that.
+            // SAFETY: the exporter keeps its arena, and the event's role keeps the exporter.
             slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
-            origin: Origin::Created(Arc::clone(exporter)),
+            role: Role::Creator(Arc::clone(exporter)),
             record,
             owner: Owner::EXPORTER,
             mode,
@@ -90,6 +90,7 @@ impl EventCore {
         }))
     }
 
+    /// Opens the event of a record of another context.
     pub(crate) fn open(
         attachment: Arc<Attachment>,
         record: Record,
@@ -98,10 +99,10 @@ impl EventCore {
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
         Ok(Arc::new(Self {
-            // SAFETY: the attachment keeps its arena, and the event keeps that.
+            // SAFETY: the attachment keeps its arena, and the event's role keeps the attachment.
             slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
             owner: attachment.owner(),
-            origin: Origin::Opened(attachment),
+            role: Role::Opener(attachment),
             record,
             mode,
             exported: AtomicBool::new(false),
@@ -115,15 +116,15 @@ impl EventCore {
 
     /// Returns the record to put into a handle, if this process created the event.
     pub(crate) fn export(&self) -> Option<Record> {
-        match &self.origin {
-            Origin::Created(exporter) => {
+        match &self.role {
+            Role::Creator(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
                     self.offer_mirror(exporter);
                     self.exported.store(true, Ordering::Relaxed);
                 }
                 Some(self.record)
             }
-            Origin::Opened(_) => None,
+            Role::Opener(_) => None,
         }
     }
 
@@ -147,9 +148,9 @@ impl EventCore {
     }
 
     fn arena(&self) -> &Arena {
-        match &self.origin {
-            Origin::Created(exporter) => exporter.arena(),
-            Origin::Opened(attachment) => attachment.arena(),
+        match &self.role {
+            Role::Creator(exporter) => exporter.arena(),
+            Role::Opener(attachment) => attachment.arena(),
         }
     }
 
@@ -165,9 +166,9 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        match &self.origin {
-            Origin::Created(exporter) => &**exporter,
-            Origin::Opened(attachment) => &**attachment,
+        match &self.role {
+            Role::Creator(exporter) => &**exporter,
+            Role::Opener(attachment) => &**attachment,
         }
     }
 
@@ -290,9 +291,9 @@ impl EventCore {
 
     #[inline]
     fn is_orphaned(&self) -> bool {
-        match &self.origin {
-            Origin::Created(_) => false,
-            Origin::Opened(attachment) => attachment.is_hung_up(),
+        match &self.role {
+            Role::Creator(_) => false,
+            Role::Opener(attachment) => attachment.is_hung_up(),
         }
     }
 
@@ -366,15 +367,15 @@ impl EventCore {
 
 impl Drop for EventCore {
     fn drop(&mut self) {
-        match &self.origin {
-            Origin::Created(exporter) => {
+        match &self.role {
+            Role::Creator(exporter) => {
                 let exported = *self.exported.get_mut();
                 exporter.retire(self.record, exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Origin::Opened(attachment) => attachment.release(self.record.index),
+            Role::Opener(attachment) => attachment.release(self.record.index),
         }
     }
 }
