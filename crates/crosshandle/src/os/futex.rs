@@ -2,12 +2,12 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
-use super::wake_ticker;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::num::NonZeroU32;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -36,13 +36,27 @@ pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Option<Duration>) {
         futex::Flags::empty(),
         expected,
         end.as_ref(),
-        wake_ticker::process_bits(),
+        process_bits(),
     );
 }
 
-/// Wakes the sleepers of the word that sleep with one of these bits.
-pub(super) fn wake_some(word: &AtomicU64, bits: NonZeroU32) {
-    let _ = futex::wake_bitset(upper(word), futex::Flags::empty(), ALL_SLEEPERS, bits);
+/// Wakes the sleepers of the word that belong to this process, and few others.
+pub(super) fn wake_own(word: &AtomicU64) {
+    let _ = futex::wake_bitset(
+        upper(word),
+        futex::Flags::empty(),
+        ALL_SLEEPERS,
+        process_bits(),
+    );
+}
+
+/// Returns the bits that tell sleepers of this process from those of most others on a shared word.
+fn process_bits() -> NonZeroU32 {
+    static BITS: OnceLock<NonZeroU32> = OnceLock::new();
+    *BITS.get_or_init(|| {
+        let bit = 1_u32.rotate_left(std::process::id());
+        NonZeroU32::new(bit).expect("one bit is set")
+    })
 }
 
 /// Sleeps like [`sleep`], on several words at once, each with its expected upper half.

@@ -93,28 +93,20 @@ impl Mapping {
             .checked_next_multiple_of(page_size())
             .ok_or(Errno::NOMEM)?;
         let slack = len.checked_add(align).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe {
-            mm::mmap_anonymous(
-                ptr::null_mut(),
-                slack,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let mut whole = Self::new(start, slack)?;
-        let skip = start.cast::<u8>().align_offset(align);
+        let mut whole = Self::reserve_near(0, slack)?;
+        let start = whole.start.as_ptr();
+        let skip = start.align_offset(align);
         // SAFETY: `skip` ≤ `align`, so that both parts lie in the mapping just made, which nobody
         // knows yet; `whole` says at each step what is still mapped.
         unsafe {
-            let end = start.cast::<u8>().add(skip + len);
+            let end = start.add(skip + len);
             let tail = slack - skip - len;
             if tail > 0 {
                 mm::munmap(end.cast(), tail)?;
                 whole.len -= tail;
             }
             if skip > 0 {
-                mm::munmap(start, skip)?;
+                mm::munmap(start.cast(), skip)?;
                 whole.start = whole.start.add(skip);
                 whole.len -= skip;
             }
@@ -126,21 +118,21 @@ impl Mapping {
     /// addresses otherwise.
     pub(crate) fn reserve_at(wish: usize, len: usize, align: usize) -> Result<Self, Errno> {
         if wish != 0 && wish.is_multiple_of(align) && len.is_multiple_of(page_size()) {
-            // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
-            let start = unsafe {
-                mm::mmap_anonymous(
-                    ptr::without_provenance_mut(wish),
-                    len,
-                    ProtFlags::empty(),
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            }?;
-            let mapping = Self::new(start, len)?;
-            if start.addr() == wish {
+            let mapping = Self::reserve_near(wish, len)?;
+            if mapping.start.addr().get() == wish {
                 return Ok(mapping);
             }
         }
         Self::reserve(len, align)
+    }
+
+    /// Reserves whole pages at `address` if they are free, or where the kernel finds room.
+    fn reserve_near(address: usize, len: usize) -> Result<Self, Errno> {
+        let hint = ptr::without_provenance_mut(address);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+        let start = unsafe { mm::mmap_anonymous(hint, len, ProtFlags::empty(), flags) }?;
+        Self::new(start, len)
     }
 
     fn new(start: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {

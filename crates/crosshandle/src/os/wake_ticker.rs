@@ -7,9 +7,7 @@
 
 use super::{futex, process};
 use crate::sync::Mutex;
-use std::num::NonZeroU32;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -36,15 +34,6 @@ static SLEEPERS: Mutex<Sleepers> = Mutex::new(Sleepers {
     words: Vec::new(),
     ticking: Ticking::Stopped,
 });
-
-/// Returns the bits that tell sleepers of this process from those of most others on a shared word.
-pub(super) fn process_bits() -> NonZeroU32 {
-    static BITS: OnceLock<NonZeroU32> = OnceLock::new();
-    *BITS.get_or_init(|| {
-        let bit = 1_u32.rotate_left(std::process::id());
-        NonZeroU32::new(bit).expect("one bit is set")
-    })
-}
 
 /// Calls `sleep`, during which the sleepers on `word` are woken at intervals. `start` starts the
 /// wakes if they have stopped, and returns whether it could. `sleep` is told whether there are wakes;
@@ -135,7 +124,7 @@ pub(crate) fn wake_all() -> usize {
         let word = ptr::with_exposed_provenance::<AtomicU64>(*address);
         // SAFETY: `Sleeper::register` exposed the address of a reference that `with_sleeper` keeps
         // borrowed until the address is taken out, which needs the lock held here.
-        futex::wake_some(unsafe { &*word }, process_bits());
+        futex::wake_own(unsafe { &*word });
     }
     sleepers.words.len()
 }

@@ -74,20 +74,9 @@ impl EventCore {
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         let record = exporter.create_event_record()?;
-        Ok(Arc::new(Self {
-            // SAFETY: the exporter keeps its arena, and the event's role keeps the exporter.
-            slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
-            role: Role::Creator(Arc::clone(exporter)),
-            record,
-            owner: Owner::EXPORTER,
-            mode,
-            exported: AtomicBool::new(false),
-            profile: profiling.then(Box::default),
-            latest: AtomicU64::new(0),
-            pinned: AtomicU32::new(0),
-            failure: Mutex::default(),
-            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
-        }))
+        let role = Role::Creator(Arc::clone(exporter));
+        let profile = profiling.then(Box::default);
+        Ok(Self::new(role, record, mode, profile, mirror))
     }
 
     /// Opens the event of a record of another context.
@@ -98,20 +87,37 @@ impl EventCore {
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
-        Ok(Arc::new(Self {
-            // SAFETY: the attachment keeps its arena, and the event's role keeps the attachment.
-            slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
-            owner: attachment.owner(),
-            role: Role::Opener(attachment),
+        let role = Role::Opener(attachment);
+        Ok(Self::new(role, record, mode, None, mirror))
+    }
+
+    #[inline]
+    fn new(
+        role: Role,
+        record: Record,
+        mode: WaitMode,
+        profile: Option<Box<Profile>>,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Arc<Self> {
+        let (arena, owner) = match &role {
+            Role::Creator(exporter) => (exporter.arena(), Owner::EXPORTER),
+            Role::Opener(attachment) => (attachment.arena(), attachment.owner()),
+        };
+        // SAFETY: the role keeps the arena, and the event keeps its role, which never changes.
+        let slot = unsafe { SlotPlace::new(arena, record.index) };
+        Arc::new(Self {
+            slot,
+            role,
             record,
+            owner,
             mode,
             exported: AtomicBool::new(false),
-            profile: None,
+            profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
             mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
-        }))
+        })
     }
 
     /// Returns the record to put into a handle, if this process created the event.
@@ -264,7 +270,7 @@ impl EventCore {
         self.slot().completed()
     }
 
-    /// Returns where a signal stands, after failing what dead processes left if nobody else does.
+    /// Returns where a signal stands, after failing what dead processes left if the exporter is gone and cannot.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         match self.slot().outcome(number) {
