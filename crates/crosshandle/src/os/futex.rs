@@ -2,6 +2,7 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
+use super::tuning::POLL_INTERVAL;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -13,10 +14,6 @@ use std::time::Duration;
 
 /// The most words that one futex_waitv(2) call watches.
 const WAITV_MAX: usize = 128;
-/// Time between two looks of [`sleep_any`] where the kernel cannot watch all of its words. Halved:
-/// twice the processor time. Doubled: such waits end that much later.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
-
 /// Returns the half of `word` that holds the sequence.
 fn upper(word: &AtomicU64) -> &AtomicU32 {
     const INDEX: usize = if cfg!(target_endian = "little") { 1 } else { 0 };

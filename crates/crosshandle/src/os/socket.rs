@@ -1,5 +1,6 @@
 //! Unix sockets that keep message boundaries and carry a descriptor with a message.
 
+use super::tuning::MAX_SOCKET_TIMEOUT;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -10,9 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
-
-/// The longest timeout that a socket is given: the kernel's counter has an end.
-const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -43,11 +41,11 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
 pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
     // None means for ever, and zero is not a timeout.
-    let limit = Some(timeout.clamp(Duration::from_micros(1), MAX_TIMEOUT));
+    let limit = Some(timeout.clamp(Duration::from_micros(1), MAX_SOCKET_TIMEOUT));
     net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, limit)?;
     net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, limit)?;
     let address = SocketAddrUnix::new(path)?;
-    let end = Instant::now().checked_add(MAX_TIMEOUT.min(timeout));
+    let end = Instant::now().checked_add(MAX_SOCKET_TIMEOUT.min(timeout));
     loop {
         match net::connect(&stream, &address) {
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),

@@ -1,7 +1,8 @@
 //! The sleepers of this process, which one thread wakes at intervals.
 //!
 //! A sleeper must look now and then whether the process that it waits for still lives. A timer of
-//! its own costs each sleep about 0.4 µs; so the exchange thread wakes them all every [`INTERVAL`],
+//! its own costs each sleep about 0.4 µs; so the exchange thread wakes them all every
+//! [`WAKE_INTERVAL`](super::tuning::WAKE_INTERVAL),
 //! as long as there are any. This module knows the sleepers and not that thread: the caller of
 //! [`with_sleeper`] says how the wakes are started, and the thread calls [`wake_all`].
 
@@ -9,11 +10,6 @@ use super::{futex, process};
 use crate::sync::Mutex;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
-
-/// Time between two wakes of all sleepers. Halved: a process with sleepers wakes up twice as often.
-/// Doubled: a death that no hang-up tells is noticed that much later.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(40);
 
 /// Whether a thread calls [`wake_all`] at intervals.
 #[derive(Clone, Copy, PartialEq, Eq)]

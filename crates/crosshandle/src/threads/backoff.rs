@@ -1,10 +1,7 @@
 //! Sleeps between looks at something that gives no notice when it changes.
 
+use super::tuning::BACKOFF_STEPS;
 use std::time::{Duration, Instant};
-
-/// Sleeps that would fill the time since the last progress. Halved: twice the lateness. Doubled:
-/// twice the looks.
-const STEPS: u32 = 8;
 
 /// The length of the sleeps between looks: an eighth of the time since the last progress, within
 /// bounds, so that the lateness stays in proportion.
@@ -32,7 +29,7 @@ impl Backoff {
 
     /// Returns the length of the next sleep.
     pub(crate) fn delay(&self) -> Duration {
-        let part = self.progressed.elapsed() / STEPS;
+        let part = self.progressed.elapsed() / BACKOFF_STEPS;
         part.clamp(self.shortest, self.longest)
     }
 }
