@@ -356,11 +356,12 @@ impl BackendQueue for CudaQueue {
             inner.gpu.scheduler().watch(this);
         }
         let had_pending = state.streams.has_pending();
-        let submitted = state.streams.submit(Pending {
+        let mut pending = Pending {
             submission: submission.take(),
             extra,
             ticket: None,
-        });
+        };
+        let submitted = state.streams.submit(&mut pending);
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
