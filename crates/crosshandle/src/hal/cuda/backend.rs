@@ -150,6 +150,7 @@ impl Programs for CudaContext {
     }
 
     unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram> {
-        program::adopt(&self.gpu, native, is_owned)
+        // SAFETY: promised by the caller.
+        unsafe { program::adopt(&self.gpu, native, is_owned) }
     }
 }

@@ -45,14 +45,14 @@ impl Driver {
         let properties = properties(device);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut bytes = 0;
-        // SAFETY: result and properties are live.
-        self.check("cuMemGetAllocationGranularity", unsafe {
+        self.check(
+            "cuMemGetAllocationGranularity",
             (self.library.mem_get_allocation_granularity)(
                 &mut bytes,
                 &properties,
                 minimum as c_uint,
-            )
-        })?;
+            ),
+        )?;
         Ok(bytes)
     }
 
@@ -65,10 +65,11 @@ impl Driver {
     ) -> Result<Allocation> {
         let properties = properties(device);
         let mut handle = 0;
-        // SAFETY: result and properties are live.
-        self.check_memory("cuMemCreate", len, unsafe {
-            (self.library.mem_create)(&mut handle, len, &properties, 0)
-        })?;
+        self.check_memory(
+            "cuMemCreate",
+            len,
+            (self.library.mem_create)(&mut handle, len, &properties, 0),
+        )?;
         Ok(Allocation {
             driver: self,
             handle,
@@ -118,10 +119,11 @@ impl Driver {
     ) -> Result<DeviceAddress> {
         let mut start = 0;
         let wish = wish as DeviceAddress;
-        // SAFETY: the result is live; the driver chooses the address.
-        self.check_memory("cuMemAddressReserve", len, unsafe {
-            (self.library.mem_address_reserve)(&mut start, len, align, wish, 0)
-        })?;
+        self.check_memory(
+            "cuMemAddressReserve",
+            len,
+            (self.library.mem_address_reserve)(&mut start, len, align, wish, 0),
+        )?;
         Ok(start)
     }
 

@@ -42,10 +42,7 @@ impl Driver {
     /// The device of the current context.
     pub(crate) fn current_device(&self) -> Result<DeviceHandle> {
         let mut device = 0;
-        // SAFETY: the result is live.
-        self.check("cuCtxGetDevice", unsafe {
-            (self.library.ctx_get_device)(&mut device)
-        })?;
+        self.check("cuCtxGetDevice", (self.library.ctx_get_device)(&mut device))?;
         Ok(DeviceHandle(device))
     }
 
@@ -54,21 +51,21 @@ impl Driver {
     /// # Safety
     /// A stream of the driver.
     pub(crate) unsafe fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
-        let mut context = ptr::null_mut();
-        // SAFETY: the result is live; the rest is promised by the caller.
-        self.check("cuStreamGetCtx", unsafe {
-            (self.library.stream_get_ctx)(stream.0, &mut context)
-        })?;
-        Ok(ContextHandle(context))
+        let mut context = ContextHandle::NONE;
+        self.check(
+            "cuStreamGetCtx",
+            (self.library.stream_get_ctx)(stream, &mut context),
+        )?;
+        Ok(context)
     }
 
     /// Whether what is submitted to a stream is recorded in a graph instead of run.
     pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
         let mut status = 0;
-        // SAFETY: the result is live, and so is the stream.
-        self.check("cuStreamIsCapturing", unsafe {
-            (self.library.stream_is_capturing)(stream.0, &mut status)
-        })?;
+        self.check(
+            "cuStreamIsCapturing",
+            (self.library.stream_is_capturing)(stream, &mut status),
+        )?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
     }
 
@@ -91,8 +88,7 @@ impl Driver {
     /// What is at an address; `None` if the driver knows of nothing there.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
-        // SAFETY: the results are live; the address is only looked up.
-        let code = unsafe { (self.library.mem_get_address_range)(&mut start, &mut len, address) };
+        let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
         if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }
@@ -127,10 +123,10 @@ impl Driver {
     pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
         let mut handle = 0;
         let start = ptr::without_provenance_mut(start as usize);
-        // SAFETY: the result is live; the address is only looked up.
-        self.check("cuMemRetainAllocationHandle", unsafe {
-            (self.library.mem_retain)(&mut handle, start)
-        })?;
+        self.check(
+            "cuMemRetainAllocationHandle",
+            (self.library.mem_retain)(&mut handle, start),
+        )?;
         Ok(Allocation {
             driver: self,
             handle,
@@ -140,10 +136,10 @@ impl Driver {
     /// The name of an allocation for other processes.
     pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: the result is live; the address is only looked up.
-        self.check("cuIpcGetMemHandle", unsafe {
-            (self.library.ipc_get_mem_handle)(&mut handle, start)
-        })?;
+        self.check(
+            "cuIpcGetMemHandle",
+            (self.library.ipc_get_mem_handle)(&mut handle, start),
+        )?;
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
@@ -155,10 +151,10 @@ impl Driver {
         };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
         let mut start = 0;
-        // SAFETY: the result is live.
-        self.check("cuIpcOpenMemHandle", unsafe {
-            (self.library.ipc_open_mem_handle)(&mut start, handle, flags)
-        })?;
+        self.check(
+            "cuIpcOpenMemHandle",
+            (self.library.ipc_open_mem_handle)(&mut start, handle, flags),
+        )?;
         Ok(start)
     }
 

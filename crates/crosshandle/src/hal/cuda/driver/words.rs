@@ -41,7 +41,7 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuStreamWaitValue32", unsafe {
-            (self.library.stream_wait_value_32)(stream.0, word, value, WAIT)
+            (self.library.stream_wait_value_32)(stream, word, value, WAIT)
         })
     }
 
@@ -58,7 +58,7 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuStreamWriteValue32", unsafe {
-            (self.library.stream_write_value_32)(stream.0, word, value, WRITE)
+            (self.library.stream_write_value_32)(stream, word, value, WRITE)
         })
     }
 
@@ -106,7 +106,7 @@ impl Driver {
         // SAFETY: as many live parameters as said; the rest is promised by the caller.
         self.check("cuStreamBatchMemOp", unsafe {
             let (count, start) = (ops.len() as c_uint, params.as_mut_ptr());
-            (self.library.stream_batch_mem_op)(stream.0, count, start, 0)
+            (self.library.stream_batch_mem_op)(stream, count, start, 0)
         })
     }
 }

@@ -142,7 +142,7 @@ impl LoadedKernel for CudaKernel {
     }
 
     fn native(&self) -> usize {
-        self.function.0.expose_provenance()
+        self.function.number()
     }
 }
 

@@ -83,8 +83,16 @@ pub(super) fn load(
 }
 
 /// Returns a program that was loaded elsewhere, by the driver's handle.
-pub(super) fn adopt(gpu: &Arc<Gpu>, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram> {
-    let module = ModuleHandle(ptr::with_exposed_provenance_mut(native));
+///
+/// # Safety
+/// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what is owned.
+pub(super) unsafe fn adopt(
+    gpu: &Arc<Gpu>,
+    native: usize,
+    is_owned: bool,
+) -> Arc<dyn LoadedProgram> {
+    // SAFETY: promised by the caller.
+    let module = unsafe { ModuleHandle::from_raw(native) };
     Arc::new(CudaProgram::new(gpu, module, is_owned, String::new()))
 }
 
@@ -110,6 +118,6 @@ impl LoadedProgram for CudaProgram {
     }
 
     fn native(&self) -> usize {
-        self.module.0.expose_provenance()
+        self.module.number()
     }
 }

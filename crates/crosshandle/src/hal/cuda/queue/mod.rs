@@ -435,7 +435,7 @@ impl NativeQueue for CudaQueue {
         let mut state = inner.lock();
         let stream = state.streams.share();
         inner.publish(&state);
-        stream.0 as usize
+        stream.number()
     }
 }
 

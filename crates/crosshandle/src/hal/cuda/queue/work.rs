@@ -94,7 +94,7 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Marker | Work::Call(_) => Ok(()),
-            Work::Native(function) => function(stream.0 as usize),
+            Work::Native(function) => function(stream.number()),
             Work::Launch(launch) => program::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
