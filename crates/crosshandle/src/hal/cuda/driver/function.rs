@@ -86,7 +86,7 @@ impl Driver {
         })
     }
 
-    /// Offset and size of a function's parameters, in bytes; `None` if the driver can't tell.
+    /// Returns the offset and the size of a function's parameters, in bytes; `None` if the driver can't tell.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -111,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Blocks of so many threads that a compute unit runs at a time.
+    /// Returns how many blocks of so many threads a compute unit runs at a time.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -130,7 +130,7 @@ impl Driver {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Threads of a block, at most `limit`, with which most of them run at a time.
+    /// Returns the threads of a block, at most `limit`, with which most threads run at a time.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -224,7 +224,7 @@ pub(crate) struct Grid {
     pub(crate) is_cooperative: bool,
 }
 
-/// An attribute of a launch whose value is one number or three.
+/// Returns an attribute of a launch whose value is one number or three.
 fn attribute(id: CUlaunchAttributeID, value: [u32; 3]) -> CUlaunchAttribute {
     let mut place = MaybeUninit::<CUlaunchAttributeValue>::zeroed();
     // SAFETY: the value is a union of 64 bytes, of numbers and addresses for which zeros are good;

@@ -40,7 +40,7 @@ impl Drop for Allocation {
 }
 
 impl Driver {
-    /// What a piece of physical memory and of a mapping must be a multiple of.
+    /// Returns the granularity of physical memory and of mappings, in bytes.
     pub(crate) fn granularity(&self, device: DeviceHandle) -> Result<usize> {
         let properties = properties(device);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -76,7 +76,7 @@ impl Driver {
         })
     }
 
-    /// A descriptor with which another process imports it.
+    /// Returns a descriptor with which another process imports memory.
     pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the result is a descriptor number.
@@ -163,7 +163,7 @@ impl Driver {
         })
     }
 
-    /// What a device may do with mapped memory.
+    /// Sets what a device may do with mapped memory.
     ///
     /// # Safety
     /// Exactly what one call of [`map`](Self::map) mapped; if access is reduced, no use that needs
@@ -230,7 +230,7 @@ impl Driver {
         self.note("cuMemHostUnregister", code);
     }
 
-    /// Whether the driver knows what memory an address is in: its own, or the host's that was
+    /// Returns whether the driver knows what memory an address is in: its own, or the host's that was
     /// registered.
     pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;

@@ -59,15 +59,15 @@ pub(super) fn ignore_captures() {
 pub(super) struct DeviceHandle(CUdevice);
 
 impl DeviceHandle {
-    /// The driver's number for it.
+    /// Returns the driver's number for the device.
     pub(super) fn number(self) -> c_int {
         self.0
     }
 }
 
 impl Driver {
-    /// The driver, loaded and initialised with the first call; why not, where there is none. That
-    /// stays so for the life of the process.
+    /// Returns the driver, which the first call loads and initialises, or why there is none. That stays
+    /// so for the life of the process.
     pub(super) fn get() -> std::result::Result<&'static Self, &'static str> {
         static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
         DRIVER
@@ -104,12 +104,12 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The version of the API that the driver implements: `13.0`, say.
+    /// Returns the version of the API that the driver implements: `13.0`, say.
     pub(super) fn version(&self) -> String {
         format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
     }
 
-    /// All devices, in the driver's order.
+    /// Returns all devices, in the driver's order.
     pub(super) fn devices(&self) -> Result<Vec<DeviceHandle>> {
         let mut count = 0;
         self.check(
@@ -161,7 +161,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// Bytes of memory that a device has.
+    /// Returns how many bytes of memory a device has.
     pub(super) fn device_memory(&self, device: DeviceHandle) -> Result<u64> {
         let mut bytes = 0;
         self.check(
@@ -171,7 +171,7 @@ impl Driver {
         Ok(bytes as u64)
     }
 
-    /// Bytes of memory that are free on the device whose context is current.
+    /// Returns how many bytes of memory are free on the device whose context is current.
     pub(super) fn free_memory(&self) -> Result<u64> {
         let (mut free, mut total) = (0, 0);
         self.check(
@@ -181,7 +181,7 @@ impl Driver {
         Ok(free as u64)
     }
 
-    /// Whether `device` can map memory of `peer`.
+    /// Returns whether `device` can map memory of `peer`.
     pub(super) fn can_access_peer(&self, device: DeviceHandle, peer: DeviceHandle) -> Result<bool> {
         let mut can = 0;
         let code = (self.library.device_can_access_peer)(&mut can, device.0, peer.0);
@@ -192,7 +192,7 @@ impl Driver {
         Ok(can != 0)
     }
 
-    /// The context of a device that the runtime API and libraries above it use too. It is counted;
+    /// Returns the context of a device that the runtime API and libraries above it use too. It is counted;
     /// we never release it, as the runtime API doesn't either.
     pub(super) fn retain_primary_context(&self, device: DeviceHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
@@ -237,7 +237,7 @@ impl Driver {
         Err(self.error(operation, code))
     }
 
-    /// The same for a call that asks for memory.
+    /// Maps the status of a call that asks for memory.
     #[inline]
     fn check_memory(&self, operation: &'static str, bytes: usize, code: Code) -> Result<()> {
         match code {

@@ -39,14 +39,14 @@ pub(crate) struct Found {
 }
 
 impl Driver {
-    /// The device of the current context.
+    /// Returns the device of the current context.
     pub(crate) fn current_device(&self) -> Result<DeviceHandle> {
         let mut device = 0;
         self.check("cuCtxGetDevice", (self.library.ctx_get_device)(&mut device))?;
         Ok(DeviceHandle(device))
     }
 
-    /// The context that a stream belongs to; of the default streams, the current one.
+    /// Returns the context that a stream belongs to; of the default streams, the current one.
     ///
     /// # Safety
     /// A stream of the driver.
@@ -59,7 +59,7 @@ impl Driver {
         Ok(context)
     }
 
-    /// Whether what is submitted to a stream is recorded in a graph instead of run.
+    /// Returns whether what is submitted to a stream is recorded in a graph instead of run.
     pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
         let mut status = 0;
         self.check(
@@ -85,7 +85,7 @@ impl Driver {
         CudaEvent::given(self, event)
     }
 
-    /// What is at an address; `None` if the driver knows of nothing there.
+    /// Returns what is at an address; `None` if the driver knows of nothing there.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
@@ -119,7 +119,7 @@ impl Driver {
         }))
     }
 
-    /// A handle to somebody's allocation, which keeps it.
+    /// Takes a handle to an allocation of the program, which keeps it.
     pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
         let mut handle = 0;
         let start = ptr::without_provenance_mut(start as usize);
@@ -133,7 +133,7 @@ impl Driver {
         })
     }
 
-    /// The name of an allocation for other processes.
+    /// Returns the name of an allocation for other processes.
     pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         self.check(
@@ -169,7 +169,7 @@ impl Driver {
 }
 
 impl Found {
-    /// Whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
+    /// Returns whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"

@@ -85,7 +85,7 @@ fn text_of(log: &[u8]) -> String {
 }
 
 impl Driver {
-    /// Whether it has all functions for programs.
+    /// Returns whether the driver has all functions for programs.
     pub(crate) fn has_programs(&self) -> bool {
         self.library.programs.is_some()
     }
@@ -236,7 +236,7 @@ impl Driver {
         Ok(function)
     }
 
-    /// Where a variable is, and its bytes.
+    /// Returns where a variable is, and how many bytes it has.
     ///
     /// # Safety
     /// The program is loaded.

@@ -19,7 +19,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// One that somebody else made, and gave to us.
+    /// Takes over what the program made, and gave to us.
     pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
         Self { driver, handle }
     }
@@ -40,7 +40,7 @@ impl Drop for Stream {
     }
 }
 
-/// Whether an error only says that somebody records a graph at the moment.
+/// Returns whether an error only says that a thread records a graph at the moment.
 pub(crate) fn is_capturing(error: &Error) -> bool {
     matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
 }
@@ -55,7 +55,7 @@ pub(crate) struct CudaEvent {
 }
 
 impl CudaEvent {
-    /// One that somebody else made, and gave to us.
+    /// Takes over what the program made, and gave to us.
     pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
         Self { driver, handle }
     }
@@ -77,7 +77,7 @@ impl Drop for CudaEvent {
 }
 
 impl Driver {
-    /// A stream that doesn't wait for the default stream, in the current context.
+    /// Creates a stream that doesn't wait for the default stream, in the current context.
     pub(crate) fn create_stream(&'static self) -> Result<Stream> {
         let mut handle = StreamHandle::NONE;
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -89,7 +89,7 @@ impl Driver {
         })
     }
 
-    /// Whether everything in a stream is done. An error may be that of any earlier command.
+    /// Returns whether everything in a stream is done. An error may be that of any earlier command.
     pub(crate) fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
         let code = (self.library.stream_query)(stream);
         if code == NOT_READY {
@@ -193,7 +193,7 @@ impl Driver {
         }
     }
 
-    /// A new event, in the current context, with or without timestamps.
+    /// Creates an event, in the current context, with or without timestamps.
     pub(crate) fn create_event(&'static self, timestamps: bool) -> Result<CudaEvent> {
         let flags = if timestamps {
             CUevent_flags::CU_EVENT_DEFAULT
@@ -216,7 +216,7 @@ impl Driver {
         self.check("cuEventRecord", (self.library.event_record)(event, stream))
     }
 
-    /// Whether a recorded event has happened.
+    /// Returns whether a recorded event has happened.
     pub(crate) fn is_event_done(&self, event: EventHandle) -> Result<bool> {
         let code = (self.library.event_query)(event);
         if code == NOT_READY {
@@ -225,8 +225,8 @@ impl Driver {
         self.check("cuEventQuery", code).map(|()| true)
     }
 
-    /// Milliseconds between two events with timestamps that have happened. A 32-bit float: about
-    /// seven digits.
+    /// Returns the milliseconds between two events with timestamps that have happened: a 32-bit float,
+    /// so about seven digits.
     pub(crate) fn milliseconds_between(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
         let mut milliseconds = 0.0;
         self.check(

@@ -62,7 +62,7 @@ impl Driver {
         })
     }
 
-    /// One of these operations.
+    /// Lets a stream do one of these operations.
     ///
     /// # Safety
     /// As for the single ones.
@@ -77,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// Several such operations, one after the other, in as few calls as can be: two in one call
+    /// Lets a stream do several such operations, one after the other, in as few calls as can be: two in one call
     /// take little longer than one.
     ///
     /// # Safety

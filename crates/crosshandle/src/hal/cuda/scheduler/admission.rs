@@ -131,8 +131,8 @@ impl StreamWaits {
         let _over;
         let mut list = self.list();
         _over = take_over(&mut list, []);
-        // Whoever needs quiet has said so before it looks at this list: either that is seen here, or
-        // these waits are seen there.
+        // A thread that needs quiet has published so before it looks at this list: either that is seen
+        // here, or these waits are seen there.
         if list.is_empty() || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return Err(list.is_empty());
         }
