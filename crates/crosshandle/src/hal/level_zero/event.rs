@@ -1,10 +1,9 @@
 //! Counter-based events of the driver's, which ride along with events of ours: lists signal and
 //! wait for them on the device, in this process and in others.
 
-use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, Handle, IPC_HANDLE, OpenedEvent, missing};
-use super::memory::{Exported, with_own_number};
-use super::note::{self, Subject};
+use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
+use super::gpu::Gpu;
+use super::ipc_handle::{self, Exported, ReceivedHandle, Subject};
 use crate::error::{Error, Result};
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::{DriverEvent, DriverEvents, Import};
@@ -18,13 +17,13 @@ use std::sync::{Arc, OnceLock};
 /// Where they come from.
 pub(super) struct LevelZeroEvents {
     pub(super) gpu: Arc<Gpu>,
-    pub(super) core: Arc<Core>,
+    pub(super) context: Arc<DriverContext>,
 }
 
 impl DriverEvents for LevelZeroEvents {
     fn create(&self) -> Result<DriverEvent> {
-        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let created = CreatedEvent::create(&self.core, self.gpu.handle());
+        CreatedEvent::check_live(&self.context, self.gpu.handle())?;
+        let created = CreatedEvent::create(&self.context, self.gpu.handle());
         let event = created.ok_or_else(missing)??;
         let (handle, exported) = (event.handle(), OnceLock::new());
         let object = LevelZeroEvent::Created { event, exported };
@@ -32,17 +31,17 @@ impl DriverEvents for LevelZeroEvents {
     }
 
     fn open(&self, import: Import) -> Result<DriverEvent> {
-        let driver = self.core.driver;
-        let handle = note::decode(driver, Subject::Event, &import.note)?;
+        let driver = self.context.driver;
+        let handle = ipc_handle::decode(driver, Subject::Event, &import.note)?;
         // The exporter has looked, but the two may differ in what they are allowed to do.
-        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
+        CreatedEvent::check_live(&self.context, self.gpu.handle())?;
+        let open = |bytes| OpenedEvent::open(&self.context, bytes).ok_or_else(missing)?;
         // Drivers that fetch the descriptor by themselves recognise none that is put in place.
         let event = if let Some(pid) = handle.fetched_from {
-            check_fetch(pid, &handle.bytes, &import.file)?;
-            open(handle.bytes)?
+            check_fetch(pid, &handle, &import.file)?;
+            handle.open_unchanged(open)?
         } else {
-            with_own_number(Subject::Event, &import.file, handle.bytes, open)?
+            handle.open_with(&import.file, driver, open)?
         };
         // Where drivers fetch descriptors, those who wait would have to from this process, and end
         // where they may not.
@@ -57,21 +56,21 @@ impl LevelZeroEvents {
         DriverEvent {
             object: Arc::new(object),
             handle: handle.0.expose_provenance(),
-            owner: address_of(&self.core),
+            owner: address_of(&self.context),
             may_signal,
         }
     }
 }
 
 /// What stands for a context.
-fn address_of(core: &Arc<Core>) -> usize {
-    Arc::as_ptr(core).addr()
+fn address_of(context: &Arc<DriverContext>) -> usize {
+    Arc::as_ptr(context).addr()
 }
 
 /// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
 /// finds: in another PID namespace, that is some descriptor of some process.
-fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
-    if descriptor::can_fetch(pid, note::number_in(Subject::Event, handle), file) {
+fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(pid, handle.descriptor(), file) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
@@ -93,21 +92,27 @@ enum LevelZeroEvent {
 /// The driver's event for a list of this driver's that signals, if one rides along and is there or
 /// can be had.
 #[inline]
-pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+pub(super) fn mirror_to_signal(
+    event: &EventCore,
+    context: &Arc<DriverContext>,
+) -> Option<EventHandle> {
     let found = event.mirror().filter(|found| found.may_signal)?;
-    handle_of(found, core)
+    handle_of(found, context)
 }
 
 /// The same for one that waits.
 #[inline]
-pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    handle_of(event.mirror()?, core)
+pub(super) fn mirror_to_wait_for(
+    event: &EventCore,
+    context: &Arc<DriverContext>,
+) -> Option<EventHandle> {
+    handle_of(event.mirror()?, context)
 }
 
 /// The driver's handle, if it is this driver's.
 #[inline]
-fn handle_of(event: &DriverEvent, core: &Arc<Core>) -> Option<EventHandle> {
-    (event.owner == address_of(core))
+fn handle_of(event: &DriverEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
+    (event.owner == address_of(context))
         .then(|| Handle(ptr::with_exposed_provenance_mut(event.handle)))
 }
 
@@ -136,7 +141,7 @@ impl Shared for LevelZeroEvent {
     fn note(&self) -> BackendBlob {
         match self.export() {
             Ok((event, exported)) => {
-                note::encode(event.core().driver, Subject::Event, exported.handle)
+                ipc_handle::encode(event.context().driver, Subject::Event, exported.handle)
             }
             Err(_) => BackendBlob::NONE,
         }

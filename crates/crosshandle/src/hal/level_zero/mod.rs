@@ -5,24 +5,15 @@
 //! are immediate command lists in order, each with a thread that looks after it.
 
 mod device;
-mod direct;
 mod driver;
-mod ended;
-mod entry;
 mod event;
-mod family;
+mod gpu;
 mod info;
-mod lane;
-mod leaving;
-mod lent;
+mod ipc_handle;
 mod memory;
 mod native;
-mod note;
-mod physical;
-mod pooled;
 mod queue;
-mod range;
-mod work;
+mod tuning;
 
 pub(crate) use device::LevelZeroBackend;
 

@@ -1,28 +1,22 @@
 //! Memory of the driver's, allocated here or opened from another process.
 
-use super::device::Gpu;
-use super::driver::{Core, INTEL_26_18, IPC_HANDLE};
-use super::lent::Lent;
-use super::note::{self, Subject};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::ipc::Import;
-use crate::ipc::Shared;
+use crate::hal::level_zero::driver::DriverContext;
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::ipc_handle::{self, Exported, Subject};
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::os::descriptor;
-use crate::os::descriptor::FileKind;
+use crate::ipc::{Import, Shared};
 use crate::os::mapping::{HUGE_PAGE, page_size};
-use crate::types::MemoryKind;
-use crate::types::SharedBytes;
-use crate::types::{Access, Address};
+use crate::types::{Access, Address, MemoryKind, SharedBytes};
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 /// Memory at an address.
-pub(super) struct LevelZeroSegment {
-    core: Arc<Core>,
+pub(crate) struct LevelZeroSegment {
+    context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
     source: Source,
@@ -52,65 +46,35 @@ enum Source {
     },
     /// Opened from a driver's handle: ends by being closed.
     Opened {
-        /// Where all that was opened starts: memory of one of the driver's pools is inside.
+        /// Where all that was opened known_memory: memory of one of the driver's pools is inside.
         base: usize,
     },
 }
 
-/// What importers get.
-pub(super) struct Exported {
-    /// The driver's handle.
-    pub(super) handle: [u8; IPC_HANDLE],
-    /// Our own descriptor of what the driver's in the handle leads to: the driver ends its own as
-    /// it likes, and a handle that was given away must not fail for want of a descriptor.
-    pub(super) file: Arc<OwnedFd>,
-}
-
-impl Exported {
-    pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE]) -> Result<Self> {
-        let file = descriptor::duplicate(note::number_in(subject, &handle));
-        let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
-        // A driver that has made none leaves a zero there, which is this process's input.
-        let kind = descriptor::kind(&file);
-        if matches!(
-            kind,
-            Ok(FileKind::CharacterDevice { .. } | FileKind::Stream)
-        ) {
-            return Err(Error::Unsupported(
-                "the Level Zero driver's handle has no descriptor of memory in it".into(),
-            ));
-        }
-        Ok(Self {
-            handle,
-            file: Arc::new(file),
-        })
-    }
-}
-
 impl LevelZeroSegment {
     /// New memory, to be shared.
-    pub(super) fn create(
+    pub(crate) fn create(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         kind: MemoryKind,
         len: usize,
     ) -> Result<Self> {
-        Self::allocate(gpu, core, kind, len, gpu.exportable_memory())
+        Self::allocate(gpu, context, kind, len, gpu.exportable_memory())
     }
 
     /// New memory that stays in this process.
-    pub(super) fn create_private(
+    pub(crate) fn create_private(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         kind: MemoryKind,
         len: usize,
     ) -> Result<Self> {
-        Self::allocate(gpu, core, kind, len, None)
+        Self::allocate(gpu, context, kind, len, None)
     }
 
     fn allocate(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         kind: MemoryKind,
         len: usize,
         export: Option<ze_external_memory_type_flags_t>,
@@ -119,8 +83,8 @@ impl LevelZeroSegment {
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
-            start: core.allocate(gpu.handle(), kind, len, align, export)?,
-            core: Arc::clone(core),
+            start: context.allocate(gpu.handle(), kind, len, align, export)?,
+            context: Arc::clone(context),
             len,
             source: Source::Allocated {
                 exported: OnceLock::new(),
@@ -131,32 +95,25 @@ impl LevelZeroSegment {
     }
 
     /// Memory of another process.
-    pub(super) fn import(
+    pub(crate) fn import(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         import: &Import,
         access: Access,
     ) -> Result<Self> {
-        let handle = note::decode(core.driver, Subject::Memory, &import.note)?;
-        let start = with_own_number(Subject::Memory, &import.file, handle.bytes, |mut bytes| {
-            if let Some(pid) = handle.fetched_from
-                && core.driver.version < INTEL_26_18
-            {
-                // It would fetch that number from there, without a look whether it was put in place.
-                note::forget_process(&mut bytes, pid);
-            }
-            core.open(gpu.handle(), bytes)
-        })?;
-        let (base, whole) = core.range_of(start)?;
-        if !core.driver.starts.add(base) {
+        let handle = ipc_handle::decode(context.driver, Subject::Memory, &import.note)?;
+        let open = |bytes| context.open(gpu.handle(), bytes);
+        let start = handle.open_with(&import.file, context.driver, open)?;
+        let (base, whole) = context.range_of(start)?;
+        if !context.driver.known_memory.add(base) {
             // Nor is it closed, which would end that.
             return Err(Error::Protocol(
                 "its memory is other memory of this process",
             ));
         }
         let opened = Self {
-            is_host_memory: core.is_host_memory(start),
-            core: Arc::clone(core),
+            is_host_memory: context.is_host_memory(start),
+            context: Arc::clone(context),
             start,
             len: import.len,
             source: Source::Opened { base },
@@ -175,14 +132,14 @@ impl LevelZeroSegment {
 
     /// The allocation of the program's that an address lies in, and how far inside. It stays the
     /// program's, unless `is_given` says so; then it is the start.
-    pub(super) fn adopt(
+    pub(crate) fn adopt(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         address: usize,
         is_given: bool,
     ) -> Result<(Self, usize)> {
         let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
-        let found = pointer.and_then(|pointer| core.device_memory(pointer));
+        let found = pointer.and_then(|pointer| context.device_memory(pointer));
         let missing =
             || Error::invalid(format!("{address:#x} is no device memory of the driver's"));
         let (start, whole, device) = found.ok_or_else(missing)?;
@@ -200,7 +157,7 @@ impl LevelZeroSegment {
         }
         let exported = OnceLock::new();
         let adopted = Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             start,
             len: whole,
             source: match is_given {
@@ -221,43 +178,27 @@ impl LevelZeroSegment {
         if let Some(exported) = exported.get() {
             return Ok(exported);
         }
-        if !self.core.driver.shares_memory {
+        if !self.context.driver.shares_memory {
             return Err(Error::Unsupported(
                 "this Level Zero driver shares no memory between processes".into(),
             ));
         }
         // Two threads may do it at once: both get the same descriptor.
-        let made = Exported::new(Subject::Memory, self.core.export(self.start)?)?;
+        let made = Exported::new(Subject::Memory, self.context.export(self.start)?)?;
         Ok(exported.get_or_init(|| made))
     }
 }
 
-/// Opens a driver's handle with the number of a descriptor of ours in it. It is another one than the
-/// exporter's, since the driver takes it for put in place only then.
-pub(super) fn with_own_number<T>(
-    subject: Subject,
-    file: &OwnedFd,
-    mut handle: [u8; IPC_HANDLE],
-    open: impl FnOnce([u8; IPC_HANDLE]) -> Result<T>,
-) -> Result<T> {
-    let theirs = note::number_in(subject, &handle);
-    let place = note::place_of_number(subject, &handle);
-    Lent::for_a_call(file, Some(theirs), |number| {
-        handle[place].copy_from_slice(&number.to_ne_bytes());
-        open(handle)
-    })
-}
-
 impl Drop for LevelZeroSegment {
     fn drop(&mut self) {
-        self.core.release("memory", |core| match self.source {
+        self.context.release("memory", |context| match self.source {
             // SAFETY: allocated here, once. Commands keep the segments that they use.
-            Source::Allocated { .. } => unsafe { core.free(self.start) },
+            Source::Allocated { .. } => unsafe { context.free(self.start) },
             Source::Adopted { .. } => Ok(()),
             Source::Opened { base } => {
-                core.driver.starts.remove(base);
+                context.driver.known_memory.remove(base);
                 // SAFETY: opened here, once; as above.
-                unsafe { core.close(self.start) }
+                unsafe { context.close(self.start) }
             }
         });
     }
@@ -278,7 +219,9 @@ impl Shared for LevelZeroSegment {
 
     fn note(&self) -> BackendBlob {
         match self.export() {
-            Ok(exported) => note::encode(self.core.driver, Subject::Memory, exported.handle),
+            Ok(exported) => {
+                ipc_handle::encode(self.context.driver, Subject::Memory, exported.handle)
+            }
             Err(_) => BackendBlob::NONE,
         }
     }

@@ -1,25 +1,28 @@
 //! Physical memory of a device.
 
-use super::device::Gpu;
-use super::driver::{Core, IPC_HANDLE, PhysicalHandle, VirtualMemory};
-use super::family::Family;
-use super::note::{self, Subject};
+use super::physical_handles::PhysicalHandles;
 use crate::error::{Error, Result};
+use crate::hal::level_zero::driver::{
+    DriverContext, IPC_HANDLE_BYTES, PhysicalHandle, VirtualMemory,
+};
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::ipc_handle::{self, Subject};
 use crate::ipc::Import;
 use crate::ipc::Shared;
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::os::descriptor;
+use crate::sync::Mutex;
 use crate::types::Access;
 use crate::types::Address;
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-pub(super) struct LevelZeroPhysical {
+pub(crate) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
-    core: Arc<Core>,
-    family: Arc<Family>,
+    context: Arc<DriverContext>,
+    family: Arc<PhysicalHandles>,
     handle: PhysicalHandle,
     len: usize,
     /// Ours, of what the driver's leads to; made when the memory is first exported. Of imported
@@ -30,49 +33,53 @@ pub(super) struct LevelZeroPhysical {
 }
 
 /// Where physical memory is mapped. Under the lock it stays there.
-pub(super) type Places = Arc<Mutex<Vec<Address>>>;
+pub(crate) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
-    pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, len: usize) -> Result<Self> {
-        let handle = VirtualMemory(core).create(gpu.handle(), len, gpu.external_memory())?;
-        let family = Family::new(core, handle);
-        Ok(Self::new(gpu, core, (family, handle), len, None))
+    pub(crate) fn create(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, len: usize) -> Result<Self> {
+        let handle = VirtualMemory(context).create(gpu.handle(), len, gpu.external_memory())?;
+        let family = PhysicalHandles::new(context, handle);
+        Ok(Self::new(gpu, context, (family, handle), len, None))
     }
 
     /// Physical memory of another process. That there is as much as it says, the driver finds out.
-    pub(super) fn import(gpu: &Arc<Gpu>, core: &Arc<Core>, import: &Import) -> Result<Self> {
-        note::decode(core.driver, Subject::Physical, &import.note)?;
+    pub(crate) fn import(
+        gpu: &Arc<Gpu>,
+        context: &Arc<DriverContext>,
+        import: &Import,
+    ) -> Result<Self> {
+        ipc_handle::decode(context.driver, Subject::Physical, &import.note)?;
         if import.len == 0 || !import.len.is_multiple_of(gpu.info().granularity) {
             return Err(Error::Protocol("its memory is not of whole pages"));
         }
         let kind = gpu.external_memory().ok_or_else(|| unsupported(gpu))?;
-        let opened = Family::import(gpu, core, import.len, kind, &import.file)?;
+        let opened = PhysicalHandles::import(gpu, context, import.len, kind, &import.file)?;
         let file = Some(Arc::clone(&import.file));
-        Ok(Self::new(gpu, core, opened, import.len, file))
+        Ok(Self::new(gpu, context, opened, import.len, file))
     }
 
     /// The same memory by another handle of the driver's: Intel's drivers map each only once at a
     /// time.
-    pub(super) fn alias(&self) -> Result<Self> {
+    pub(crate) fn alias(&self) -> Result<Self> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
         let file = self.file()?;
         let handle = self.family.take(&self.gpu, self.len, kind, &file)?;
         let alias = (Arc::clone(&self.family), handle);
-        let (gpu, core) = (&self.gpu, &self.core);
-        Ok(Self::new(gpu, core, alias, self.len, Some(file)))
+        let (gpu, context) = (&self.gpu, &self.context);
+        Ok(Self::new(gpu, context, alias, self.len, Some(file)))
     }
 
     fn new(
         gpu: &Arc<Gpu>,
-        core: &Arc<Core>,
-        (family, handle): (Arc<Family>, PhysicalHandle),
+        context: &Arc<DriverContext>,
+        (family, handle): (Arc<PhysicalHandles>, PhysicalHandle),
         len: usize,
         imported: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             gpu: Arc::clone(gpu),
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             family,
             handle,
             len,
@@ -83,22 +90,22 @@ impl LevelZeroPhysical {
     }
 
     /// Whether a context has it, so that its driver knows the handle.
-    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
-        self.family.is_of(core)
+    pub(crate) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
+        self.family.is_of(context)
     }
 
-    pub(super) fn handle(&self) -> PhysicalHandle {
+    pub(crate) fn handle(&self) -> PhysicalHandle {
         self.handle
     }
 
-    pub(super) fn operands(&self) -> &Places {
+    pub(crate) fn operands(&self) -> &Places {
         &self.places
     }
 
     /// A descriptor of it, made now if there is none.
     fn file(&self) -> Result<Arc<OwnedFd>> {
         let made = &self.descriptor;
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = made.lock();
         if let Some(file) = &*made {
             return Ok(Arc::clone(file));
         }
@@ -110,20 +117,20 @@ impl LevelZeroPhysical {
     fn export(&self) -> Result<OwnedFd> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
-        if let Some(number) = VirtualMemory(&self.core).descriptor_of(self.handle, kind) {
+        if let Some(number) = VirtualMemory(&self.context).descriptor_of(self.handle, kind) {
             return keep(number);
         }
         // Some drivers map it only once at a time, so where it is already, if it is.
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.lock();
         match places.first() {
-            Some(place) => keep(VirtualMemory(&self.core).descriptor(place.pointer(), kind)?),
+            Some(place) => keep(VirtualMemory(&self.context).descriptor(place.pointer(), kind)?),
             None => self.export_mapped(kind),
         }
     }
 
     /// Maps it for a moment, since drivers tell the descriptor of an address.
     fn export_mapped(&self, kind: ze_external_memory_type_flags_t) -> Result<OwnedFd> {
-        let memory = VirtualMemory(&self.core);
+        let memory = VirtualMemory(&self.context);
         let start = memory.reserve(0, self.len)?;
         // SAFETY: reserved a moment ago.
         let mapped = unsafe { memory.map(start, self.len, self.handle, 0, Access::ReadWrite) };
@@ -175,6 +182,10 @@ impl Shared for LevelZeroPhysical {
     }
 
     fn note(&self) -> BackendBlob {
-        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE])
+        ipc_handle::encode(
+            self.context.driver,
+            Subject::Physical,
+            [0; IPC_HANDLE_BYTES],
+        )
     }
 }

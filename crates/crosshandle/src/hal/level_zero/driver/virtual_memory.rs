@@ -1,6 +1,8 @@
 //! Physical memory and reserved addresses.
 
-use super::{Core, DeviceHandle, Handle, PhysicalHandle, check, check_memory, description};
+use super::{
+    DeviceHandle, DriverContext, Handle, PhysicalHandle, check, check_memory, description,
+};
 use crate::error::{Error, Result};
 use crate::types::Access;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_memory_access_attribute_t};
@@ -8,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
 /// What a context does with physical memory and addresses. Kept apart from its other calls.
-pub(crate) struct VirtualMemory<'a>(pub(crate) &'a Core);
+pub(crate) struct VirtualMemory<'a>(pub(crate) &'a DriverContext);
 
 fn attribute(access: Access) -> ze_memory_access_attribute_t {
     match access {

@@ -1,8 +1,8 @@
 //! A context of the driver, and the memory made in it.
 
+use super::event_pool::EventPools;
 use super::{ContextHandle, DeviceHandle, Driver, Handle, check, check_memory, description};
 use crate::error::{Error, Result};
-use crate::hal::level_zero::pooled::Pools;
 use crate::os::process;
 use crate::types::MemoryKind;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_ipc_mem_handle_t, ze_memory_type_t};
@@ -11,20 +11,20 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 
 /// Bytes of the driver's handles for other processes.
-pub(crate) const IPC_HANDLE: usize = 64;
+pub(crate) const IPC_HANDLE_BYTES: usize = 64;
 
 /// What everything of one driver lives in.
-pub(crate) struct Core {
+pub(crate) struct DriverContext {
     pub(crate) driver: &'static Driver,
     pub(crate) handle: ContextHandle,
     /// It ends with this; others are the program's.
     is_ours: bool,
-    pub(crate) events: Pools,
+    pub(super) events: EventPools,
     /// Events that are opened are known to learn of later signals.
     pub(super) has_live_events: AtomicBool,
 }
 
-impl Core {
+impl DriverContext {
     pub(super) fn create(driver: &'static Driver) -> Result<Self> {
         let desc = description!(ze_context_desc_t, ZE_STRUCTURE_TYPE_CONTEXT_DESC);
         let mut handle = ptr::null_mut();
@@ -36,7 +36,7 @@ impl Core {
             driver,
             handle: Handle(handle),
             is_ours: true,
-            events: Pools::default(),
+            events: EventPools::default(),
             has_live_events: AtomicBool::new(false),
         })
     }
@@ -50,7 +50,7 @@ impl Core {
             driver,
             handle,
             is_ours: false,
-            events: Pools::default(),
+            events: EventPools::default(),
             has_live_events: AtomicBool::new(false),
         }
     }
@@ -104,7 +104,7 @@ impl Core {
         };
         check_memory("allocating memory (zeMemAlloc)", len, code)?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))?;
-        self.driver.starts.add(start.addr().get());
+        self.driver.known_memory.add(start.addr().get());
         Ok(start)
     }
 
@@ -113,7 +113,7 @@ impl Core {
     /// # Safety
     /// No command uses it, and nobody accesses it any more.
     pub(crate) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
-        self.driver.starts.remove(start.addr().get());
+        self.driver.known_memory.remove(start.addr().get());
         // SAFETY: promised by the caller.
         let code = unsafe {
             (self.driver.loader.zeMemFree)(self.handle.0, start.as_ptr().cast::<c_void>())
@@ -123,9 +123,9 @@ impl Core {
 
     /// The driver's handle to what `allocate` made. The descriptor whose number comes first in it
     /// stays the driver's, until the memory is freed.
-    pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE]> {
+    pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_mem_handle_t {
-            data: [0; IPC_HANDLE],
+            data: [0; IPC_HANDLE_BYTES],
         };
         let get = self.driver.loader.zeMemGetIpcHandle;
         // SAFETY: the start of an allocation of this context, and a live result.
@@ -138,7 +138,7 @@ impl Core {
     pub(crate) fn open(
         &self,
         device: DeviceHandle,
-        handle: [u8; IPC_HANDLE],
+        handle: [u8; IPC_HANDLE_BYTES],
     ) -> Result<NonNull<u8>> {
         let handle = ze_ipc_mem_handle_t {
             data: handle.map(|byte| byte as c_char),
@@ -162,7 +162,7 @@ impl Core {
         check("zeMemCloseIpcHandle", code)
     }
 
-    /// Where an allocation starts and how many bytes it has.
+    /// Where an allocation known_memory and how many bytes it has.
     pub(crate) fn range_of(&self, address: NonNull<u8>) -> Result<(usize, usize)> {
         let (mut start, mut len) = (ptr::null_mut(), 0);
         let get = self.driver.loader.zeMemGetAddressRange;
@@ -172,7 +172,7 @@ impl Core {
         Ok((start.addr(), len))
     }
 
-    /// The allocation of device memory that an address lies in: where it starts, its length, and
+    /// The allocation of device memory that an address lies in: where it known_memory, its length, and
     /// whose it is.
     pub(crate) fn device_memory(
         &self,
@@ -232,15 +232,15 @@ impl Core {
     }
 }
 
-impl Drop for Core {
+impl Drop for DriverContext {
     fn drop(&mut self) {
-        self.release("a context", |core| {
-            core.events.destroy(core.driver);
-            if !core.is_ours {
+        self.release("a context", |context| {
+            context.events.destroy(context);
+            if !context.is_ours {
                 return Ok(());
             }
             // SAFETY: everything that lives in it holds it, so nothing does any more.
-            let code = unsafe { (core.driver.loader.zeContextDestroy)(core.handle.0) };
+            let code = unsafe { (context.driver.loader.zeContextDestroy)(context.handle.0) };
             check("zeContextDestroy", code)
         });
     }

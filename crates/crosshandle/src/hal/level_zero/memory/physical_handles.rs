@@ -4,20 +4,21 @@
 //! this process: Intel's driver has one number of the kernel's for them, which it closes with each.
 //! So they are kept for reuse as long as any is used, and go together.
 
-use super::device::Gpu;
-use super::driver::{Core, PhysicalHandle, VirtualMemory};
-use super::lent::{Lent, identity};
 use crate::error::Result;
+use crate::hal::level_zero::driver::{DriverContext, PhysicalHandle, VirtualMemory};
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::ipc_handle::{LoanedDescriptor, identity};
 use crate::os::process;
+use crate::sync::{Mutex, MutexGuard};
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// All handles of this process to one piece of memory on one device. It ends with the last that is
 /// put back.
-pub(super) struct Family {
-    core: Arc<Core>,
+pub(super) struct PhysicalHandles {
+    context: Arc<DriverContext>,
     handles: Mutex<Handles>,
     /// Under which it is found, once there is a descriptor of the memory.
     key: OnceLock<Key>,
@@ -26,7 +27,7 @@ pub(super) struct Family {
 #[derive(Default)]
 struct Handles {
     /// With the descriptors that they were imported by.
-    all: Vec<(PhysicalHandle, Option<Lent>)>,
+    all: Vec<(PhysicalHandle, Option<LoanedDescriptor>)>,
     /// Those of them that nobody uses.
     free: Vec<PhysicalHandle>,
 }
@@ -37,10 +38,10 @@ type Key = (u64, u64, usize);
 
 /// Those of which there are descriptors, so that they can be opened in this process again. The lock
 /// is held while one ends, so that nobody opens what is about to go.
-static FAMILIES: Mutex<BTreeMap<Key, Arc<Family>>> = Mutex::new(BTreeMap::new());
+static SHARED_HANDLES: Mutex<BTreeMap<Key, Arc<PhysicalHandles>>> = Mutex::new(BTreeMap::new());
 
-fn families() -> MutexGuard<'static, BTreeMap<Key, Arc<Family>>> {
-    FAMILIES.lock().unwrap_or_else(PoisonError::into_inner)
+fn families() -> MutexGuard<'static, BTreeMap<Key, Arc<PhysicalHandles>>> {
+    SHARED_HANDLES.lock()
 }
 
 fn key(gpu: &Gpu, file: &OwnedFd) -> Result<Key> {
@@ -48,28 +49,28 @@ fn key(gpu: &Gpu, file: &OwnedFd) -> Result<Key> {
     Ok((device, inode, gpu.handle().0.addr()))
 }
 
-impl Family {
-    fn with(core: &Arc<Core>, handles: Handles) -> Arc<Self> {
+impl PhysicalHandles {
+    fn with(context: &Arc<DriverContext>, handles: Handles) -> Arc<Self> {
         Arc::new(Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handles: Mutex::new(handles),
             key: OnceLock::new(),
         })
     }
 
     /// Of memory that was just made.
-    pub(super) fn new(core: &Arc<Core>, handle: PhysicalHandle) -> Arc<Self> {
+    pub(super) fn new(context: &Arc<DriverContext>, handle: PhysicalHandle) -> Arc<Self> {
         let handles = Handles {
             all: vec![(handle, None)],
             free: Vec::new(),
         };
-        Self::with(core, handles)
+        Self::with(context, handles)
     }
 
     /// What a descriptor leads to, and a handle to it that nobody uses.
     pub(super) fn import(
         gpu: &Gpu,
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         len: usize,
         kind: ze_external_memory_type_flags_t,
         file: &OwnedFd,
@@ -77,11 +78,11 @@ impl Family {
         let key = key(gpu, file)?;
         let mut families = families();
         if let Some(known) = families.get(&key)
-            && known.is_of(core)
+            && known.is_of(context)
         {
             return Ok((Arc::clone(known), known.take(gpu, len, kind, file)?));
         }
-        let family = Self::with(core, Handles::default());
+        let family = Self::with(context, Handles::default());
         let handle = family.take(gpu, len, kind, file)?;
         family.add_to(&mut families, key);
         Ok((family, handle))
@@ -111,8 +112,8 @@ impl Family {
         if let Some(free) = handles.free.pop() {
             return Ok(free);
         }
-        let import = |number| VirtualMemory(&self.core).import(gpu.handle(), len, kind, number);
-        let (handle, lent) = Lent::for_longer(file, import)?;
+        let import = |number| VirtualMemory(&self.context).import(gpu.handle(), len, kind, number);
+        let (handle, lent) = LoanedDescriptor::for_longer(file, import)?;
         handles.all.push((handle, Some(lent)));
         Ok(handle)
     }
@@ -131,9 +132,9 @@ impl Family {
         let all = std::mem::take(&mut *handles).all;
         drop(handles);
         for (handle, lent) in all {
-            self.core.release("physical memory", |core| {
+            self.context.release("physical memory", |context| {
                 // SAFETY: ours, and whoever maps it keeps it.
-                let destroy = || unsafe { VirtualMemory(core).destroy(handle) };
+                let destroy = || unsafe { VirtualMemory(context).destroy(handle) };
                 match lent {
                     Some(lent) => lent.end(destroy),
                     None => destroy(),
@@ -149,11 +150,11 @@ impl Family {
         }
     }
 
-    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
-        Arc::ptr_eq(&self.core, core)
+    pub(super) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
+        Arc::ptr_eq(&self.context, context)
     }
 
     fn handles(&self) -> MutexGuard<'_, Handles> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handles.lock()
     }
 }

@@ -3,29 +3,32 @@
 //! The loader is looked for at run time; it finds the drivers. All devices of a driver share one
 //! context of it, made when one is needed and gone when nothing in it is left.
 
-mod core;
-mod events;
+mod context;
+mod counter_event;
+mod event_pool;
+mod known_memory;
 mod list;
-mod memory;
-mod starts;
+mod virtual_memory;
 
-pub(super) use self::core::{Core, IPC_HANDLE};
-use events::CounterEvents;
-pub(super) use events::{CreatedEvent, OpenedEvent, missing};
+pub(super) use context::{DriverContext, IPC_HANDLE_BYTES};
+use counter_event::CounterEvents;
+pub(super) use counter_event::{CreatedEvent, OpenedEvent, missing};
+pub(super) use event_pool::{PooledEvent, ProgramEvent, Signaller};
+use known_memory::KnownMemory;
 pub(super) use list::List;
-pub(super) use memory::VirtualMemory;
-use starts::Starts;
+pub(super) use virtual_memory::VirtualMemory;
 
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
 use crate::os::descriptor;
+use crate::sync::Mutex;
 use level_zero_sys::{
     Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_device_handle_t, ze_driver_handle_t,
     ze_driver_ipc_properties_t, ze_driver_properties_t, ze_result_t,
 };
 use rustix::io::Errno;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A structure of Level Zero with its `stype`, and zeros.
 macro_rules! description {
@@ -94,9 +97,9 @@ pub(super) struct Driver {
     /// Whether memory can be shared.
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
-    core: Mutex<Weak<Core>>,
+    context: Mutex<Weak<DriverContext>>,
     /// Of its memory in all contexts.
-    pub(super) starts: Starts,
+    pub(super) known_memory: KnownMemory,
 }
 
 impl Driver {
@@ -161,8 +164,8 @@ impl Driver {
             version: properties.driverVersion,
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
             counter_events: OnceLock::new(),
-            core: Mutex::default(),
-            starts: Starts::default(),
+            context: Mutex::default(),
+            known_memory: KnownMemory::default(),
         })
     }
 
@@ -196,20 +199,20 @@ impl Driver {
     }
 
     /// The context of all its devices, if there is one.
-    pub(super) fn shared_core(&self) -> Option<Arc<Core>> {
-        let place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn existing_context(&self) -> Option<Arc<DriverContext>> {
+        let place = self.context.lock();
         place.upgrade()
     }
 
     /// The context of all its devices.
-    pub(super) fn core(&'static self) -> Result<Arc<Core>> {
-        let mut place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(core) = place.upgrade() {
-            return Ok(core);
+    pub(super) fn context(&'static self) -> Result<Arc<DriverContext>> {
+        let mut place = self.context.lock();
+        if let Some(context) = place.upgrade() {
+            return Ok(context);
         }
-        let core = Arc::new(Core::create(self)?);
-        *place = Arc::downgrade(&core);
-        Ok(core)
+        let context = Arc::new(DriverContext::create(self)?);
+        *place = Arc::downgrade(&context);
+        Ok(context)
     }
 }
 
@@ -240,6 +243,15 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
         }
         code => Err(error(operation, code)),
     }
+}
+
+/// Logs the failure of a call that releases something; returns whether it succeeded.
+pub(super) fn log_failure(operation: &'static str, code: ze_result_t) -> bool {
+    let released = check(operation, code);
+    if let Err(error) = &released {
+        tracing::warn!(%error, "could not release");
+    }
+    released.is_ok()
 }
 
 /// Whether the device is said to have stopped.

@@ -1,7 +1,9 @@
 //! Counter-based events: which functions a driver has for them, and who ends one.
 
 use super::description;
-use super::{Core, DeviceHandle, Driver, EventHandle, Handle, IPC_HANDLE, check, check_memory};
+use super::{
+    DeviceHandle, Driver, DriverContext, EventHandle, Handle, IPC_HANDLE_BYTES, check, check_memory,
+};
 use crate::error::{Error, Result};
 use level_zero_sys::{
     Pointer, ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE, ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE,
@@ -102,14 +104,17 @@ pub(crate) fn missing() -> Error {
 
 /// An event made here. Ends by being destroyed.
 pub(crate) struct CreatedEvent {
-    core: Arc<Core>,
+    context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl CreatedEvent {
     /// `None` if the driver has no such events.
-    pub(crate) fn create(core: &Arc<Core>, device: DeviceHandle) -> Option<Result<Self>> {
-        let functions = core.driver.counter_events()?;
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+    ) -> Option<Result<Self>> {
+        let functions = context.driver.counter_events()?;
         let mut desc = description!(
             ze_event_counter_based_desc_t,
             ZE_STRUCTURE_TYPE_EVENT_COUNTER_BASED_DESC
@@ -122,9 +127,9 @@ impl CreatedEvent {
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
         // SAFETY: our context, one of its devices, and a live result.
-        let code = unsafe { (functions.create)(core.handle.0, device.0, &desc, &mut handle) };
+        let code = unsafe { (functions.create)(context.handle.0, device.0, &desc, &mut handle) };
         let made = check_memory("zeEventCounterBasedCreate", 0, code).map(|()| Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle: Handle(handle),
         });
         Some(made)
@@ -134,9 +139,9 @@ impl CreatedEvent {
     ///
     /// # Safety
     /// It is an event of the driver, and nobody else destroys it.
-    pub(crate) unsafe fn given(core: &Arc<Core>, handle: EventHandle) -> Self {
+    pub(crate) unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
         Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle,
         }
     }
@@ -145,15 +150,15 @@ impl CreatedEvent {
     /// of one signal then, and whoever waited for the next would go on at once. That is so with
     /// Intel's drivers before 26.14, and later where they find no way to fetch descriptors. They
     /// have no handle for an event that was never signalled, which tells.
-    pub(crate) fn check_live(core: &Arc<Core>, device: DeviceHandle) -> Result<()> {
-        if core.has_live_events.load(Ordering::Relaxed) {
+    pub(crate) fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
+        if context.has_live_events.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let fresh = Self::create(core, device).transpose()?;
+        let fresh = Self::create(context, device).transpose()?;
         fresh.ok_or_else(missing)?.export().map_err(|error| {
             Error::Unsupported(format!("handles of events are snapshots: {error}"))
         })?;
-        core.has_live_events.store(true, Ordering::Relaxed);
+        context.has_live_events.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -161,16 +166,16 @@ impl CreatedEvent {
         self.handle
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
+        &self.context
     }
 
     /// The driver's handle to it; the descriptor in it stays the driver's.
-    pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE]> {
+    pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
-            data: [0; IPC_HANDLE],
+            data: [0; IPC_HANDLE_BYTES],
         };
-        if let Some(functions) = self.core.driver.counter_events() {
+        if let Some(functions) = self.context.driver.counter_events() {
             // SAFETY: ours, and a live result.
             let code = unsafe { (functions.get)(self.handle.0, &mut handle) };
             check_memory("zeEventCounterBasedGetIpcHandle", 0, code)?;
@@ -181,9 +186,9 @@ impl CreatedEvent {
 
 impl Drop for CreatedEvent {
     fn drop(&mut self) {
-        self.core.release("an event", |core| {
+        self.context.release("an event", |context| {
             // SAFETY: created here, once. Commands keep the events that they use.
-            let code = unsafe { (core.driver.loader.zeEventDestroy)(self.handle.0) };
+            let code = unsafe { (context.driver.loader.zeEventDestroy)(self.handle.0) };
             check("zeEventDestroy", code)
         });
     }
@@ -191,22 +196,25 @@ impl Drop for CreatedEvent {
 
 /// An event opened from a driver's handle. Ends by being closed.
 pub(crate) struct OpenedEvent {
-    core: Arc<Core>,
+    context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl OpenedEvent {
     /// From a handle that was checked; `None` if the driver has no such events.
-    pub(crate) fn open(core: &Arc<Core>, bytes: [u8; IPC_HANDLE]) -> Option<Result<Self>> {
-        let functions = core.driver.counter_events()?;
+    pub(crate) fn open(
+        context: &Arc<DriverContext>,
+        bytes: [u8; IPC_HANDLE_BYTES],
+    ) -> Option<Result<Self>> {
+        let functions = context.driver.counter_events()?;
         let theirs = ze_ipc_event_counter_based_handle_t {
             data: bytes.map(|byte| byte as c_char),
         };
         let mut handle = ptr::null_mut();
         // SAFETY: our context and a live result.
-        let code = unsafe { (functions.open)(core.handle.0, theirs, &mut handle) };
+        let code = unsafe { (functions.open)(context.handle.0, theirs, &mut handle) };
         let opened = check_memory("zeEventCounterBasedOpenIpcHandle", 0, code).map(|()| Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle: Handle(handle),
         });
         Some(opened)
@@ -219,8 +227,8 @@ impl OpenedEvent {
 
 impl Drop for OpenedEvent {
     fn drop(&mut self) {
-        self.core.release("an opened event", |core| {
-            let Some(functions) = core.driver.counter_events() else {
+        self.context.release("an opened event", |context| {
+            let Some(functions) = context.driver.counter_events() else {
                 return Ok(());
             };
             // SAFETY: opened here, once. Commands keep the events that they use.
