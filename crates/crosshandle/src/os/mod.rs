@@ -7,6 +7,5 @@ pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod nudge;
-pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod socket;
