@@ -70,7 +70,7 @@ impl BackendDevice for Gpu {
     }
 }
 
-/// What allocates, maps and queues on one GPU.
+/// A context: it allocates, maps and queues on one GPU.
 pub(super) struct LevelZeroContext {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
@@ -126,8 +126,9 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn reuses_shared_memory(&self) -> bool {
-        // Intel's keeps what is freed, up to 256 MiB a piece, for some seconds. In the program's own
-        // context nothing can be kept for that long: it may end that when all of ours has gone.
+        // Intel's driver keeps freed memory, up to 256 MiB a piece, for some seconds. In the program's
+        // own context nothing can be kept for that long: the program may destroy that when all objects
+        // of this library are gone.
         self.context.is_ours()
     }
 

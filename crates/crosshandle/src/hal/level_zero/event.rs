@@ -1,20 +1,19 @@
-//! Counter-based events of the driver's, which ride along with events of ours: lists signal and
-//! wait for them on the device, in this process and in others.
+//! Native mirrors: counter-based events of the driver beside events of this library. Lists signal
+//! and wait for them on the device, in this process and in others.
 
 use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
 use super::gpu::Gpu;
 use super::ipc_handle::{self, Exported, ReceivedHandle, Subject};
 use crate::error::{Error, Result};
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::{DriverEvent, DriverEvents, Import};
-use crate::ipc::{EventCore, Shared};
+use crate::ipc::{DriverEvent, DriverEvents, EventCore, Import, Shared};
 use crate::os::{descriptor, process};
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-/// Where they come from.
+/// Creates and opens the driver's events in one context.
 pub(super) struct LevelZeroEvents {
     pub(super) gpu: Arc<Gpu>,
     pub(super) context: Arc<DriverContext>,
@@ -33,18 +32,18 @@ impl DriverEvents for LevelZeroEvents {
     fn open(&self, import: Import) -> Result<DriverEvent> {
         let driver = self.context.driver;
         let handle = ipc_handle::decode(driver, Subject::Event, &import.note)?;
-        // The exporter has looked, but the two may differ in what they are allowed to do.
+        // The exporter has checked too, but the two processes may have different permissions.
         CreatedEvent::check_live(&self.context, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.context, bytes).ok_or_else(missing)?;
-        // Drivers that fetch the descriptor by themselves recognise none that is put in place.
+        // For events, drivers that fetch the descriptor don't see that a number was put in place.
         let event = if let Some(pid) = handle.fetched_from {
             check_fetch(pid, &handle, &import.file)?;
             handle.open_unchanged(open)?
         } else {
             handle.open_with(&import.file, driver, open)?
         };
-        // Where drivers fetch descriptors, those who wait would have to from this process, and end
-        // where they may not.
+        // Where drivers fetch descriptors, those of waiters would fetch one from this process, and
+        // end the waiter's process where they may not.
         let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
         let handle = event.handle();
         Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))
@@ -62,13 +61,13 @@ impl LevelZeroEvents {
     }
 }
 
-/// What stands for a context.
+/// The address that stands for a context.
 fn address_of(context: &Arc<DriverContext>) -> usize {
     Arc::as_ptr(context).addr()
 }
 
-/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
-/// finds: in another PID namespace, that is some descriptor of some process.
+/// Checks that the descriptor that the driver would fetch is the one that was sent. The driver takes
+/// what it finds: in another PID namespace, some descriptor of some process.
 fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> {
     if descriptor::can_fetch(pid, handle.descriptor(), file) {
         return Ok(());
@@ -78,19 +77,19 @@ fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> 
     )))
 }
 
-/// One of them, by who ends it.
+/// A driver's event, by the way that it ends.
 enum LevelZeroEvent {
     Created {
         event: CreatedEvent,
-        /// Made when another process first wants it.
+        /// Made when another process first asks for the event.
         exported: OnceLock<Exported>,
     },
-    #[expect(dead_code, reason = "ends what was opened")]
+    #[expect(dead_code, reason = "closes the event when dropped")]
     Opened(OpenedEvent),
 }
 
-/// The driver's event for a list of this driver's that signals, if one rides along and is there or
-/// can be had.
+/// Returns the mirror of an event, for a list of this context to signal, if there is one or it can be
+/// created without asking another process.
 #[inline]
 pub(super) fn mirror_to_signal(
     event: &EventCore,
@@ -100,7 +99,7 @@ pub(super) fn mirror_to_signal(
     handle_of(found, context)
 }
 
-/// The same for one that waits.
+/// Returns the mirror of an event, for a list of this context to wait for.
 #[inline]
 pub(super) fn mirror_to_wait_for(
     event: &EventCore,
@@ -109,7 +108,7 @@ pub(super) fn mirror_to_wait_for(
     handle_of(event.mirror()?, context)
 }
 
-/// The driver's handle, if it is this driver's.
+/// Returns the driver's handle of a mirror, if it belongs to this context.
 #[inline]
 fn handle_of(event: &DriverEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
     (event.owner == address_of(context))

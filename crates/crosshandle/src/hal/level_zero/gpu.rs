@@ -8,7 +8,7 @@ use crate::types::DeviceInfo;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
 use std::sync::{Arc, OnceLock};
 
-/// All GPUs, found with the first call.
+/// Returns all GPUs. Looks for them with the first call.
 pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
     let gpus = GPUS.get_or_init(|| {
@@ -24,7 +24,7 @@ pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     gpus.as_deref().map_err(|reason| &**reason)
 }
 
-/// A device.
+/// A GPU.
 pub(super) struct Gpu {
     driver: &'static Driver,
     handle: DeviceHandle,
@@ -54,7 +54,7 @@ impl Gpu {
         self.driver
     }
 
-    /// This, as the list of all has it.
+    /// Returns this GPU as the list of all GPUs has it.
     pub(super) fn shared(&self) -> Result<Arc<Self>> {
         let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
         let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
@@ -65,7 +65,7 @@ impl Gpu {
         &self.info
     }
 
-    /// The group of queues that commands go to.
+    /// The group of queues that lists are created on.
     pub(super) fn group(&self) -> u32 {
         self.details.group
     }
@@ -75,12 +75,12 @@ impl Gpu {
         self.details.max_pattern
     }
 
-    /// As what allocated memory can be exported, if it can.
+    /// The type of descriptor that allocated memory is exported as, if it can be.
     pub(super) fn exportable_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.exportable_memory
     }
 
-    /// As what physical memory can be exported and imported, if it can.
+    /// The type of descriptor that physical memory is exported and imported as, if it can be.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
     }
@@ -91,7 +91,7 @@ impl Gpu {
         device == self.info.uuid || peers().contains(&device)
     }
 
-    /// Other devices whose memory this one can map. What the driver can't say it can't reach.
+    /// Asks the driver for devices whose memory this one can map. One that it can't tell of is none.
     fn find_peers(&self) -> Vec<DeviceUuid> {
         let can = self.driver.loader.zeDeviceCanAccessPeer;
         let reaches = |peer: &&Arc<Self>| {

@@ -1,4 +1,4 @@
-//! The driver's contexts, lists and events, the program's and ours.
+//! The driver's contexts, lists and events, as programs see ours and give theirs.
 
 use super::device::LevelZeroContext;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
@@ -13,7 +13,7 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
-/// An object of the driver that a program named.
+/// Makes a handle of the number that a program gave.
 fn object<T>(value: usize) -> Handle<T> {
     Handle(ptr::with_exposed_provenance_mut(value))
 }
@@ -104,7 +104,7 @@ impl NativeEvent for ProgramEvent {
     }
 
     unsafe fn record(&self, list: usize) -> Result<()> {
-        // SAFETY: promised by the caller; who waits for the event keeps it.
+        // SAFETY: promised by the caller; the waiter keeps the event.
         unsafe { List::borrow(self.context(), object(list)).signal(ProgramEvent::handle(self)) }
     }
 }

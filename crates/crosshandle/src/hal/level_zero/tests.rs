@@ -1,7 +1,7 @@
 //! The driver's own objects beside ours, over the stock loader and the simulated driver.
 //!
 //! Each test runs itself again in a process that has both (see `simulated`): which loader is taken
-//! is settled when a process known_memory.
+//! is decided when a process starts.
 
 use super::driver::{Driver, DriverContext, description};
 use crate::{

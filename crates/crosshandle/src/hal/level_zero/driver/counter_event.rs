@@ -1,8 +1,8 @@
-//! Counter-based events: which functions a driver has for them, and who ends one.
+//! Counter-based events: a driver's functions for them, and the events that end by them.
 
-use super::description;
 use super::{
-    DeviceHandle, Driver, DriverContext, EventHandle, Handle, IPC_HANDLE_BYTES, check, check_memory,
+    DeviceHandle, Driver, DriverContext, EventHandle, Handle, IPC_HANDLE_BYTES, check,
+    check_memory, description, driver_handles,
 };
 use crate::error::{Error, Result};
 use level_zero_sys::{
@@ -20,7 +20,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Under whichever names the loader and the driver have them.
+/// The functions for counter-based events, under the names that the loader or the driver has.
 pub(super) struct CounterEvents {
     stype: ze_structure_type_t,
     create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
@@ -30,7 +30,7 @@ pub(super) struct CounterEvents {
 }
 
 impl CounterEvents {
-    /// All of them, or none.
+    /// Finds all functions; `None` if any is missing.
     pub(super) fn find(driver: &Driver) -> Option<Self> {
         let loader = &driver.loader;
         if driver.api >= (1, 15)
@@ -66,7 +66,7 @@ impl CounterEvents {
     }
 }
 
-/// A function that only the driver knows; a null pointer where it doesn't.
+/// Finds a function that only the driver has; a null pointer if it has none of that name.
 fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
     let mut address: *mut c_void = ptr::null_mut();
     let find = driver.loader.zeDriverGetExtensionFunctionAddress;
@@ -81,14 +81,14 @@ fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// Whether handles are the driver's own. With several drivers at hand, older loaders give out
-/// their own instead.
+/// Returns whether handles are the driver's own. With several drivers at hand, older loaders give
+/// out handles of theirs instead.
 fn has_own_handles(driver: &Driver) -> bool {
     let Some(translate) = driver.loader.zelLoaderTranslateHandle else {
-        // Too old to say so; it does it when asked for it, and for several drivers.
+        // A loader too old to say so gives out its own if it is asked to, or has several drivers.
         let asked =
             std::env::var_os("ZE_ENABLE_LOADER_INTERCEPT").is_some_and(|value| value == "1");
-        return !asked && Driver::count(&driver.loader) == 1;
+        return !asked && driver_handles(&driver.loader).is_ok_and(|all| all.len() == 1);
     };
     let mut theirs = ptr::null_mut();
     let ours = driver.handle.0.cast::<c_void>();
@@ -97,19 +97,19 @@ fn has_own_handles(driver: &Driver) -> bool {
     code != ze_result_t::ZE_RESULT_SUCCESS || theirs == ours
 }
 
-/// Why there is no event.
+/// The error of a driver without counter-based events.
 pub(crate) fn missing() -> Error {
     Error::Unsupported("this Level Zero driver has no counter-based events".into())
 }
 
-/// An event made here. Ends by being destroyed.
+/// An event that this process created. Dropping it destroys the driver's event.
 pub(crate) struct CreatedEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl CreatedEvent {
-    /// `None` if the driver has no such events.
+    /// Creates an event; `None` if the driver has no counter-based events.
     pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -135,10 +135,10 @@ impl CreatedEvent {
         Some(made)
     }
 
-    /// One that the program made and has given away.
+    /// Takes an event that the program created and has given away.
     ///
     /// # Safety
-    /// It is an event of the driver, and nobody else destroys it.
+    /// `handle` is an event of the driver, and nobody else destroys it.
     pub(crate) unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
         Self {
             context: Arc::clone(context),
@@ -146,10 +146,10 @@ impl CreatedEvent {
         }
     }
 
-    /// An error if an event that is opened doesn't learn of later signals. Its handle is a snapshot
-    /// of one signal then, and whoever waited for the next would go on at once. That is so with
-    /// Intel's drivers before 26.14, and later where they find no way to fetch descriptors. They
-    /// have no handle for an event that was never signalled, which tells.
+    /// Checks that an opened event learns of later signals. If not, its handle is a snapshot of one
+    /// signal, and a wait for the next one would end at once. That is so with Intel's drivers before
+    /// 26.14, and later where they have no way to fetch descriptors. They refuse a handle of an event
+    /// that was never signalled, which tells.
     pub(crate) fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
         if context.has_live_events.load(Ordering::Relaxed) {
             return Ok(());
@@ -170,7 +170,7 @@ impl CreatedEvent {
         &self.context
     }
 
-    /// The driver's handle to it; the descriptor in it stays the driver's.
+    /// Returns the driver's IPC handle. The descriptor in it stays the driver's.
     pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
             data: [0; IPC_HANDLE_BYTES],
@@ -194,14 +194,14 @@ impl Drop for CreatedEvent {
     }
 }
 
-/// An event opened from a driver's handle. Ends by being closed.
+/// An event that was opened from another process's handle. Dropping it closes the driver's event.
 pub(crate) struct OpenedEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl OpenedEvent {
-    /// From a handle that was checked; `None` if the driver has no such events.
+    /// Opens an event by a handle that was checked; `None` if the driver has no counter-based events.
     pub(crate) fn open(
         context: &Arc<DriverContext>,
         bytes: [u8; IPC_HANDLE_BYTES],

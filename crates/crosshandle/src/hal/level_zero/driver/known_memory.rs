@@ -1,29 +1,27 @@
-//! Where memory known_memory that this process has of a driver.
+//! Addresses at which memory of this process starts.
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 use std::collections::HashSet;
 
-/// What was allocated and opened here. An exporter's handle is partly bytes that only the driver
-/// understands, and Intel's adds a number in it, unseen, to the address that it opens. So whoever
-/// makes handles up could have this process take other memory of its own for what was opened, and
-/// end that with it.
+/// The starts of all memory that was allocated and opened in this process.
+///
+/// An exporter's handle is partly bytes that only the driver understands, and Intel's driver adds a
+/// number in it to the address that it opens. So a hostile exporter could have this process take other
+/// memory of its own for the opened one, and free it on closing.
 #[derive(Default)]
 pub(crate) struct KnownMemory(Mutex<HashSet<usize>>);
 
 impl KnownMemory {
-    fn known_memory(&self) -> MutexGuard<'_, HashSet<usize>> {
-        self.0.lock()
-    }
-
-    /// Whether it is none that is known; it is from now on. What is opened known_memory nowhere else: the
+    /// Notes memory; returns `false` if memory is known to start there. Opened memory never does: the
     /// driver opens nothing twice at one address.
     pub(crate) fn add(&self, start: usize) -> bool {
-        self.known_memory().insert(start)
+        self.0.lock().insert(start)
     }
 
-    /// Before the memory ends, since the driver may give its address to the next.
+    /// Forgets memory. To be called before it is freed, since the driver may then give its address to
+    /// the next allocation.
     pub(crate) fn remove(&self, start: usize) {
-        self.known_memory().remove(&start);
+        self.0.lock().remove(&start);
     }
 }
 
@@ -33,10 +31,10 @@ mod tests {
 
     #[test]
     fn what_was_allocated_is_not_opened() {
-        let known_memory = KnownMemory::default();
-        assert!(known_memory.add(0x1000));
-        assert!(!known_memory.add(0x1000));
-        known_memory.remove(0x1000);
-        assert!(known_memory.add(0x1000));
+        let known = KnownMemory::default();
+        assert!(known.add(0x1000));
+        assert!(!known.add(0x1000));
+        known.remove(0x1000);
+        assert!(known.add(0x1000));
     }
 }

@@ -13,22 +13,22 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// What a call signals itself.
+/// The event that an append signals, as the driver takes it.
 fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
     signal.map_or(ptr::null_mut(), |event| event.0)
 }
 
-/// A list whose commands run one after the other as they are appended. The caller appends from one
-/// thread at a time.
+/// An immediate list: its commands run one after the other as they are appended. Callers append from
+/// one thread at a time.
 pub(crate) struct List {
     context: Arc<DriverContext>,
     handle: ListHandle,
-    /// It ends with this.
+    /// Dropping this value destroys it.
     is_ours: bool,
 }
 
 impl List {
-    /// On a group of the device's queues.
+    /// Creates a list on a group of the device's queues.
     pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -53,11 +53,11 @@ impl List {
         })
     }
 
-    /// One that the program made.
+    /// Adopts a list that the program created.
     ///
     /// # Safety
-    /// It is a list of the driver, in order and immediate, and lives as long as this and what was
-    /// appended; nobody else destroys one that is given.
+    /// `handle` is an immediate in-order list of the driver, and lives as long as the result and all
+    /// that was appended; nobody else destroys a list that `is_given`.
     pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ListHandle,
@@ -65,7 +65,7 @@ impl List {
     ) -> Result<Self> {
         let loader = &context.driver.loader;
         let (mut is_immediate, mut owner) = (1, context.handle.0);
-        // Before Level Zero 1.9 nobody can know.
+        // Drivers before Level Zero 1.9 don't tell.
         if context.driver.api >= (1, 9)
             && let (Some(ask), Some(find)) = (
                 loader.zeCommandListIsImmediate,
@@ -97,7 +97,7 @@ impl List {
         Ok(list)
     }
 
-    /// Any list, to append something.
+    /// Makes a value for any list, to append to it.
     pub(crate) fn borrow(context: &Arc<DriverContext>, handle: ListHandle) -> Self {
         Self {
             context: Arc::clone(context),
@@ -110,8 +110,8 @@ impl List {
         self.handle
     }
 
-    /// Whether an error says that the device has stopped, and the list that nothing of it is executed
-    /// or looked at any more. Before Level Zero 1.6 nobody can know.
+    /// Returns whether an error says that the device has stopped, and the driver confirms that it
+    /// executes nothing of the list any more. Drivers before Level Zero 1.6 don't tell.
     pub(crate) fn is_lost(&self, error: &Error) -> bool {
         let wait = self.context.driver.loader.zeCommandListHostSynchronize;
         let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
@@ -125,8 +125,8 @@ impl List {
         )
     }
 
-    /// Lets what follows wait for events, each for what is its latest signal now, and signals
-    /// another one then, if there is one.
+    /// Lets what is appended later wait for events, each for the signal that is its latest now. With
+    /// `signal`, signals that event after the waits.
     ///
     /// # Safety
     /// The events stay until the list is past this.

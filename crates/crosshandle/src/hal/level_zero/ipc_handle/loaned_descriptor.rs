@@ -1,9 +1,9 @@
 //! Descriptors that the driver is given by number.
 //!
-//! Whether it closes them differs with what they lead to and with its version, and the
-//! specification is silent. Intel's driver closes that of host memory at once (since 26.09), that of
-//! physical memory when it is destroyed, that of device memory never. So the driver is given a
-//! number of its own, and what it has left open in the end is closed here.
+//! The specification does not say whether the driver closes them. Intel's driver closes a descriptor
+//! of host memory at once (since 26.09), one of physical memory when that is destroyed, and one of
+//! device memory never. So the driver is given a number of its own, and this library closes it in
+//! the end if the driver has not.
 
 use crate::error::{Error, Result};
 use crate::hal::level_zero::tuning::FIRST_LOANED_DESCRIPTOR;
@@ -12,25 +12,26 @@ use rustix::fs::fstat;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// Held from when the driver may close a number until we have looked at it, so that no other
-/// descriptor of the same file gets it meanwhile.
+/// Held from when the driver may close a number until this library has looked at it, so that no other
+/// descriptor of the same file gets the number meanwhile. The driver's calls under it import, open or
+/// destroy memory that no command uses, so none waits for a command.
 static LENDING: Mutex<()> = Mutex::new(());
 
-/// A descriptor that the driver has, by its number.
+/// A descriptor that the driver was given by its number.
 pub(crate) struct LoanedDescriptor {
     number: RawFd,
-    /// Device and inode of what it leads to.
+    /// Device and inode of the file.
     file: (u64, u64),
 }
 
-/// What a descriptor leads to: device and inode.
+/// Returns the device and inode of a descriptor's file.
 pub(crate) fn identity(file: impl AsFd) -> Result<(u64, u64)> {
     let status = fstat(file).map_err(Error::os("looking at a descriptor"))?;
     Ok((status.st_dev, status.st_ino))
 }
 
 impl LoanedDescriptor {
-    /// Another descriptor of `file`, by any number but `other`.
+    /// Duplicates a descriptor, to any number but `other`.
     fn new(file: BorrowedFd<'_>, other: Option<RawFd>) -> Result<Self> {
         let own = duplicate(file, FIRST_LOANED_DESCRIPTOR)?;
         let own = match other == Some(own.as_raw_fd()) {
@@ -44,8 +45,7 @@ impl LoanedDescriptor {
         })
     }
 
-    /// Gives the driver a descriptor for the length of a call that opens what it leads to, by any
-    /// number but `other`.
+    /// Gives the driver a descriptor for the length of a call, by any number but `other`.
     pub(crate) fn for_a_call<T>(
         file: impl AsFd,
         other: Option<RawFd>,
@@ -58,8 +58,8 @@ impl LoanedDescriptor {
         result
     }
 
-    /// Gives the driver a descriptor for as long as it has what the call makes of it. If that
-    /// fails, it has none.
+    /// Gives the driver a descriptor for as long as the object that the call creates from it lives. A
+    /// call that fails keeps none.
     pub(crate) fn for_longer<T>(
         file: impl AsFd,
         call: impl FnOnce(RawFd) -> Result<T>,
@@ -75,7 +75,7 @@ impl LoanedDescriptor {
         }
     }
 
-    /// Ends what the driver has made of it.
+    /// Takes the descriptor back after a call that destroys the object.
     pub(crate) fn end<T>(self, call: impl FnOnce() -> T) -> T {
         let _lending = LENDING.lock();
         let result = call();
@@ -83,7 +83,7 @@ impl LoanedDescriptor {
         result
     }
 
-    /// Closes it, unless the driver has.
+    /// Closes the descriptor, unless the driver has.
     fn take_back(self) {
         // SAFETY: for the length of a system call, which fails if it is closed.
         let number = unsafe { BorrowedFd::borrow_raw(self.number) };
@@ -94,8 +94,8 @@ impl LoanedDescriptor {
     }
 }
 
-/// Another descriptor, with the lowest number from `first` on, or where the limit is lower, the
-/// lowest.
+/// Duplicates a descriptor to the lowest free number from `first` on, or to the lowest of all if the
+/// process's limit is below that.
 fn duplicate(file: BorrowedFd<'_>, first: RawFd) -> Result<OwnedFd> {
     fcntl_dupfd_cloexec(file, first)
         .or_else(|errno| match errno {

@@ -140,20 +140,21 @@ impl ReceivedHandle {
     }
 }
 
-/// What importers get.
+/// A handle with its descriptor, for importers.
 pub(super) struct Exported {
     /// The driver's handle.
     pub(super) handle: [u8; IPC_HANDLE_BYTES],
-    /// Our own descriptor of what the driver's in the handle leads to: the driver ends its own as
-    /// it likes, and a handle that was given away must not fail for want of a descriptor.
+    /// A duplicate of the descriptor in the handle: the driver closes its own when it likes, and a
+    /// handle that was given away must not fail for want of a descriptor.
     pub(super) file: Arc<OwnedFd>,
 }
 
 impl Exported {
+    /// Keeps a handle that the driver has just made.
     pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE_BYTES]) -> Result<Self> {
         let file = descriptor::duplicate(layout::descriptor_in(subject, &handle));
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
-        // A driver that has made none leaves a zero there, which is this process's input.
+        // A driver that has made no descriptor leaves a zero there: this process's standard input.
         let kind = descriptor::kind(&file);
         if matches!(
             kind,

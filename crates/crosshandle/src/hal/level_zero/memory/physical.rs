@@ -19,30 +19,33 @@ use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Physical memory, by one of the driver's handles to it.
 pub(crate) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
-    family: Arc<PhysicalHandles>,
+    handles: Arc<PhysicalHandles>,
     handle: PhysicalHandle,
     len: usize,
-    /// Ours, of what the driver's leads to; made when the memory is first exported. Of imported
-    /// memory, what it was imported from.
+    /// A duplicate of the driver's descriptor, made when the memory is first exported; of imported
+    /// memory, the descriptor that it was imported by. The lock is held while the memory is exported,
+    /// which waits for no command.
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     is_imported: bool,
     places: Places,
 }
 
-/// Where physical memory is mapped. Under the lock it stays there.
+/// The addresses that physical memory is mapped at. It stays mapped while the lock is held.
 pub(crate) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
     pub(crate) fn create(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, len: usize) -> Result<Self> {
         let handle = VirtualMemory(context).create(gpu.handle(), len, gpu.external_memory())?;
-        let family = PhysicalHandles::new(context, handle);
-        Ok(Self::new(gpu, context, (family, handle), len, None))
+        let handles = PhysicalHandles::new(context, handle);
+        Ok(Self::new(gpu, context, (handles, handle), len, None))
     }
 
-    /// Physical memory of another process. That there is as much as it says, the driver finds out.
+    /// Imports physical memory of another process. The driver finds out whether there is as much as
+    /// the exporter says.
     pub(crate) fn import(
         gpu: &Arc<Gpu>,
         context: &Arc<DriverContext>,
@@ -58,14 +61,13 @@ impl LevelZeroPhysical {
         Ok(Self::new(gpu, context, opened, import.len, file))
     }
 
-    /// The same memory by another handle of the driver's: Intel's drivers map each only once at a
-    /// time.
+    /// Makes another handle to the memory: Intel's drivers map each handle only once at a time.
     pub(crate) fn alias(&self) -> Result<Self> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
         let file = self.file()?;
-        let handle = self.family.take(&self.gpu, self.len, kind, &file)?;
-        let alias = (Arc::clone(&self.family), handle);
+        let handle = self.handles.take(&self.gpu, self.len, kind, &file)?;
+        let alias = (Arc::clone(&self.handles), handle);
         let (gpu, context) = (&self.gpu, &self.context);
         Ok(Self::new(gpu, context, alias, self.len, Some(file)))
     }
@@ -73,14 +75,14 @@ impl LevelZeroPhysical {
     fn new(
         gpu: &Arc<Gpu>,
         context: &Arc<DriverContext>,
-        (family, handle): (Arc<PhysicalHandles>, PhysicalHandle),
+        (handles, handle): (Arc<PhysicalHandles>, PhysicalHandle),
         len: usize,
         imported: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             context: Arc::clone(context),
-            family,
+            handles,
             handle,
             len,
             is_imported: imported.is_some(),
@@ -89,20 +91,20 @@ impl LevelZeroPhysical {
         }
     }
 
-    /// Whether a context has it, so that its driver knows the handle.
+    /// Returns whether the memory belongs to a context, whose driver knows the handle then.
     pub(crate) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
-        self.family.is_of(context)
+        self.handles.is_of(context)
     }
 
     pub(crate) fn handle(&self) -> PhysicalHandle {
         self.handle
     }
 
-    pub(crate) fn operands(&self) -> &Places {
+    pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 
-    /// A descriptor of it, made now if there is none.
+    /// Returns a descriptor of the memory, and makes it if there is none.
     fn file(&self) -> Result<Arc<OwnedFd>> {
         let made = &self.descriptor;
         let mut made = made.lock();
@@ -110,7 +112,7 @@ impl LevelZeroPhysical {
             return Ok(Arc::clone(file));
         }
         let file = self.export()?;
-        self.family.publish(&self.gpu, &file)?;
+        self.handles.publish(&self.gpu, &file)?;
         Ok(Arc::clone(made.insert(Arc::new(file))))
     }
 
@@ -120,7 +122,7 @@ impl LevelZeroPhysical {
         if let Some(number) = VirtualMemory(&self.context).descriptor_of(self.handle, kind) {
             return keep(number);
         }
-        // Some drivers map it only once at a time, so where it is already, if it is.
+        // Drivers that don't tell it of a handle tell it of an address; some map a handle only once.
         let places = self.places.lock();
         match places.first() {
             Some(place) => keep(VirtualMemory(&self.context).descriptor(place.pointer(), kind)?),
@@ -128,7 +130,7 @@ impl LevelZeroPhysical {
         }
     }
 
-    /// Maps it for a moment, since drivers tell the descriptor of an address.
+    /// Maps the memory for a moment, to ask for the descriptor of an address.
     fn export_mapped(&self, kind: ze_external_memory_type_flags_t) -> Result<OwnedFd> {
         let memory = VirtualMemory(&self.context);
         let start = memory.reserve(0, self.len)?;
@@ -146,7 +148,7 @@ impl LevelZeroPhysical {
     }
 }
 
-/// A descriptor of our own of what one of the driver's leads to.
+/// Duplicates a descriptor of the driver.
 fn keep(number: c_int) -> Result<OwnedFd> {
     descriptor::duplicate(number).map_err(Error::os("keeping a descriptor of the driver"))
 }
@@ -160,8 +162,8 @@ fn unsupported(gpu: &Gpu) -> Error {
 
 impl Drop for LevelZeroPhysical {
     fn drop(&mut self) {
-        // Mapped nowhere: whoever maps it keeps it.
-        self.family.put(self.handle);
+        // Mapped nowhere: each mapping keeps it.
+        self.handles.put(self.handle);
     }
 }
 

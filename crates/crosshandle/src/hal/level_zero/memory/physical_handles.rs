@@ -1,8 +1,8 @@
 //! The driver's handles to one piece of physical memory.
 //!
-//! Each is mapped at one place at a time, and the first that is destroyed ends the memory for all of
-//! this process: Intel's driver has one number of the kernel's for them, which it closes with each.
-//! So they are kept for reuse as long as any is used, and go together.
+//! Each handle is mapped at one place at a time. The first that is destroyed frees the memory for all
+//! handles of this process: Intel's driver has one number of the kernel's for them, which it closes
+//! with each. So handles are kept for reuse as long as any is in use, and are destroyed together.
 
 use crate::error::Result;
 use crate::hal::level_zero::driver::{DriverContext, PhysicalHandle, VirtualMemory};
@@ -15,32 +15,32 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// All handles of this process to one piece of memory on one device. It ends with the last that is
-/// put back.
+/// All handles of this process to one piece of memory on one device. They are destroyed when the last
+/// one is put back.
 pub(super) struct PhysicalHandles {
     context: Arc<DriverContext>,
     handles: Mutex<Handles>,
-    /// Under which it is found, once there is a descriptor of the memory.
+    /// The key in the table of shared handles, once there is a descriptor of the memory.
     key: OnceLock<Key>,
 }
 
 #[derive(Default)]
 struct Handles {
-    /// With the descriptors that they were imported by.
+    /// All handles, with the descriptors that they were imported by.
     all: Vec<(PhysicalHandle, Option<LoanedDescriptor>)>,
-    /// Those of them that nobody uses.
+    /// The handles that are not in use.
     free: Vec<PhysicalHandle>,
 }
 
-/// Device and inode of a descriptor of the memory, and the address of what the driver has for the
-/// GPU.
+/// Device and inode of a descriptor of the memory, and the driver's handle of the GPU.
 type Key = (u64, u64, usize);
 
-/// Those of which there are descriptors, so that they can be opened in this process again. The lock
-/// is held while one ends, so that nobody opens what is about to go.
+/// Memory of which there are descriptors, so that this process can open it again. The lock is held
+/// while handles are imported and destroyed, so that nobody opens memory that is about to go; those
+/// calls wait for no command, since the memory is mapped nowhere. Locked before a memory's handles.
 static SHARED_HANDLES: Mutex<BTreeMap<Key, Arc<PhysicalHandles>>> = Mutex::new(BTreeMap::new());
 
-fn families() -> MutexGuard<'static, BTreeMap<Key, Arc<PhysicalHandles>>> {
+fn shared_handles() -> MutexGuard<'static, BTreeMap<Key, Arc<PhysicalHandles>>> {
     SHARED_HANDLES.lock()
 }
 
@@ -58,7 +58,7 @@ impl PhysicalHandles {
         })
     }
 
-    /// Of memory that was just made.
+    /// Makes the set for memory that was just created.
     pub(super) fn new(context: &Arc<DriverContext>, handle: PhysicalHandle) -> Arc<Self> {
         let handles = Handles {
             all: vec![(handle, None)],
@@ -67,7 +67,7 @@ impl PhysicalHandles {
         Self::with(context, handles)
     }
 
-    /// What a descriptor leads to, and a handle to it that nobody uses.
+    /// Returns the set for the memory behind a descriptor, and a handle that is not in use.
     pub(super) fn import(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -76,31 +76,31 @@ impl PhysicalHandles {
         file: &OwnedFd,
     ) -> Result<(Arc<Self>, PhysicalHandle)> {
         let key = key(gpu, file)?;
-        let mut families = families();
-        if let Some(known) = families.get(&key)
+        let mut shared = shared_handles();
+        if let Some(known) = shared.get(&key)
             && known.is_of(context)
         {
             return Ok((Arc::clone(known), known.take(gpu, len, kind, file)?));
         }
-        let family = Self::with(context, Handles::default());
-        let handle = family.take(gpu, len, kind, file)?;
-        family.add_to(&mut families, key);
-        Ok((family, handle))
+        let handles = Self::with(context, Handles::default());
+        let handle = handles.take(gpu, len, kind, file)?;
+        handles.add_to(&mut shared, key);
+        Ok((handles, handle))
     }
 
-    /// Lets whoever opens the memory in this process find it.
+    /// Lets this process find the set when it opens the memory.
     pub(super) fn publish(self: &Arc<Self>, gpu: &Gpu, file: &OwnedFd) -> Result<()> {
         let key = key(gpu, file)?;
-        self.add_to(&mut families(), key);
+        self.add_to(&mut shared_handles(), key);
         Ok(())
     }
 
-    fn add_to(self: &Arc<Self>, families: &mut BTreeMap<Key, Arc<Self>>, key: Key) {
-        families.insert(key, Arc::clone(self));
+    fn add_to(self: &Arc<Self>, shared: &mut BTreeMap<Key, Arc<Self>>, key: Key) {
+        shared.insert(key, Arc::clone(self));
         let _ = self.key.set(key);
     }
 
-    /// A handle that nobody uses, made from a descriptor of the memory if there is none.
+    /// Returns a handle that is not in use, imported by a descriptor of the memory if there is none.
     pub(super) fn take(
         &self,
         gpu: &Gpu,
@@ -118,12 +118,12 @@ impl PhysicalHandles {
         Ok(handle)
     }
 
-    /// Takes a handle back, which is mapped nowhere.
+    /// Puts back a handle, which is mapped nowhere.
     pub(super) fn put(&self, handle: PhysicalHandle) {
         if process::is_forked() {
             return;
         }
-        let mut families = families();
+        let mut shared = shared_handles();
         let mut handles = self.handles();
         handles.free.push(handle);
         if handles.free.len() < handles.all.len() {
@@ -133,7 +133,7 @@ impl PhysicalHandles {
         drop(handles);
         for (handle, lent) in all {
             self.context.release("physical memory", |context| {
-                // SAFETY: ours, and whoever maps it keeps it.
+                // SAFETY: of this set, and mapped nowhere: each mapping keeps its handle.
                 let destroy = || unsafe { VirtualMemory(context).destroy(handle) };
                 match lent {
                     Some(lent) => lent.end(destroy),
@@ -142,11 +142,11 @@ impl PhysicalHandles {
             });
         }
         if let Some(key) = self.key.get()
-            && families
+            && shared
                 .get(key)
                 .is_some_and(|found| std::ptr::eq(&**found, self))
         {
-            families.remove(key);
+            shared.remove(key);
         }
     }
 

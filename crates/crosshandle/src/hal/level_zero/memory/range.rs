@@ -1,4 +1,4 @@
-//! Reserved device addresses.
+//! Reserved addresses of a device.
 
 use super::physical::{LevelZeroPhysical, Places};
 use crate::error::{Error, Result};
@@ -14,59 +14,64 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Addresses into which physical memory is mapped.
+/// Reserved addresses that physical memory is mapped into.
 pub(crate) struct LevelZeroRange {
     context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
-    /// By offset: the driver unmaps only what it mapped at once.
+    /// The mappings by offset: the driver unmaps only what it mapped as one piece. The lock is held
+    /// during the driver's calls, which other calls for the same range have to wait for.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
-/// Part of physical memory, which whoever mapped it keeps.
+/// A mapping of a part of physical memory. The object layer keeps the memory.
 struct Mapped {
     len: usize,
     memory: PhysicalHandle,
     memory_offset: usize,
     access: Access,
     places: Places,
-    /// Whose handle it is, if the memory's own was mapped elsewhere.
+    /// The owner of the handle, if the memory's own was mapped elsewhere.
     alias: Option<LevelZeroPhysical>,
 }
 
 impl Mapped {
+    /// Maps the part at an address.
+    ///
     /// # Safety
-    /// The place is reserved and has nothing mapped.
+    /// The address is reserved, and nothing is mapped there.
     unsafe fn map(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
         let (memory, offset, access) = (self.memory, self.memory_offset, self.access);
         // SAFETY: promised by the caller.
         unsafe { VirtualMemory(context).map(place, self.len, memory, offset, access)? };
-        self.operands().push(Address::new(place));
+        self.places().push(Address::new(place));
         Ok(())
     }
 
+    /// Unmaps the part from an address.
+    ///
     /// # Safety
-    /// It is mapped there, and used by nobody any more.
+    /// It is mapped there, and nobody uses it any more.
     unsafe fn unmap(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
-        let mut places = self.operands();
+        let mut places = self.places();
         // SAFETY: promised by the caller.
         unsafe { VirtualMemory(context).unmap(place, self.len)? };
         places.retain(|known| known.pointer() != place);
         Ok(())
     }
 
-    fn operands(&self) -> MutexGuard<'_, Vec<Address>> {
+    fn places(&self) -> MutexGuard<'_, Vec<Address>> {
         self.places.lock()
     }
 }
 
-// SAFETY: only addresses; whoever accesses memory there answers for that.
+// SAFETY: only addresses; the code that accesses memory there makes sure that it may.
 unsafe impl Send for LevelZeroRange {}
 // SAFETY: as above.
 unsafe impl Sync for LevelZeroRange {}
 
 impl LevelZeroRange {
-    /// At a wished address if that is free; 0 for none.
+    /// Reserves addresses, at a wished one if that is free; 0 for no wish.
     pub(crate) fn reserve(
         context: &Arc<DriverContext>,
         wish: usize,
@@ -76,7 +81,7 @@ impl LevelZeroRange {
         let memory = VirtualMemory(context);
         let start = match wish - wish % align {
             0 => memory.reserve(0, len)?,
-            // The driver may fail where it could choose another place.
+            // The driver may fail where it could choose another address.
             wish => memory
                 .reserve(wish, len)
                 .or_else(|_| memory.reserve(0, len))?,
@@ -129,14 +134,14 @@ impl AddressRange for LevelZeroRange {
             memory: memory.handle(),
             memory_offset,
             access,
-            places: Arc::clone(memory.operands()),
+            places: Arc::clone(memory.places()),
             alias: None,
         };
         let place = self.at(offset);
         let mut mapped = self.mapped();
         // SAFETY: the caller checked that the place is inside and has nothing mapped.
         if let Err(error) = unsafe { part.map(&self.context, place) } {
-            if part.operands().is_empty() {
+            if part.places().is_empty() {
                 return Err(error);
             }
             let alias = memory.alias().map_err(|_| error)?;

@@ -1,4 +1,4 @@
-//! Memory of the driver's, allocated here or opened from another process.
+//! Memory of the driver, allocated by this process or opened from another one.
 
 use crate::error::{Error, Result};
 use crate::hal::Segment;
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
-/// Memory at an address.
+/// Memory of the driver at an address.
 pub(crate) struct LevelZeroSegment {
     context: Arc<DriverContext>,
     start: NonNull<u8>,
@@ -22,37 +22,37 @@ pub(crate) struct LevelZeroSegment {
     source: Source,
     /// The host may access it.
     is_host_memory: bool,
-    /// What this process lets itself do; the driver opens memory for everything.
+    /// The access of this process. The driver opens memory for reading and writing.
     access: Access,
 }
 
-// SAFETY: only an address; whoever accesses memory there answers for that.
+// SAFETY: only an address; the code that accesses memory there makes sure that it may.
 unsafe impl Send for LevelZeroSegment {}
 // SAFETY: as above.
 unsafe impl Sync for LevelZeroSegment {}
 
-/// Where memory comes from, and so how it ends.
+/// The origin of memory, and so the way that it ends.
 enum Source {
-    /// Allocated here: ends by being freed.
+    /// Allocated by this process: freed in the end.
     Allocated {
         /// Made with the first handle and kept as long as the memory: the driver has one descriptor
         /// for each allocation.
         exported: OnceLock<Exported>,
     },
-    /// The program's, who ends it.
+    /// The program's, which frees it.
     Adopted {
         /// As above.
         exported: OnceLock<Exported>,
     },
-    /// Opened from a driver's handle: ends by being closed.
+    /// Opened by a driver's handle: closed in the end.
     Opened {
-        /// Where all that was opened known_memory: memory of one of the driver's pools is inside.
+        /// The start of all that was opened: memory of one of the driver's pools lies inside.
         base: usize,
     },
 }
 
 impl LevelZeroSegment {
-    /// New memory, to be shared.
+    /// Allocates memory that can be shared.
     pub(crate) fn create(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -62,7 +62,7 @@ impl LevelZeroSegment {
         Self::allocate(gpu, context, kind, len, gpu.exportable_memory())
     }
 
-    /// New memory that stays in this process.
+    /// Allocates memory that stays in this process.
     pub(crate) fn create_private(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -79,7 +79,7 @@ impl LevelZeroSegment {
         len: usize,
         export: Option<ze_external_memory_type_flags_t>,
     ) -> Result<Self> {
-        // What is a multiple of a power of two may be wanted at such an address.
+        // A program may want memory whose length is a multiple of a power of two at such an address.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
@@ -94,7 +94,7 @@ impl LevelZeroSegment {
         })
     }
 
-    /// Memory of another process.
+    /// Opens memory of another process.
     pub(crate) fn import(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -106,7 +106,7 @@ impl LevelZeroSegment {
         let start = handle.open_with(&import.file, context.driver, open)?;
         let (base, whole) = context.range_of(start)?;
         if !context.driver.known_memory.add(base) {
-            // Nor is it closed, which would end that.
+            // It is not closed, since that would free the other memory.
             return Err(Error::Protocol(
                 "its memory is other memory of this process",
             ));
@@ -130,8 +130,8 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// The allocation of the program's that an address lies in, and how far inside. It stays the
-    /// program's, unless `is_given` says so; then it is the start.
+    /// Adopts the program's allocation that an address lies in. Returns the offset of the address too.
+    /// The allocation stays the program's unless `is_given`; then the address must be its start.
     pub(crate) fn adopt(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -170,7 +170,8 @@ impl LevelZeroSegment {
         Ok((adopted, offset))
     }
 
-    /// Of memory that is this process's own.
+    /// Exports memory of this process. Needs no lock: of two threads that do it at once, both get the
+    /// same descriptor.
     fn export(&self) -> Result<&Exported> {
         let (Source::Allocated { exported } | Source::Adopted { exported }) = &self.source else {
             return Err(Error::invalid("only the exporter of memory can share it"));
@@ -183,7 +184,6 @@ impl LevelZeroSegment {
                 "this Level Zero driver shares no memory between processes".into(),
             ));
         }
-        // Two threads may do it at once: both get the same descriptor.
         let made = Exported::new(Subject::Memory, self.context.export(self.start)?)?;
         Ok(exported.get_or_init(|| made))
     }
@@ -192,12 +192,12 @@ impl LevelZeroSegment {
 impl Drop for LevelZeroSegment {
     fn drop(&mut self) {
         self.context.release("memory", |context| match self.source {
-            // SAFETY: allocated here, once. Commands keep the segments that they use.
+            // SAFETY: allocated here, and freed once. Commands keep the segments that they use.
             Source::Allocated { .. } => unsafe { context.free(self.start) },
             Source::Adopted { .. } => Ok(()),
             Source::Opened { base } => {
                 context.driver.known_memory.remove(base);
-                // SAFETY: opened here, once; as above.
+                // SAFETY: opened here, and closed once; as above.
                 unsafe { context.close(self.start) }
             }
         });
@@ -234,13 +234,13 @@ impl Segment for LevelZeroSegment {
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
         let writable = self.access == Access::ReadWrite;
-        // SAFETY: memory of the host's, as the driver says, which lives as long as `self`, and is
-        // shared memory for everybody.
+        // SAFETY: host memory, as the driver says, that lives as long as `self`. All code treats it as
+        // memory that other processes may change.
         self.is_host_memory
             .then(|| unsafe { SharedBytes::new(self.start, self.len, writable) })
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // All of it is there, in the pages that the device likes best.
+        // The driver has allocated all of it, in pages of its choice.
     }
 }

@@ -440,7 +440,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Creates the driver's list, and known_memory the thread.
+    /// Creates the driver's list, and starts the thread.
     #[cold]
     fn start(self: &Arc<Self>) -> Result<()> {
         let list = self.create_list()?;
