@@ -1,7 +1,9 @@
-//! Counter-based events: which functions a driver has for them, and who ends one.
+//! Counter-based events: a driver's functions for them, and the events that end by them.
 
-use super::description;
-use super::{Core, DeviceHandle, Driver, EventHandle, Handle, IPC_HANDLE, check, check_memory};
+use super::{
+    DeviceHandle, Driver, DriverContext, EventHandle, Handle, IPC_HANDLE_BYTES, check,
+    check_memory, description, driver_handles,
+};
 use crate::error::{Error, Result};
 use level_zero_sys::{
     Pointer, ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE, ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE,
@@ -18,7 +20,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Under whichever names the loader and the driver have them.
+/// The functions for counter-based events, under the names that the loader or the driver has.
 pub(super) struct CounterEvents {
     stype: ze_structure_type_t,
     create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
@@ -28,7 +30,7 @@ pub(super) struct CounterEvents {
 }
 
 impl CounterEvents {
-    /// All of them, or none.
+    /// Finds all functions; `None` if any is missing.
     pub(super) fn find(driver: &Driver) -> Option<Self> {
         let loader = &driver.loader;
         if driver.api >= (1, 15)
@@ -64,7 +66,7 @@ impl CounterEvents {
     }
 }
 
-/// A function that only the driver knows; a null pointer where it doesn't.
+/// Finds a function that only the driver has; a null pointer if it has none of that name.
 fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
     let mut address: *mut c_void = ptr::null_mut();
     let find = driver.loader.zeDriverGetExtensionFunctionAddress;
@@ -79,14 +81,14 @@ fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// Whether handles are the driver's own. With several drivers at hand, older loaders give out
-/// their own instead.
+/// Returns whether handles are the driver's own. With several drivers at hand, older loaders give
+/// out handles of theirs instead.
 fn has_own_handles(driver: &Driver) -> bool {
     let Some(translate) = driver.loader.zelLoaderTranslateHandle else {
-        // Too old to say so; it does it when asked for it, and for several drivers.
+        // A loader too old to say so gives out its own if it is asked to, or has several drivers.
         let asked =
             std::env::var_os("ZE_ENABLE_LOADER_INTERCEPT").is_some_and(|value| value == "1");
-        return !asked && Driver::count(&driver.loader) == 1;
+        return !asked && driver_handles(&driver.loader).is_ok_and(|all| all.len() == 1);
     };
     let mut theirs = ptr::null_mut();
     let ours = driver.handle.0.cast::<c_void>();
@@ -95,21 +97,24 @@ fn has_own_handles(driver: &Driver) -> bool {
     code != ze_result_t::ZE_RESULT_SUCCESS || theirs == ours
 }
 
-/// Why there is no event.
+/// The error of a driver without counter-based events.
 pub(crate) fn missing() -> Error {
     Error::Unsupported("this Level Zero driver has no counter-based events".into())
 }
 
-/// An event made here. Ends by being destroyed.
+/// An event that this process created. Dropping it destroys the driver's event.
 pub(crate) struct CreatedEvent {
-    core: Arc<Core>,
+    context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl CreatedEvent {
-    /// `None` if the driver has no such events.
-    pub(crate) fn create(core: &Arc<Core>, device: DeviceHandle) -> Option<Result<Self>> {
-        let functions = core.driver.counter_events()?;
+    /// Creates an event; `None` if the driver has no counter-based events.
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+    ) -> Option<Result<Self>> {
+        let functions = context.driver.counter_events()?;
         let mut desc = description!(
             ze_event_counter_based_desc_t,
             ZE_STRUCTURE_TYPE_EVENT_COUNTER_BASED_DESC
@@ -122,38 +127,38 @@ impl CreatedEvent {
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
         // SAFETY: our context, one of its devices, and a live result.
-        let code = unsafe { (functions.create)(core.handle.0, device.0, &desc, &mut handle) };
+        let code = unsafe { (functions.create)(context.handle.0, device.0, &desc, &mut handle) };
         let made = check_memory("zeEventCounterBasedCreate", 0, code).map(|()| Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle: Handle(handle),
         });
         Some(made)
     }
 
-    /// One that the program made and has given away.
+    /// Takes an event that the program created and has given away.
     ///
     /// # Safety
-    /// It is an event of the driver, and nobody else destroys it.
-    pub(crate) unsafe fn given(core: &Arc<Core>, handle: EventHandle) -> Self {
+    /// `handle` is an event of the driver, and nobody else destroys it.
+    pub(crate) unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
         Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle,
         }
     }
 
-    /// An error if an event that is opened doesn't learn of later signals. Its handle is a snapshot
-    /// of one signal then, and whoever waited for the next would go on at once. That is so with
-    /// Intel's drivers before 26.14, and later where they find no way to fetch descriptors. They
-    /// have no handle for an event that was never signalled, which tells.
-    pub(crate) fn check_live(core: &Arc<Core>, device: DeviceHandle) -> Result<()> {
-        if core.has_live_events.load(Ordering::Relaxed) {
+    /// Checks that an opened event learns of later signals. If not, its handle is a snapshot of one
+    /// signal, and a wait for the next one would end at once. That is so with Intel's drivers before
+    /// 26.14, and later where they have no way to fetch descriptors. They refuse a handle of an event
+    /// that was never signalled, which tells.
+    pub(crate) fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
+        if context.has_live_events.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let fresh = Self::create(core, device).transpose()?;
+        let fresh = Self::create(context, device).transpose()?;
         fresh.ok_or_else(missing)?.export().map_err(|error| {
             Error::Unsupported(format!("handles of events are snapshots: {error}"))
         })?;
-        core.has_live_events.store(true, Ordering::Relaxed);
+        context.has_live_events.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -161,16 +166,16 @@ impl CreatedEvent {
         self.handle
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
+        &self.context
     }
 
-    /// The driver's handle to it; the descriptor in it stays the driver's.
-    pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE]> {
+    /// Returns the driver's IPC handle. The descriptor in it stays the driver's.
+    pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
-            data: [0; IPC_HANDLE],
+            data: [0; IPC_HANDLE_BYTES],
         };
-        if let Some(functions) = self.core.driver.counter_events() {
+        if let Some(functions) = self.context.driver.counter_events() {
             // SAFETY: ours, and a live result.
             let code = unsafe { (functions.get)(self.handle.0, &mut handle) };
             check_memory("zeEventCounterBasedGetIpcHandle", 0, code)?;
@@ -181,32 +186,35 @@ impl CreatedEvent {
 
 impl Drop for CreatedEvent {
     fn drop(&mut self) {
-        self.core.release("an event", |core| {
+        self.context.release("an event", |context| {
             // SAFETY: created here, once. Commands keep the events that they use.
-            let code = unsafe { (core.driver.loader.zeEventDestroy)(self.handle.0) };
+            let code = unsafe { (context.driver.loader.zeEventDestroy)(self.handle.0) };
             check("zeEventDestroy", code)
         });
     }
 }
 
-/// An event opened from a driver's handle. Ends by being closed.
+/// An event that was opened from another process's handle. Dropping it closes the driver's event.
 pub(crate) struct OpenedEvent {
-    core: Arc<Core>,
+    context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl OpenedEvent {
-    /// From a handle that was checked; `None` if the driver has no such events.
-    pub(crate) fn open(core: &Arc<Core>, bytes: [u8; IPC_HANDLE]) -> Option<Result<Self>> {
-        let functions = core.driver.counter_events()?;
+    /// Opens an event by a handle that was checked; `None` if the driver has no counter-based events.
+    pub(crate) fn open(
+        context: &Arc<DriverContext>,
+        bytes: [u8; IPC_HANDLE_BYTES],
+    ) -> Option<Result<Self>> {
+        let functions = context.driver.counter_events()?;
         let theirs = ze_ipc_event_counter_based_handle_t {
             data: bytes.map(|byte| byte as c_char),
         };
         let mut handle = ptr::null_mut();
         // SAFETY: our context and a live result.
-        let code = unsafe { (functions.open)(core.handle.0, theirs, &mut handle) };
+        let code = unsafe { (functions.open)(context.handle.0, theirs, &mut handle) };
         let opened = check_memory("zeEventCounterBasedOpenIpcHandle", 0, code).map(|()| Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle: Handle(handle),
         });
         Some(opened)
@@ -219,8 +227,8 @@ impl OpenedEvent {
 
 impl Drop for OpenedEvent {
     fn drop(&mut self) {
-        self.core.release("an opened event", |core| {
-            let Some(functions) = core.driver.counter_events() else {
+        self.context.release("an opened event", |context| {
+            let Some(functions) = context.driver.counter_events() else {
                 return Ok(());
             };
             // SAFETY: opened here, once. Commands keep the events that they use.

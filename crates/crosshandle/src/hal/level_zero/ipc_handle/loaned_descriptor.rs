@@ -1,41 +1,39 @@
 //! Descriptors that the driver is given by number.
 //!
-//! Whether it closes them differs with what they lead to and with its version, and the
-//! specification is silent. Intel's driver closes that of host memory at once (since 26.09), that of
-//! physical memory when it is destroyed, that of device memory never. So the driver is given a
-//! number of its own, and what it has left open in the end is closed here.
+//! The specification does not say whether the driver closes them. Intel's driver closes a descriptor
+//! of host memory at once (since 26.09), one of physical memory when that is destroyed, and one of
+//! device memory never. So the driver is given a number of its own, and this library closes it in
+//! the end if the driver has not.
 
 use crate::error::{Error, Result};
+use crate::hal::level_zero::tuning::FIRST_LOANED_DESCRIPTOR;
+use crate::sync::Mutex;
 use rustix::fs::fstat;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
 
-/// Where numbers for the driver begin: others get the lowest ones, so that none comes by a number
-/// between the driver's closing it and our look.
-const FIRST: RawFd = 512;
-
-/// Held from when the driver may close a number until we have looked at it, so that no other
-/// descriptor of the same file gets it meanwhile.
+/// Held from when the driver may close a number until this library has looked at it, so that no other
+/// descriptor of the same file gets the number meanwhile. The driver's calls under it import, open or
+/// destroy memory that no command uses, so none waits for a command.
 static LENDING: Mutex<()> = Mutex::new(());
 
-/// A descriptor that the driver has, by its number.
-pub(super) struct Lent {
+/// A descriptor that the driver was given by its number.
+pub(crate) struct LoanedDescriptor {
     number: RawFd,
-    /// Device and inode of what it leads to.
+    /// Device and inode of the file.
     file: (u64, u64),
 }
 
-/// What a descriptor leads to: device and inode.
-pub(super) fn identity(file: impl AsFd) -> Result<(u64, u64)> {
+/// Returns the device and inode of a descriptor's file.
+pub(crate) fn identity(file: impl AsFd) -> Result<(u64, u64)> {
     let status = fstat(file).map_err(Error::os("looking at a descriptor"))?;
     Ok((status.st_dev, status.st_ino))
 }
 
-impl Lent {
-    /// Another descriptor of `file`, by any number but `other`.
+impl LoanedDescriptor {
+    /// Duplicates a descriptor, to any number but `other`.
     fn new(file: BorrowedFd<'_>, other: Option<RawFd>) -> Result<Self> {
-        let own = duplicate(file, FIRST)?;
+        let own = duplicate(file, FIRST_LOANED_DESCRIPTOR)?;
         let own = match other == Some(own.as_raw_fd()) {
             true => duplicate(file, own.as_raw_fd() + 1)?,
             false => own,
@@ -47,46 +45,45 @@ impl Lent {
         })
     }
 
-    /// Gives the driver a descriptor for the length of a call that opens what it leads to, by any
-    /// number but `other`.
-    pub(super) fn for_a_call<T>(
+    /// Gives the driver a descriptor for the length of a call, by any number but `other`.
+    pub(crate) fn for_a_call<T>(
         file: impl AsFd,
         other: Option<RawFd>,
         call: impl FnOnce(RawFd) -> Result<T>,
     ) -> Result<T> {
-        let _lending = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
-        let lent = Self::new(file.as_fd(), other)?;
-        let result = call(lent.number);
-        lent.take_back();
+        let _lending = LENDING.lock();
+        let loan = Self::new(file.as_fd(), other)?;
+        let result = call(loan.number);
+        loan.take_back();
         result
     }
 
-    /// Gives the driver a descriptor for as long as it has what the call makes of it. If that
-    /// fails, it has none.
-    pub(super) fn for_longer<T>(
+    /// Gives the driver a descriptor for as long as the object that the call creates from it lives. A
+    /// call that fails keeps none.
+    pub(crate) fn for_longer<T>(
         file: impl AsFd,
         call: impl FnOnce(RawFd) -> Result<T>,
     ) -> Result<(T, Self)> {
-        let _lending = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
-        let lent = Self::new(file.as_fd(), None)?;
-        match call(lent.number) {
-            Ok(made) => Ok((made, lent)),
+        let _lending = LENDING.lock();
+        let loan = Self::new(file.as_fd(), None)?;
+        match call(loan.number) {
+            Ok(made) => Ok((made, loan)),
             Err(error) => {
-                lent.take_back();
+                loan.take_back();
                 Err(error)
             }
         }
     }
 
-    /// Ends what the driver has made of it.
-    pub(super) fn end<T>(self, call: impl FnOnce() -> T) -> T {
-        let _lending = LENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes the descriptor back after a call that destroys the object.
+    pub(crate) fn end<T>(self, call: impl FnOnce() -> T) -> T {
+        let _lending = LENDING.lock();
         let result = call();
         self.take_back();
         result
     }
 
-    /// Closes it, unless the driver has.
+    /// Closes the descriptor, unless the driver has.
     fn take_back(self) {
         // SAFETY: for the length of a system call, which fails if it is closed.
         let number = unsafe { BorrowedFd::borrow_raw(self.number) };
@@ -97,8 +94,8 @@ impl Lent {
     }
 }
 
-/// Another descriptor, with the lowest number from `first` on, or where the limit is lower, the
-/// lowest.
+/// Duplicates a descriptor to the lowest free number from `first` on, or to the lowest of all if the
+/// process's limit is below that.
 fn duplicate(file: BorrowedFd<'_>, first: RawFd) -> Result<OwnedFd> {
     fcntl_dupfd_cloexec(file, first)
         .or_else(|errno| match errno {
@@ -110,7 +107,7 @@ fn duplicate(file: BorrowedFd<'_>, first: RawFd) -> Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lent, identity};
+    use super::{LoanedDescriptor, identity};
     use crate::os::memfd;
     use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -126,30 +123,30 @@ mod tests {
 
     #[test]
     fn what_the_driver_leaves_open_is_closed() {
-        let file = memfd::create("lent", 1).unwrap();
+        let file = memfd::create("loan", 1).unwrap();
         let own = file.as_raw_fd();
-        let number = Lent::for_a_call(&file, Some(own), Ok).unwrap();
+        let number = LoanedDescriptor::for_a_call(&file, Some(own), Ok).unwrap();
         assert!(number != own && leads_to(number) != identity(&file).ok());
-        let (number, lent) = Lent::for_longer(&file, Ok).unwrap();
+        let (number, loan) = LoanedDescriptor::for_longer(&file, Ok).unwrap();
         assert_eq!(leads_to(number), identity(&file).ok());
-        lent.end(|| ());
+        loan.end(|| ());
         assert_ne!(leads_to(number), identity(&file).ok());
     }
 
     #[test]
     fn what_the_driver_closes_is_not_closed_again() {
-        let (file, other) = (memfd::create("lent", 1), memfd::create("other", 1));
+        let (file, other) = (memfd::create("loan", 1), memfd::create("other", 1));
         let (file, other) = (file.unwrap(), other.unwrap());
         // Another descriptor gets the number before we look.
-        let reused = Lent::for_a_call(&file, None, |number| {
+        let reused = LoanedDescriptor::for_a_call(&file, None, |number| {
             close(number);
             let reused = rustix::io::fcntl_dupfd_cloexec(&other, number);
             Ok(reused.unwrap())
         });
         let reused = reused.unwrap();
         assert_eq!(identity(&reused).unwrap(), identity(&other).unwrap());
-        let (number, lent) = Lent::for_longer(&file, Ok).unwrap();
-        lent.end(|| close(number));
+        let (number, loan) = LoanedDescriptor::for_longer(&file, Ok).unwrap();
+        loan.end(|| close(number));
         assert_eq!(identity(&reused).unwrap(), identity(&other).unwrap());
     }
 }

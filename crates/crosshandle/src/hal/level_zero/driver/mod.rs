@@ -1,33 +1,36 @@
 //! Level Zero: its calls as methods that return `Result`.
 //!
 //! The loader is looked for at run time; it finds the drivers. All devices of a driver share one
-//! context of it, made when one is needed and gone when nothing in it is left.
+//! context of the driver, which is created when first needed and destroyed with the last object in it.
 
-mod core;
-mod events;
+mod context;
+mod counter_event;
+mod event_pool;
+mod known_memory;
 mod list;
-mod memory;
-mod starts;
+mod virtual_memory;
 
-pub(super) use self::core::{Core, IPC_HANDLE};
-use events::CounterEvents;
-pub(super) use events::{CreatedEvent, OpenedEvent, missing};
+pub(super) use context::{DriverContext, IPC_HANDLE_BYTES};
+use counter_event::CounterEvents;
+pub(super) use counter_event::{CreatedEvent, OpenedEvent, missing};
+pub(super) use event_pool::{PooledEvent, ProgramEvent, Signaller};
+use known_memory::KnownMemory;
 pub(super) use list::List;
-pub(super) use memory::VirtualMemory;
-use starts::Starts;
+pub(super) use virtual_memory::VirtualMemory;
 
 use crate::error::{Error, Result};
 use crate::handle::BackendKind;
 use crate::os::descriptor;
+use crate::sync::Mutex;
 use level_zero_sys::{
-    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_device_handle_t, ze_driver_handle_t,
+    Loader, ZE_INIT_FLAG_GPU_ONLY, ze_api_version_t, ze_driver_handle_t,
     ze_driver_ipc_properties_t, ze_driver_properties_t, ze_result_t,
 };
 use rustix::io::Errno;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-/// A structure of Level Zero with its `stype`, and zeros.
+/// Makes a structure of Level Zero with its `stype` and zeros.
 macro_rules! description {
     ($type:ident, $stype:ident) => {{
         // SAFETY: zeros are a valid value of every structure of Level Zero.
@@ -38,8 +41,8 @@ macro_rules! description {
 }
 pub(super) use description;
 
-/// A handle of the driver's. Only a value: it may cross threads, and whoever passes it to the
-/// driver answers for that.
+/// A handle of the driver's. It is only a value and may cross threads; the code that passes it to
+/// the driver makes sure that the object lives.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Handle<T>(pub(super) *mut T);
@@ -63,7 +66,7 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// What a handle of this type leads to.
+/// Names the types of handles by the driver's types.
 macro_rules! handle {
     ($($name:ident = $type:ident;)*) => {
         $(pub(super) type $name = Handle<level_zero_sys::$type>;)*
@@ -83,24 +86,24 @@ handle! {
 /// Intel's driver 26.18, as `Driver::version` has it.
 pub(super) const INTEL_26_18: u32 = 0x0103_0000 + 38_308;
 
-/// One of the drivers that the loader found.
+/// A driver that the loader found.
 pub(super) struct Driver {
     pub(super) loader: Loader,
     pub(super) handle: DriverHandle,
-    /// Major and minor version of the API.
+    /// The API's major and minor version.
     pub(super) api: (u32, u32),
     /// The driver's own number for its build.
     pub(super) version: u32,
-    /// Whether memory can be shared.
+    /// It can share memory between processes.
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
-    core: Mutex<Weak<Core>>,
-    /// Of its memory in all contexts.
-    pub(super) starts: Starts,
+    context: Mutex<Weak<DriverContext>>,
+    /// The memory of this process in all of its contexts.
+    pub(super) known_memory: KnownMemory,
 }
 
 impl Driver {
-    /// All drivers with GPUs; why there is none. That stays so for the life of the process.
+    /// Returns all drivers with GPUs, or why there is none. Looks once in the life of the process.
     pub(super) fn all() -> std::result::Result<&'static [Self], &'static str> {
         static DRIVERS: OnceLock<std::result::Result<Vec<Driver>, String>> = OnceLock::new();
         let drivers = DRIVERS.get_or_init(Self::find);
@@ -120,16 +123,8 @@ impl Driver {
             ));
         }
         let failed = |error: Error| error.to_string();
-        let mut count = 0;
-        // SAFETY: asks for the count alone.
-        let code = unsafe { (loader.zeDriverGet)(&mut count, ptr::null_mut()) };
-        check("zeDriverGet", code).map_err(failed)?;
-        let mut handles: Vec<ze_driver_handle_t> = vec![ptr::null_mut(); count as usize];
-        // SAFETY: there is room for so many.
-        let code = unsafe { (loader.zeDriverGet)(&mut count, handles.as_mut_ptr()) };
-        check("zeDriverGet", code).map_err(failed)?;
-        handles.truncate(count as usize);
-        let drivers = handles
+        let drivers = driver_handles(&loader)
+            .map_err(failed)?
             .into_iter()
             .map(|handle| Self::new(loader, Handle(handle)))
             .collect::<Result<Vec<_>>>()
@@ -161,59 +156,70 @@ impl Driver {
             version: properties.driverVersion,
             shares_memory: ipc.flags & level_zero_sys::ZE_IPC_PROPERTY_FLAG_MEMORY != 0,
             counter_events: OnceLock::new(),
-            core: Mutex::default(),
-            starts: Starts::default(),
+            context: Mutex::default(),
+            known_memory: KnownMemory::default(),
         })
     }
 
-    /// Its devices.
+    /// Returns the driver's devices.
     pub(super) fn devices(&self) -> Result<Vec<DeviceHandle>> {
-        let mut count = 0;
         let get = self.loader.zeDeviceGet;
-        // SAFETY: asks for the count alone.
-        let code = unsafe { get(self.handle.0, &mut count, ptr::null_mut()) };
-        check("zeDeviceGet", code)?;
-        let mut handles: Vec<ze_device_handle_t> = vec![ptr::null_mut(); count as usize];
-        // SAFETY: there is room for so many.
-        let code = unsafe { get(self.handle.0, &mut count, handles.as_mut_ptr()) };
-        check("zeDeviceGet", code)?;
-        handles.truncate(count as usize);
+        let handles = list_of("zeDeviceGet", ptr::null_mut(), |count, items| {
+            // SAFETY: a driver that the loader gave, and room for `count` items.
+            unsafe { get(self.handle.0, count, items) }
+        })?;
         Ok(handles.into_iter().map(Handle).collect())
     }
 
-    /// How many drivers the loader has.
-    fn count(loader: &Loader) -> u32 {
-        let mut count = 0;
-        // SAFETY: asks for the count alone.
-        let code = unsafe { (loader.zeDriverGet)(&mut count, ptr::null_mut()) };
-        check("zeDriverGet", code).map_or(0, |()| count)
-    }
-
-    /// Its functions for counter-based events, looked for with the first call.
+    /// Returns the functions for counter-based events. Looks for them with the first call.
     fn counter_events(&self) -> Option<&CounterEvents> {
         let find = || CounterEvents::find(self);
         self.counter_events.get_or_init(find).as_ref()
     }
 
-    /// The context of all its devices, if there is one.
-    pub(super) fn shared_core(&self) -> Option<Arc<Core>> {
-        let place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the context of all devices, if there is one.
+    pub(super) fn existing_context(&self) -> Option<Arc<DriverContext>> {
+        let place = self.context.lock();
         place.upgrade()
     }
 
-    /// The context of all its devices.
-    pub(super) fn core(&'static self) -> Result<Arc<Core>> {
-        let mut place = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(core) = place.upgrade() {
-            return Ok(core);
+    /// Returns the context of all devices, and creates it if there is none. Creating it holds the lock:
+    /// a second caller needs that very context.
+    pub(super) fn context(&'static self) -> Result<Arc<DriverContext>> {
+        let mut place = self.context.lock();
+        if let Some(context) = place.upgrade() {
+            return Ok(context);
         }
-        let core = Arc::new(Core::create(self)?);
-        *place = Arc::downgrade(&core);
-        Ok(core)
+        let context = Arc::new(DriverContext::create(self)?);
+        *place = Arc::downgrade(&context);
+        Ok(context)
     }
 }
 
-/// What a call returned, as a result.
+/// Returns the handles of all drivers that the loader has.
+fn driver_handles(loader: &Loader) -> Result<Vec<ze_driver_handle_t>> {
+    list_of("zeDriverGet", ptr::null_mut(), |count, items| {
+        // SAFETY: room for `count` items.
+        unsafe { (loader.zeDriverGet)(count, items) }
+    })
+}
+
+/// Calls a function of the driver that lists something: once with a null pointer, for the count, and
+/// once with room for so many items.
+pub(super) fn list_of<T: Copy>(
+    operation: &'static str,
+    empty: T,
+    get: impl Fn(&mut u32, *mut T) -> ze_result_t,
+) -> Result<Vec<T>> {
+    let mut count = 0;
+    check(operation, get(&mut count, ptr::null_mut()))?;
+    let mut items = vec![empty; count as usize];
+    check(operation, get(&mut count, items.as_mut_ptr()))?;
+    items.truncate(count as usize);
+    Ok(items)
+}
+
+/// Turns the code that a call returned into a result.
 #[inline]
 pub(super) fn check(operation: &'static str, code: ze_result_t) -> Result<()> {
     if code == ze_result_t::ZE_RESULT_SUCCESS {
@@ -222,14 +228,14 @@ pub(super) fn check(operation: &'static str, code: ze_result_t) -> Result<()> {
     Err(error(operation, code))
 }
 
-/// The same for a call that makes something of `bytes` bytes.
+/// Turns the code of a call that allocates `bytes` bytes into a result.
 #[inline]
 pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_result_t) -> Result<()> {
     match code {
         ze_result_t::ZE_RESULT_SUCCESS => Ok(()),
         ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
         | ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY => {
-            // The driver doesn't say which resource it is that there is no more of.
+            // The driver doesn't say which resource has run out.
             if descriptor::are_exhausted() {
                 return Err(Error::os(operation)(Errno::MFILE));
             }
@@ -242,7 +248,16 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
     }
 }
 
-/// Whether the device is said to have stopped.
+/// Logs the failure of a call that releases something; returns whether it succeeded.
+pub(super) fn log_failure(operation: &'static str, code: ze_result_t) -> bool {
+    let released = check(operation, code);
+    if let Err(error) = &released {
+        tracing::warn!(%error, "could not release");
+    }
+    released.is_ok()
+}
+
+/// Returns whether an error says that the device has stopped.
 fn is_device_lost(error: &Error) -> bool {
     let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
     matches!(error, Error::Driver { code, .. } if *code == lost)
@@ -258,7 +273,7 @@ fn error(operation: &'static str, code: ze_result_t) -> Error {
     }
 }
 
-/// The name of a code, as `ze_api.h` has it.
+/// Returns the name of a code, as `ze_api.h` has it.
 fn name_of(code: ze_result_t) -> &'static str {
     macro_rules! names {
         ($($name:ident)*) => {

@@ -1,9 +1,9 @@
-//! What commands do, as calls of the driver.
+//! The work of commands, as calls of the driver.
 
-use super::device::Gpu;
-use super::driver::{Core, EventHandle, List};
-use super::memory::LevelZeroSegment;
 use crate::error::{Error, Result};
+use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::memory::LevelZeroSegment;
 use crate::hal::{Operand, Segment, Work};
 use crate::os::mapping::page_size;
 use crate::types::Address;
@@ -12,10 +12,11 @@ use crate::types::{Pitches, Region};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Memory between two copies, or with a pattern to copy: used until the command is done.
-pub(super) type Extra = Option<Box<LevelZeroSegment>>;
+/// Memory of a command's own, until the command has ended: between two copies, or with a pattern to
+/// copy.
+pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
 
-/// Bytes that a command writes: with none, there is nothing for the list.
+/// The number of bytes that a command writes; with none, the list has nothing of it.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
         Work::Marker | Work::Call(_) => 0,
@@ -27,42 +28,93 @@ pub(super) fn bytes(work: &Work) -> usize {
     }
 }
 
-/// Where commands go.
+/// Allocates the staging memory that a command needs on a GPU, if any, and fills it.
+#[inline]
+pub(super) fn staging(gpu: &Gpu, context: &Arc<DriverContext>, work: &Work) -> Result<Staging> {
+    match work {
+        Work::Copy { to, from, len } if *len > 0 && overlap(to.address, from.address, *len) => {
+            allocate_staging(gpu, context, MemoryKind::Device, *len)
+        }
+        Work::Fill { pattern, .. } => pattern_staging(gpu, context, pattern),
+        Work::Fill2d(fill) => pattern_staging(gpu, context, &fill.pattern),
+        _ => Ok(None),
+    }
+}
+
+fn pattern_staging(gpu: &Gpu, context: &Arc<DriverContext>, pattern: &[u8]) -> Result<Staging> {
+    if is_native_pattern(gpu, pattern) {
+        return Ok(None);
+    }
+    let staging = allocate_staging(gpu, context, MemoryKind::Host, pattern.len())?;
+    if let Some(bytes) = staging.as_ref().and_then(|staging| staging.host_bytes()) {
+        bytes.write(0, pattern)?;
+    }
+    Ok(staging)
+}
+
+#[cold]
+fn allocate_staging(
+    gpu: &Gpu,
+    context: &Arc<DriverContext>,
+    kind: MemoryKind,
+    len: usize,
+) -> Result<Staging> {
+    let len = len.next_multiple_of(page_size());
+    let segment = LevelZeroSegment::create_private(gpu, context, kind, len)?;
+    Ok(Some(Arc::new(segment)))
+}
+
+/// Returns whether two ranges overlap without being the same.
+fn overlap(to: Address, from: Address, len: usize) -> bool {
+    to != from && to.get().abs_diff(from.get()) < len
+}
+
+/// Returns whether the driver fills with such a pattern.
+fn is_native_pattern(gpu: &Gpu, pattern: &[u8]) -> bool {
+    pattern.len().is_power_of_two() && pattern.len() <= gpu.max_pattern()
+}
+
+/// A list that a command's work is appended to.
 pub(super) struct Target<'a> {
-    pub(super) gpu: &'a Gpu,
-    pub(super) core: &'a Arc<Core>,
-    pub(super) list: &'a List,
-    /// Whether the list has anything of the command.
+    gpu: &'a Gpu,
+    list: &'a List,
+    /// The list has a part of the command.
     pub(super) has_begun: bool,
 }
 
-impl Target<'_> {
-    /// Appends work that writes something; what calls the host is not for here. The last call
-    /// signals an event.
+impl<'a> Target<'a> {
+    pub(super) fn new(gpu: &'a Gpu, list: &'a List) -> Self {
+        Self {
+            gpu,
+            list,
+            has_begun: false,
+        }
+    }
+
+    /// Appends work that writes something. The last call signals an event.
     ///
     /// # Safety
-    /// All that the command uses, `extra` and the event included, stays until the list is past
-    /// this, also if there is an error.
-    #[inline(always)]
+    /// All that the command uses, its [`staging`] and the event included, stays until the list is
+    /// past this, also if there is an error.
+    #[inline]
     pub(super) unsafe fn append(
         &mut self,
         work: &Work,
-        extra: &mut Extra,
+        staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
         // SAFETY: promised by the caller; the object layer checked that the ranges are in their
         // memory.
         unsafe {
             match work {
-                Work::Marker | Work::Call(_) => Ok(()),
-                // Elsewhere: in lists that programs know.
-                Work::Native(_) => Ok(()),
+                // The list has nothing of these; what is native goes to shared lists.
+                Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
                 // Never tried: this backend has no kernels.
                 Work::Launch(_) => Err(Error::Unsupported(
                     "there are no kernels on Level Zero yet".into(),
                 )),
                 Work::Copy { to, from, len } => {
-                    self.copy(to.address, from.address, *len, extra, signal)
+                    self.copy(to.address, from.address, *len, staging, signal)
                 }
                 Work::CopyRect(copy) => {
                     let to = (copy.to.address, copy.to_pitches);
@@ -71,11 +123,11 @@ impl Target<'_> {
                 }
                 Work::Fill2d(rows) => {
                     let to = rows.to.address;
-                    self.fill(to, rows.width, &rows.pattern, extra, None)?;
+                    self.fill(to, rows.width, &rows.pattern, staging, None)?;
                     self.repeat_row(to, rows.pitch, rows.width, rows.rows, signal)
                 }
                 Work::Fill { to, len, pattern } => {
-                    self.fill(to.address, *len, pattern, extra, signal)
+                    self.fill(to.address, *len, pattern, staging, signal)
                 }
             }
         }
@@ -98,54 +150,28 @@ impl Target<'_> {
         unsafe { self.list.copy(raw(to), raw(from), len, signal) }
     }
 
-    /// Copies between ranges that may overlap.
+    /// Copies between ranges that may overlap: the driver copies in any order, so that the source
+    /// of the copy to `to` must be elsewhere then.
     ///
     /// # Safety
     /// As for `append`.
-    #[inline(always)]
+    #[inline]
     unsafe fn copy(
         &mut self,
         to: Address,
         from: Address,
         len: usize,
-        extra: &mut Extra,
+        staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        if to.get().abs_diff(from.get()) >= len {
-            // SAFETY: promised by the caller.
-            return unsafe { self.copy_apart(to, from, len, signal) };
-        }
-        // SAFETY: promised by the caller.
-        unsafe { self.copy_within(to, from, len, extra, signal) }
-    }
-
-    /// Copies between ranges that overlap: the driver copies in any order, so that the source must
-    /// be elsewhere.
-    ///
-    /// # Safety
-    /// As for `append`.
-    #[cold]
-    unsafe fn copy_within(
-        &mut self,
-        to: Address,
-        from: Address,
-        len: usize,
-        extra: &mut Extra,
-        signal: Option<EventHandle>,
-    ) -> Result<()> {
-        let between = extra.insert(self.memory(MemoryKind::Device, len)?);
-        let place = between.start();
-        // SAFETY: promised by the caller, who keeps what is between too.
+        // SAFETY: promised by the caller, who keeps the staging memory too.
         unsafe {
-            self.copy_apart(place, from, len, None)?;
-            self.copy_apart(to, place, len, signal)
+            let Some(between) = staging else {
+                return self.copy_apart(to, from, len, signal);
+            };
+            self.copy_apart(between.start(), from, len, None)?;
+            self.copy_apart(to, between.start(), len, signal)
         }
-    }
-
-    #[cold]
-    fn memory(&self, kind: MemoryKind, len: usize) -> Result<Box<LevelZeroSegment>> {
-        let len = len.next_multiple_of(page_size());
-        LevelZeroSegment::create_private(self.gpu, self.core, kind, len).map(Box::new)
     }
 
     /// Copies the rows of a region.
@@ -232,18 +258,15 @@ impl Target<'_> {
         to: Address,
         len: usize,
         pattern: &[u8],
-        extra: &mut Extra,
+        staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        if pattern.len().is_power_of_two() && pattern.len() <= self.gpu.max_pattern() {
+        let Some(staging) = staging else {
+            debug_assert!(is_native_pattern(self.gpu, pattern));
             self.has_begun = true;
             // SAFETY: promised by the caller.
             return unsafe { self.list.fill(raw(to), pattern, len, signal) };
-        }
-        let staging = extra.insert(self.memory(MemoryKind::Host, pattern.len())?);
-        if let Some(bytes) = staging.host_bytes() {
-            bytes.write(0, pattern)?;
-        }
+        };
         let from = staging.start();
         let mut done = pattern.len().min(len);
         // SAFETY: promised by the caller; what is copied within lies before what is written.
@@ -260,9 +283,9 @@ impl Target<'_> {
     }
 }
 
-/// Whatever keeps the memory of a command.
-pub(super) fn keeps(work: &Work) -> impl Iterator<Item = &Operand> {
-    work.operands().filter(|place| place.keep.is_some())
+/// The operands of a command that hold what keeps their memory alive.
+pub(super) fn kept_operands(work: &Work) -> impl Iterator<Item = &Operand> {
+    work.operands().filter(|operand| operand.keep.is_some())
 }
 
 fn raw(address: Address) -> *mut c_void {

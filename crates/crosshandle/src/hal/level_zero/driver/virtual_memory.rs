@@ -1,14 +1,16 @@
 //! Physical memory and reserved addresses.
 
-use super::{Core, DeviceHandle, Handle, PhysicalHandle, check, check_memory, description};
+use super::{
+    DeviceHandle, DriverContext, Handle, PhysicalHandle, check, check_memory, description,
+};
 use crate::error::{Error, Result};
 use crate::types::Access;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_memory_access_attribute_t};
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
-/// What a context does with physical memory and addresses. Kept apart from its other calls.
-pub(crate) struct VirtualMemory<'a>(pub(crate) &'a Core);
+/// The calls of a context for physical memory and reserved addresses.
+pub(crate) struct VirtualMemory<'a>(pub(crate) &'a DriverContext);
 
 fn attribute(access: Access) -> ze_memory_access_attribute_t {
     match access {
@@ -18,7 +20,7 @@ fn attribute(access: Access) -> ze_memory_access_attribute_t {
 }
 
 impl VirtualMemory<'_> {
-    /// New physical memory that can be exported as `kind`; `None` for none.
+    /// Creates physical memory that can be exported as `kind`; `None` for no export.
     pub(crate) fn create(
         &self,
         device: DeviceHandle,
@@ -34,8 +36,8 @@ impl VirtualMemory<'_> {
         self.create_from(device, len, chained)
     }
 
-    /// Physical memory behind a descriptor, by its number. The driver may close that when the memory
-    /// is destroyed, not before.
+    /// Imports physical memory by the number of a descriptor, which the driver may close when the
+    /// memory is destroyed, not before.
     pub(crate) fn import(
         &self,
         device: DeviceHandle,
@@ -69,8 +71,8 @@ impl VirtualMemory<'_> {
         Ok(Handle(handle))
     }
 
-    /// The descriptor of physical memory, which stays the driver's; `None` if that can only be found
-    /// out where it is mapped, as before Level Zero 1.15.
+    /// Returns the descriptor of physical memory, which stays the driver's; `None` if the driver only
+    /// tells it of an address, as before Level Zero 1.15.
     pub(crate) fn descriptor_of(
         &self,
         memory: PhysicalHandle,
@@ -94,7 +96,7 @@ impl VirtualMemory<'_> {
         found.ok().map(|()| export.fd).filter(|fd| *fd >= 0)
     }
 
-    /// The descriptor of physical memory mapped at an address; it stays the driver's.
+    /// Returns the descriptor of physical memory that is mapped at an address; it stays the driver's.
     pub(crate) fn descriptor(
         &self,
         mapped_at: NonNull<u8>,
@@ -119,6 +121,8 @@ impl VirtualMemory<'_> {
         Ok(export.fd)
     }
 
+    /// Destroys physical memory.
+    ///
     /// # Safety
     /// It is mapped nowhere.
     pub(crate) unsafe fn destroy(&self, memory: PhysicalHandle) -> Result<()> {
@@ -128,7 +132,7 @@ impl VirtualMemory<'_> {
         check("zePhysicalMemDestroy", code)
     }
 
-    /// Addresses without memory, from `wish` on if that is not 0 and the driver likes it.
+    /// Reserves addresses without memory, from `wish` on if that is not 0 and the driver grants it.
     pub(crate) fn reserve(&self, wish: usize, len: usize) -> Result<NonNull<u8>> {
         let mut start = ptr::null_mut();
         let reserve = self.0.driver.loader.zeVirtualMemReserve;
@@ -139,8 +143,10 @@ impl VirtualMemory<'_> {
         NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
     }
 
+    /// Gives reserved addresses back.
+    ///
     /// # Safety
-    /// Reserved like this, with nothing mapped.
+    /// They were reserved as one piece, and nothing is mapped there.
     pub(crate) unsafe fn unreserve(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let free = self.0.driver.loader.zeVirtualMemFree;
         // SAFETY: promised by the caller.
@@ -148,8 +154,10 @@ impl VirtualMemory<'_> {
         check("zeVirtualMemFree", code)
     }
 
+    /// Maps physical memory.
+    ///
     /// # Safety
-    /// The place is reserved and has nothing mapped.
+    /// The addresses are reserved, and nothing is mapped there.
     pub(crate) unsafe fn map(
         &self,
         start: NonNull<u8>,
@@ -164,18 +172,20 @@ impl VirtualMemory<'_> {
         // SAFETY: promised by the caller.
         let code = unsafe { map(self.0.handle.0, start, len, memory.0, offset, access) };
         let mapped = check_memory("zeVirtualMemMap", len, code);
-        // Intel's driver fails after having mapped it if it can't make it resident.
+        // Intel's driver fails after mapping if it can't make the memory resident.
         if mapped.is_err() && self.0.knows(start) {
             let unmap = self.0.driver.loader.zeVirtualMemUnmap;
-            // SAFETY: mapped a moment ago, as it seems, and used by nobody.
+            // SAFETY: mapped by the call above, as the driver says, and used by nobody.
             let code = unsafe { unmap(self.0.handle.0, start, len) };
             tracing::debug!(code = code.0, "unmapped what could not be mapped");
         }
         mapped
     }
 
+    /// Unmaps physical memory.
+    ///
     /// # Safety
-    /// Mapped like this, and used by nobody any more.
+    /// It was mapped as one piece, and nobody uses it any more.
     pub(crate) unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let unmap = self.0.driver.loader.zeVirtualMemUnmap;
         // SAFETY: promised by the caller.
@@ -183,8 +193,10 @@ impl VirtualMemory<'_> {
         check("zeVirtualMemUnmap", code)
     }
 
+    /// Changes the access to mapped memory.
+    ///
     /// # Safety
-    /// Mapped like this; nobody relies on more access any longer.
+    /// It was mapped as one piece, and nobody relies on more access any longer.
     pub(crate) unsafe fn set_access(
         &self,
         start: NonNull<u8>,

@@ -1,82 +1,93 @@
-//! Reserved device addresses.
+//! Reserved addresses of a device.
 
-use super::driver::{Core, PhysicalHandle, VirtualMemory};
 use super::physical::{LevelZeroPhysical, Places};
 use crate::error::{Error, Result};
 use crate::hal::AddressRange;
+use crate::hal::level_zero::driver::{DriverContext, PhysicalHandle, VirtualMemory};
 use crate::ipc::Shared;
+use crate::sync::{Mutex, MutexGuard};
 use crate::types::Access;
 use crate::types::Address;
 use crate::types::SharedBytes;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// Addresses into which physical memory is mapped.
-pub(super) struct LevelZeroRange {
-    core: Arc<Core>,
+/// Reserved addresses that physical memory is mapped into.
+pub(crate) struct LevelZeroRange {
+    context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
-    /// By offset: the driver unmaps only what it mapped at once.
+    /// The mappings by offset: the driver unmaps only what it mapped as one piece. The lock is held
+    /// during the driver's calls, which other calls for the same range have to wait for.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
-/// Part of physical memory, which whoever mapped it keeps.
+/// A mapping of a part of physical memory. The object layer keeps the memory.
 struct Mapped {
     len: usize,
     memory: PhysicalHandle,
     memory_offset: usize,
     access: Access,
     places: Places,
-    /// Whose handle it is, if the memory's own was mapped elsewhere.
+    /// The owner of the handle, if the memory's own was mapped elsewhere.
     alias: Option<LevelZeroPhysical>,
 }
 
 impl Mapped {
+    /// Maps the part at an address.
+    ///
     /// # Safety
-    /// The place is reserved and has nothing mapped.
-    unsafe fn map(&self, core: &Core, place: NonNull<u8>) -> Result<()> {
+    /// The address is reserved, and nothing is mapped there.
+    unsafe fn map(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
         let (memory, offset, access) = (self.memory, self.memory_offset, self.access);
         // SAFETY: promised by the caller.
-        unsafe { VirtualMemory(core).map(place, self.len, memory, offset, access)? };
-        self.operands().push(Address::new(place));
+        unsafe { VirtualMemory(context).map(place, self.len, memory, offset, access)? };
+        self.places().push(Address::new(place));
         Ok(())
     }
 
+    /// Unmaps the part from an address.
+    ///
     /// # Safety
-    /// It is mapped there, and used by nobody any more.
-    unsafe fn unmap(&self, core: &Core, place: NonNull<u8>) -> Result<()> {
-        let mut places = self.operands();
+    /// It is mapped there, and nobody uses it any more.
+    unsafe fn unmap(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
+        let mut places = self.places();
         // SAFETY: promised by the caller.
-        unsafe { VirtualMemory(core).unmap(place, self.len)? };
+        unsafe { VirtualMemory(context).unmap(place, self.len)? };
         places.retain(|known| known.pointer() != place);
         Ok(())
     }
 
-    fn operands(&self) -> MutexGuard<'_, Vec<Address>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn places(&self) -> MutexGuard<'_, Vec<Address>> {
+        self.places.lock()
     }
 }
 
-// SAFETY: only addresses; whoever accesses memory there answers for that.
+// SAFETY: only addresses; the code that accesses memory there makes sure that it may.
 unsafe impl Send for LevelZeroRange {}
 // SAFETY: as above.
 unsafe impl Sync for LevelZeroRange {}
 
 impl LevelZeroRange {
-    /// At a wished address if that is free; 0 for none.
-    pub(super) fn reserve(core: &Arc<Core>, wish: usize, len: usize, align: usize) -> Result<Self> {
-        let memory = VirtualMemory(core);
+    /// Reserves addresses, at a wished one if that is free; 0 for no wish.
+    pub(crate) fn reserve(
+        context: &Arc<DriverContext>,
+        wish: usize,
+        len: usize,
+        align: usize,
+    ) -> Result<Self> {
+        let memory = VirtualMemory(context);
         let start = match wish - wish % align {
             0 => memory.reserve(0, len)?,
-            // The driver may fail where it could choose another place.
+            // The driver may fail where it could choose another address.
             wish => memory
                 .reserve(wish, len)
                 .or_else(|_| memory.reserve(0, len))?,
         };
         Ok(Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             start,
             len,
             mapped: Mutex::default(),
@@ -84,7 +95,7 @@ impl LevelZeroRange {
     }
 
     fn mapped(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mapped.lock()
     }
 
     fn at(&self, offset: usize) -> NonNull<u8> {
@@ -113,7 +124,7 @@ impl AddressRange for LevelZeroRange {
         let memory = memory.downcast_ref::<LevelZeroPhysical>().ok_or_else(|| {
             Error::invalid("only physical memory of a Level Zero device can be mapped here")
         })?;
-        if !memory.is_of(&self.core) {
+        if !memory.is_of(&self.context) {
             return Err(Error::invalid(
                 "this is physical memory of another Level Zero driver's",
             ));
@@ -123,21 +134,21 @@ impl AddressRange for LevelZeroRange {
             memory: memory.handle(),
             memory_offset,
             access,
-            places: Arc::clone(memory.operands()),
+            places: Arc::clone(memory.places()),
             alias: None,
         };
         let place = self.at(offset);
         let mut mapped = self.mapped();
         // SAFETY: the caller checked that the place is inside and has nothing mapped.
-        if let Err(error) = unsafe { part.map(&self.core, place) } {
-            if part.operands().is_empty() {
+        if let Err(error) = unsafe { part.map(&self.context, place) } {
+            if part.places().is_empty() {
                 return Err(error);
             }
             let alias = memory.alias().map_err(|_| error)?;
             part.memory = alias.handle();
             part.alias = Some(alias);
             // SAFETY: as above.
-            unsafe { part.map(&self.core, place)? };
+            unsafe { part.map(&self.context, place)? };
         }
         mapped.insert(offset, part);
         Ok(())
@@ -148,7 +159,7 @@ impl AddressRange for LevelZeroRange {
         if let Some(part) = mapped.get(&offset) {
             // SAFETY: mapped like this; that no command uses it any more is the promise of whoever
             // got a range of it.
-            unsafe { part.unmap(&self.core, self.at(offset))? };
+            unsafe { part.unmap(&self.context, self.at(offset))? };
         }
         mapped.remove(&offset);
         Ok(())
@@ -162,20 +173,20 @@ impl AddressRange for LevelZeroRange {
         let place = self.at(offset);
         if part.memory_offset == 0 {
             // SAFETY: as for unmapping.
-            unsafe { VirtualMemory(&self.core).set_access(place, part.len, access)? };
+            unsafe { VirtualMemory(&self.context).set_access(place, part.len, access)? };
             part.access = access;
             return Ok(());
         }
         // Intel's driver maps anew to change it, and the start of the memory instead of this part.
         // SAFETY: as for unmapping.
-        unsafe { part.unmap(&self.core, place)? };
+        unsafe { part.unmap(&self.context, place)? };
         let before = std::mem::replace(&mut part.access, access);
         // SAFETY: unmapped a moment ago.
-        let changed = unsafe { part.map(&self.core, place) };
+        let changed = unsafe { part.map(&self.context, place) };
         if changed.is_err() {
             part.access = before;
             // SAFETY: as above.
-            if unsafe { part.map(&self.core, place) }.is_err() {
+            if unsafe { part.map(&self.context, place) }.is_err() {
                 mapped.remove(&offset);
             }
         }
@@ -186,13 +197,13 @@ impl AddressRange for LevelZeroRange {
 impl Drop for LevelZeroRange {
     fn drop(&mut self) {
         let mapped = std::mem::take(&mut *self.mapped());
-        self.core.release("reserved addresses", |core| {
+        self.context.release("reserved addresses", |context| {
             for (offset, part) in mapped {
                 // SAFETY: mapped like this; as for unmapping.
-                unsafe { part.unmap(core, self.at(offset))? };
+                unsafe { part.unmap(context, self.at(offset))? };
             }
             // SAFETY: reserved when this was made, with nothing mapped any more.
-            unsafe { VirtualMemory(core).unreserve(self.start, self.len) }
+            unsafe { VirtualMemory(context).unreserve(self.start, self.len) }
         });
     }
 }

@@ -1,79 +1,88 @@
 //! Physical memory of a device.
 
-use super::device::Gpu;
-use super::driver::{Core, IPC_HANDLE, PhysicalHandle, VirtualMemory};
-use super::family::Family;
-use super::note::{self, Subject};
+use super::physical_handles::PhysicalHandles;
 use crate::error::{Error, Result};
+use crate::hal::level_zero::driver::{
+    DriverContext, IPC_HANDLE_BYTES, PhysicalHandle, VirtualMemory,
+};
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::ipc_handle::{self, Subject};
 use crate::ipc::Import;
 use crate::ipc::Shared;
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::os::descriptor;
+use crate::sync::Mutex;
 use crate::types::Access;
 use crate::types::Address;
 use level_zero_sys::ze_external_memory_type_flags_t;
 use std::ffi::c_int;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-pub(super) struct LevelZeroPhysical {
+/// Physical memory, by one of the driver's handles to it.
+pub(crate) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
-    core: Arc<Core>,
-    family: Arc<Family>,
+    context: Arc<DriverContext>,
+    handles: Arc<PhysicalHandles>,
     handle: PhysicalHandle,
     len: usize,
-    /// Ours, of what the driver's leads to; made when the memory is first exported. Of imported
-    /// memory, what it was imported from.
+    /// A duplicate of the driver's descriptor, made when the memory is first exported; of imported
+    /// memory, the descriptor that it was imported by. The lock is held while the memory is exported,
+    /// which waits for no command.
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     is_imported: bool,
     places: Places,
 }
 
-/// Where physical memory is mapped. Under the lock it stays there.
-pub(super) type Places = Arc<Mutex<Vec<Address>>>;
+/// The addresses that physical memory is mapped at. It stays mapped while the lock is held.
+pub(crate) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
-    pub(super) fn create(gpu: &Arc<Gpu>, core: &Arc<Core>, len: usize) -> Result<Self> {
-        let handle = VirtualMemory(core).create(gpu.handle(), len, gpu.external_memory())?;
-        let family = Family::new(core, handle);
-        Ok(Self::new(gpu, core, (family, handle), len, None))
+    pub(crate) fn create(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, len: usize) -> Result<Self> {
+        let handle = VirtualMemory(context).create(gpu.handle(), len, gpu.external_memory())?;
+        let handles = PhysicalHandles::new(context, handle);
+        Ok(Self::new(gpu, context, (handles, handle), len, None))
     }
 
-    /// Physical memory of another process. That there is as much as it says, the driver finds out.
-    pub(super) fn import(gpu: &Arc<Gpu>, core: &Arc<Core>, import: &Import) -> Result<Self> {
-        note::decode(core.driver, Subject::Physical, &import.note)?;
+    /// Imports physical memory of another process. The driver finds out whether there is as much as
+    /// the exporter says.
+    pub(crate) fn import(
+        gpu: &Arc<Gpu>,
+        context: &Arc<DriverContext>,
+        import: &Import,
+    ) -> Result<Self> {
+        ipc_handle::decode(context.driver, Subject::Physical, &import.note)?;
         if import.len == 0 || !import.len.is_multiple_of(gpu.info().granularity) {
             return Err(Error::Protocol("its memory is not of whole pages"));
         }
         let kind = gpu.external_memory().ok_or_else(|| unsupported(gpu))?;
-        let opened = Family::import(gpu, core, import.len, kind, &import.file)?;
+        let opened = PhysicalHandles::import(gpu, context, import.len, kind, &import.file)?;
         let file = Some(Arc::clone(&import.file));
-        Ok(Self::new(gpu, core, opened, import.len, file))
+        Ok(Self::new(gpu, context, opened, import.len, file))
     }
 
-    /// The same memory by another handle of the driver's: Intel's drivers map each only once at a
-    /// time.
-    pub(super) fn alias(&self) -> Result<Self> {
+    /// Makes another handle to the memory: Intel's drivers map each handle only once at a time.
+    pub(crate) fn alias(&self) -> Result<Self> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
         let file = self.file()?;
-        let handle = self.family.take(&self.gpu, self.len, kind, &file)?;
-        let alias = (Arc::clone(&self.family), handle);
-        let (gpu, core) = (&self.gpu, &self.core);
-        Ok(Self::new(gpu, core, alias, self.len, Some(file)))
+        let handle = self.handles.take(&self.gpu, self.len, kind, &file)?;
+        let alias = (Arc::clone(&self.handles), handle);
+        let (gpu, context) = (&self.gpu, &self.context);
+        Ok(Self::new(gpu, context, alias, self.len, Some(file)))
     }
 
     fn new(
         gpu: &Arc<Gpu>,
-        core: &Arc<Core>,
-        (family, handle): (Arc<Family>, PhysicalHandle),
+        context: &Arc<DriverContext>,
+        (handles, handle): (Arc<PhysicalHandles>, PhysicalHandle),
         len: usize,
         imported: Option<Arc<OwnedFd>>,
     ) -> Self {
         Self {
             gpu: Arc::clone(gpu),
-            core: Arc::clone(core),
-            family,
+            context: Arc::clone(context),
+            handles,
             handle,
             len,
             is_imported: imported.is_some(),
@@ -82,48 +91,48 @@ impl LevelZeroPhysical {
         }
     }
 
-    /// Whether a context has it, so that its driver knows the handle.
-    pub(super) fn is_of(&self, core: &Arc<Core>) -> bool {
-        self.family.is_of(core)
+    /// Returns whether the memory belongs to a context, whose driver knows the handle then.
+    pub(crate) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
+        self.handles.is_of(context)
     }
 
-    pub(super) fn handle(&self) -> PhysicalHandle {
+    pub(crate) fn handle(&self) -> PhysicalHandle {
         self.handle
     }
 
-    pub(super) fn operands(&self) -> &Places {
+    pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 
-    /// A descriptor of it, made now if there is none.
+    /// Returns a descriptor of the memory, and makes it if there is none.
     fn file(&self) -> Result<Arc<OwnedFd>> {
         let made = &self.descriptor;
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = made.lock();
         if let Some(file) = &*made {
             return Ok(Arc::clone(file));
         }
         let file = self.export()?;
-        self.family.publish(&self.gpu, &file)?;
+        self.handles.publish(&self.gpu, &file)?;
         Ok(Arc::clone(made.insert(Arc::new(file))))
     }
 
     fn export(&self) -> Result<OwnedFd> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
-        if let Some(number) = VirtualMemory(&self.core).descriptor_of(self.handle, kind) {
+        if let Some(number) = VirtualMemory(&self.context).descriptor_of(self.handle, kind) {
             return keep(number);
         }
-        // Some drivers map it only once at a time, so where it is already, if it is.
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        // Drivers that don't tell it of a handle tell it of an address; some map a handle only once.
+        let places = self.places.lock();
         match places.first() {
-            Some(place) => keep(VirtualMemory(&self.core).descriptor(place.pointer(), kind)?),
+            Some(place) => keep(VirtualMemory(&self.context).descriptor(place.pointer(), kind)?),
             None => self.export_mapped(kind),
         }
     }
 
-    /// Maps it for a moment, since drivers tell the descriptor of an address.
+    /// Maps the memory for a moment, to ask for the descriptor of an address.
     fn export_mapped(&self, kind: ze_external_memory_type_flags_t) -> Result<OwnedFd> {
-        let memory = VirtualMemory(&self.core);
+        let memory = VirtualMemory(&self.context);
         let start = memory.reserve(0, self.len)?;
         // SAFETY: reserved a moment ago.
         let mapped = unsafe { memory.map(start, self.len, self.handle, 0, Access::ReadWrite) };
@@ -139,7 +148,7 @@ impl LevelZeroPhysical {
     }
 }
 
-/// A descriptor of our own of what one of the driver's leads to.
+/// Duplicates a descriptor of the driver.
 fn keep(number: c_int) -> Result<OwnedFd> {
     descriptor::duplicate(number).map_err(Error::os("keeping a descriptor of the driver"))
 }
@@ -153,8 +162,8 @@ fn unsupported(gpu: &Gpu) -> Error {
 
 impl Drop for LevelZeroPhysical {
     fn drop(&mut self) {
-        // Mapped nowhere: whoever maps it keeps it.
-        self.family.put(self.handle);
+        // Mapped nowhere: each mapping keeps it.
+        self.handles.put(self.handle);
     }
 }
 
@@ -175,6 +184,10 @@ impl Shared for LevelZeroPhysical {
     }
 
     fn note(&self) -> BackendBlob {
-        note::encode(self.core.driver, Subject::Physical, [0; IPC_HANDLE])
+        ipc_handle::encode(
+            self.context.driver,
+            Subject::Physical,
+            [0; IPC_HANDLE_BYTES],
+        )
     }
 }

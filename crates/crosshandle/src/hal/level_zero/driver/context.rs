@@ -1,8 +1,8 @@
-//! A context of the driver, and the memory made in it.
+//! A context of the driver, and memory in it.
 
+use super::event_pool::EventPools;
 use super::{ContextHandle, DeviceHandle, Driver, Handle, check, check_memory, description};
 use crate::error::{Error, Result};
-use crate::hal::level_zero::pooled::Pools;
 use crate::os::process;
 use crate::types::MemoryKind;
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_ipc_mem_handle_t, ze_memory_type_t};
@@ -11,20 +11,20 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 
 /// Bytes of the driver's handles for other processes.
-pub(crate) const IPC_HANDLE: usize = 64;
+pub(crate) const IPC_HANDLE_BYTES: usize = 64;
 
-/// What everything of one driver lives in.
-pub(crate) struct Core {
+/// A context of the driver: everything that is created of a driver lives in one.
+pub(crate) struct DriverContext {
     pub(crate) driver: &'static Driver,
     pub(crate) handle: ContextHandle,
-    /// It ends with this; others are the program's.
+    /// It is destroyed with this value; others are the program's.
     is_ours: bool,
-    pub(crate) events: Pools,
-    /// Events that are opened are known to learn of later signals.
+    pub(super) events: EventPools,
+    /// Opened events are known to learn of later signals.
     pub(super) has_live_events: AtomicBool,
 }
 
-impl Core {
+impl DriverContext {
     pub(super) fn create(driver: &'static Driver) -> Result<Self> {
         let desc = description!(ze_context_desc_t, ZE_STRUCTURE_TYPE_CONTEXT_DESC);
         let mut handle = ptr::null_mut();
@@ -36,33 +36,33 @@ impl Core {
             driver,
             handle: Handle(handle),
             is_ours: true,
-            events: Pools::default(),
+            events: EventPools::default(),
             has_live_events: AtomicBool::new(false),
         })
     }
 
-    /// One that the program made.
+    /// Adopts a context that the program created.
     ///
     /// # Safety
-    /// It is a context of this driver, and lives as long as this.
+    /// `handle` is a context of this driver, and lives as long as the result.
     pub(crate) unsafe fn adopt(driver: &'static Driver, handle: ContextHandle) -> Self {
         Self {
             driver,
             handle,
             is_ours: false,
-            events: Pools::default(),
+            events: EventPools::default(),
             has_live_events: AtomicBool::new(false),
         }
     }
 
-    /// Whether it ends with this, not when the program likes.
+    /// Returns whether the context lives as long as this value, not as long as the program likes.
     pub(crate) fn is_ours(&self) -> bool {
         self.is_ours
     }
 
-    /// New memory, at a multiple of `align`. What is to be shared is made so that it can be exported
-    /// as `export`: Intel's driver puts small memory beside other memory of the process, and would
-    /// share all of that. On some GPUs it also compresses other memory, which handles tell since
+    /// Allocates memory at a multiple of `align`. Memory that is to be shared is allocated for export
+    /// as `export`: otherwise Intel's driver puts small memory beside other memory of the process, and
+    /// would share all of that. On some GPUs it also compresses other memory, which handles tell since
     /// 26.14 only.
     pub(crate) fn allocate(
         &self,
@@ -104,16 +104,16 @@ impl Core {
         };
         check_memory("allocating memory (zeMemAlloc)", len, code)?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))?;
-        self.driver.starts.add(start.addr().get());
+        self.driver.known_memory.add(start.addr().get());
         Ok(start)
     }
 
-    /// Frees what `allocate` made.
+    /// Frees memory that `allocate` returned.
     ///
     /// # Safety
-    /// No command uses it, and nobody accesses it any more.
+    /// No command and no thread accesses it any more.
     pub(crate) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
-        self.driver.starts.remove(start.addr().get());
+        self.driver.known_memory.remove(start.addr().get());
         // SAFETY: promised by the caller.
         let code = unsafe {
             (self.driver.loader.zeMemFree)(self.handle.0, start.as_ptr().cast::<c_void>())
@@ -121,11 +121,11 @@ impl Core {
         check("zeMemFree", code)
     }
 
-    /// The driver's handle to what `allocate` made. The descriptor whose number comes first in it
-    /// stays the driver's, until the memory is freed.
-    pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE]> {
+    /// Returns the driver's IPC handle of memory that `allocate` returned. The descriptor in it stays
+    /// the driver's until the memory is freed.
+    pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_mem_handle_t {
-            data: [0; IPC_HANDLE],
+            data: [0; IPC_HANDLE_BYTES],
         };
         let get = self.driver.loader.zeMemGetIpcHandle;
         // SAFETY: the start of an allocation of this context, and a live result.
@@ -134,11 +134,11 @@ impl Core {
         Ok(handle.data.map(|byte| byte as u8))
     }
 
-    /// Memory of another process by its driver's handle, which was checked.
+    /// Opens memory of another process by its driver's handle, which was checked.
     pub(crate) fn open(
         &self,
         device: DeviceHandle,
-        handle: [u8; IPC_HANDLE],
+        handle: [u8; IPC_HANDLE_BYTES],
     ) -> Result<NonNull<u8>> {
         let handle = ze_ipc_mem_handle_t {
             data: handle.map(|byte| byte as c_char),
@@ -151,10 +151,10 @@ impl Core {
         NonNull::new(start.cast()).ok_or(Error::Protocol("its memory is nowhere"))
     }
 
-    /// Ends what `open` gave.
+    /// Closes memory that `open` returned.
     ///
     /// # Safety
-    /// No command uses it, and nobody accesses it any more.
+    /// No command and no thread accesses it any more.
     pub(crate) unsafe fn close(&self, start: NonNull<u8>) -> Result<()> {
         let close = self.driver.loader.zeMemCloseIpcHandle;
         // SAFETY: promised by the caller.
@@ -162,7 +162,7 @@ impl Core {
         check("zeMemCloseIpcHandle", code)
     }
 
-    /// Where an allocation starts and how many bytes it has.
+    /// Returns the start of the allocation at an address, and its length in bytes.
     pub(crate) fn range_of(&self, address: NonNull<u8>) -> Result<(usize, usize)> {
         let (mut start, mut len) = (ptr::null_mut(), 0);
         let get = self.driver.loader.zeMemGetAddressRange;
@@ -172,8 +172,8 @@ impl Core {
         Ok((start.addr(), len))
     }
 
-    /// The allocation of device memory that an address lies in: where it starts, its length, and
-    /// whose it is.
+    /// Returns the allocation of device memory that an address lies in: its start, its length in
+    /// bytes, and its device.
     pub(crate) fn device_memory(
         &self,
         address: NonNull<u8>,
@@ -196,12 +196,12 @@ impl Core {
         Some((start, len, Handle(device)))
     }
 
-    /// Whether the host may access memory, as the driver says.
+    /// Returns whether the host may access memory, as the driver says.
     pub(crate) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
         self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
     }
 
-    /// Whether there is any memory of the driver's at an address.
+    /// Returns whether there is any memory of the driver's at an address.
     pub(super) fn knows(&self, address: *const c_void) -> bool {
         self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
     }
@@ -220,8 +220,8 @@ impl Core {
         }
     }
 
-    /// For a `drop`: logs what could not be released, and does nothing in a forked child, which
-    /// must not call the driver.
+    /// Releases something in a `drop`: logs a failure, and does nothing in a forked child, which must
+    /// not call the driver.
     pub(crate) fn release(&self, what: &'static str, release: impl FnOnce(&Self) -> Result<()>) {
         if process::is_forked() {
             return;
@@ -232,15 +232,15 @@ impl Core {
     }
 }
 
-impl Drop for Core {
+impl Drop for DriverContext {
     fn drop(&mut self) {
-        self.release("a context", |core| {
-            core.events.destroy(core.driver);
-            if !core.is_ours {
+        self.release("a context", |context| {
+            context.events.destroy(context);
+            if !context.is_ours {
                 return Ok(());
             }
-            // SAFETY: everything that lives in it holds it, so nothing does any more.
-            let code = unsafe { (core.driver.loader.zeContextDestroy)(core.handle.0) };
+            // SAFETY: all objects in the context keep `self`, so there are none.
+            let code = unsafe { (context.driver.loader.zeContextDestroy)(context.handle.0) };
             check("zeContextDestroy", code)
         });
     }
