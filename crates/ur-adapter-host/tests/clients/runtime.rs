@@ -36,7 +36,7 @@ impl Runtime {
 /// A client in Python.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../ur-adapter/clients")
+        .join("../ur-adapter/clients/python")
         .join(name)
 }
 

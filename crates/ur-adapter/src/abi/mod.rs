@@ -1,0 +1,15 @@
+//! What all entry points share: how they are entered, how handles, failures, queries and native
+//! handles work, and what answers where there is no implementation. Nothing here knows an object of
+//! Unified Runtime's.
+
+pub(crate) mod boundary;
+pub(crate) mod chain;
+pub(crate) mod description;
+pub(crate) mod failure;
+pub(crate) mod lock;
+pub(crate) mod log;
+pub(crate) mod native;
+pub(crate) mod object;
+pub(crate) mod query;
+pub(crate) mod stub;
+pub(crate) mod unsupported;

@@ -1,0 +1,71 @@
+//! Its memory, and who may access it.
+
+use super::Answer::{self, Truth, U32, U64, Unsupported};
+use crate::discovery::Device;
+use unified_runtime_sys::{
+    UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_ACCESS as ACCESS,
+    UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_ATOMIC_ACCESS as ATOMIC_ACCESS,
+    UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_ATOMIC_CONCURRENT_ACCESS as ATOMIC_CONCURRENT_ACCESS,
+    UR_DEVICE_USM_ACCESS_CAPABILITY_FLAG_CONCURRENT_ACCESS as CONCURRENT_ACCESS,
+    ur_device_info_t as name, ur_device_mem_cache_type_t as cache,
+};
+
+const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
+
+/// Of memory of the host's that a device accesses in place: its atomic operations are so for
+/// itself, and not beside the host's.
+const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
+
+pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
+    let info = device.inner().info();
+    let is_unified = info.capabilities.unified_memory;
+    Some(match asked {
+        name::UR_DEVICE_INFO_GLOBAL_MEM_SIZE => U64(info.total_memory),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_FREE => {
+            device.inner().free_memory().map_or(Unsupported, U64)
+        }
+        name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
+        // In bits: a part of a buffer may start at any byte.
+        name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(if info.cache_size == 0 {
+            cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0
+        } else {
+            cache::UR_DEVICE_MEM_CACHE_TYPE_READ_WRITE_CACHE.0
+        }),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHELINE_SIZE => U32(info.cache_line),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_SIZE => U64(info.cache_size),
+        name::UR_DEVICE_INFO_ERROR_CORRECTION_SUPPORT => Truth(info.capabilities.error_correction),
+        name::UR_DEVICE_INFO_HOST_UNIFIED_MEMORY => Truth(is_unified),
+        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE if info.memory_clock_rate > 0 => {
+            U32(info.memory_clock_rate)
+        }
+        name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH if info.memory_bus_width > 0 => {
+            U32(info.memory_bus_width)
+        }
+        name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH if info.memory_clock_rate > 0 => {
+            // Twice with each tick, in bytes a second.
+            let ticks = u64::from(info.memory_clock_rate) * 1_000_000;
+            U64(2 * ticks * u64::from(info.memory_bus_width) / 8)
+        }
+        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE
+        | name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH
+        | name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => Unsupported,
+        name::UR_DEVICE_INFO_MEM_CHANNEL_SUPPORT => Truth(false),
+
+        name::UR_DEVICE_INFO_USM_DEVICE_SUPPORT => U32(FULL_ACCESS),
+        name::UR_DEVICE_INFO_USM_HOST_SUPPORT | name::UR_DEVICE_INFO_USM_SINGLE_SHARED_SUPPORT => {
+            U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
+        }
+        // All devices of a driver access the host's part alike.
+        name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT => {
+            U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
+        }
+        name::UR_DEVICE_INFO_USM_SYSTEM_SHARED_SUPPORT => {
+            U32(if is_unified { FULL_ACCESS } else { 0 })
+        }
+        name::UR_DEVICE_INFO_USM_POOL_SUPPORT | name::UR_DEVICE_INFO_VIRTUAL_MEMORY_SUPPORT => {
+            Truth(true)
+        }
+        _ => return None,
+    })
+}
