@@ -177,7 +177,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     let is_push = row == kind.push;
                     let command = |index: usize| {
                         let (to, from) = ends(is_push, &local[index], &imported[index]);
-                        Ok(Command::copy(to.all(), from.all())?)
+                        Ok(Command::copy(from.all(), to.all())?)
                     };
                     let start = Instant::now();
                     match side {

@@ -87,7 +87,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                     if row == BEHIND {
                         match side {
                             Side::Ours => {
-                                let value = blocker.value() + 1;
+                                let value = blocker.submitted() + 1;
                                 queue.submit(Command::barrier().after_value(&blocker, value))?;
                             }
                             Side::Raw => stream.wait(first_gate, number)?,
@@ -96,13 +96,13 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                     let elapsed = match (side, row) {
                         (Side::Ours, SIGNAL) => per_operation(BATCH, || queue.signal(&signalled))?,
                         (Side::Ours, WAIT | BEHIND) => {
-                            let value = waited.value() + 1;
+                            let value = waited.submitted() + 1;
                             per_operation(BATCH, || {
                                 queue.submit(Command::barrier().after_value(&waited, value))
                             })?
                         }
                         (Side::Ours, _) => {
-                            let value = waited.value() + 1;
+                            let value = waited.submitted() + 1;
                             per_operation(BATCH, || {
                                 let wait = Command::barrier().after_value(&waited, value);
                                 queue.submit(wait.signal(&signalled))

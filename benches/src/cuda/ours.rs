@@ -27,14 +27,14 @@ fn context_with(gpu: usize, options: ContextOptions) -> Result<Context> {
 
 /// Sets the first eight bytes of device memory.
 pub(super) fn set_first_word(queue: &Queue, memory: &Memory, word: u64) -> Result<()> {
-    queue.submit(Command::fill(memory.range(0, 8)?, &word.to_le_bytes())?)?;
+    queue.submit(Command::fill(memory.range(..8)?, &word.to_le_bytes())?)?;
     Ok(queue.finish_timeout(LIMIT)?)
 }
 
 /// The first eight bytes of device memory.
 pub(super) fn first_word(context: &Context, queue: &Queue, memory: &Memory) -> Result<u64> {
     let host = context.allocate_with(AllocationOptions::new(8).kind(MemoryKind::Host))?;
-    queue.submit(Command::copy(host.all(), memory.range(0, 8)?)?)?;
+    queue.submit(Command::copy(memory.range(..8)?, host.all())?)?;
     queue.finish_timeout(LIMIT)?;
     let mut bytes = [0; 8];
     host.read(0, &mut bytes)?;

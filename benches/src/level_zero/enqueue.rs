@@ -135,7 +135,7 @@ impl Ours {
 
     fn occupy(&self, queue: &Queue) -> Result<()> {
         let [to, from] = &self.long;
-        let copy = Command::copy(to.all(), from.all())?;
+        let copy = Command::copy(from.all(), to.all())?;
         Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
@@ -166,16 +166,16 @@ impl Ours {
                 What::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
-                What::Copy => self.queue.submit(Command::copy(to.all(), from.all())?)?,
+                What::Copy => self.queue.submit(Command::copy(from.all(), to.all())?)?,
                 What::Fill => {
                     self.queue.submit(Command::fill(to.all(), &PATTERN)?)?;
                 }
                 What::CopySignal => self
                     .queue
-                    .submit(Command::copy(to.all(), from.all())?.signal(&self.shared))?,
+                    .submit(Command::copy(from.all(), to.all())?.signal(&self.shared))?,
                 What::CopySignalHosts => self
                     .queue
-                    .submit(Command::copy(to.all(), from.all())?.signal(&self.hosts))?,
+                    .submit(Command::copy(from.all(), to.all())?.signal(&self.hosts))?,
             }
             Ok(())
         };

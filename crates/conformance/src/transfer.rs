@@ -33,7 +33,7 @@ impl Transfer {
     pub fn write(&self, memory: &Memory, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
             None => memory.write(offset, bytes),
-            Some(queue) => self.copy_in(queue, memory.range(offset, bytes.len())?, bytes),
+            Some(queue) => self.copy_in(queue, memory.range(offset..offset + bytes.len())?, bytes),
         }
     }
 
@@ -45,7 +45,7 @@ impl Transfer {
         let mut bytes = vec![0; len];
         match &self.queue {
             None => memory.read(offset, &mut bytes)?,
-            Some(queue) => self.copy_out(queue, memory.range(offset, len)?, &mut bytes)?,
+            Some(queue) => self.copy_out(queue, memory.range(offset..offset + len)?, &mut bytes)?,
         }
         Ok(bytes)
     }
@@ -64,7 +64,9 @@ impl Transfer {
     /// As [`VirtualRange::with_bytes`].
     pub fn write_range(&self, range: &VirtualRange, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
-            None => range.with_bytes(offset, bytes.len(), |place| place.write(0, bytes))?,
+            None => {
+                range.with_bytes(offset..offset + bytes.len(), |place| place.write(0, bytes))?
+            }
             Some(queue) => self.copy_in(queue, mapped(range, offset, bytes.len())?, bytes),
         }
     }
@@ -76,7 +78,7 @@ impl Transfer {
     pub fn read_range(&self, range: &VirtualRange, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match &self.queue {
-            None => range.with_bytes(offset, len, |place| place.read(0, &mut bytes))??,
+            None => range.with_bytes(offset..offset + len, |place| place.read(0, &mut bytes))??,
             Some(queue) => self.copy_out(queue, mapped(range, offset, len)?, &mut bytes)?,
         }
         Ok(bytes)
@@ -102,7 +104,7 @@ impl Transfer {
         }
         let staging = self.staging(bytes.len())?;
         staging.write(0, bytes)?;
-        queue.submit(Command::copy(to, staging.all())?)?;
+        queue.submit(Command::copy(staging.all(), to)?)?;
         queue.finish_timeout(deadline())
     }
 
@@ -111,7 +113,7 @@ impl Transfer {
             return Ok(());
         }
         let staging = self.staging(bytes.len())?;
-        queue.submit(Command::copy(staging.all(), from)?)?;
+        queue.submit(Command::copy(from, staging.all())?)?;
         queue.finish_timeout(deadline())?;
         staging.read(0, bytes)
     }
@@ -126,7 +128,7 @@ impl Transfer {
 fn mapped(range: &VirtualRange, offset: usize, len: usize) -> Result<MemoryRange> {
     // SAFETY: every copy is waited for before this file's functions return, and no case unmaps
     // meanwhile; one that is late fails its case.
-    unsafe { range.range(offset, len) }
+    unsafe { range.range(offset..offset + len) }
 }
 
 fn compare(found: &[u8], offset: usize, seed: u64) -> Result<()> {

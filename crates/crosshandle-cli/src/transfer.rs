@@ -55,9 +55,10 @@ impl<'a> Transfer<'a> {
             Way::Direct(bytes) => bytes.read(offset, into)?,
             Way::Staged { staging, queue } => {
                 for (index, part) in into.chunks_mut(CHUNK).enumerate() {
-                    let from = self.memory.range(offset + index * CHUNK, part.len())?;
-                    let to = staging.range(0, part.len())?;
-                    queue.submit(Command::copy(to, from)?)?;
+                    let start = offset + index * CHUNK;
+                    let from = self.memory.range(start..start + part.len())?;
+                    let to = staging.range(..part.len())?;
+                    queue.submit(Command::copy(from, to)?)?;
                     queue.finish()?;
                     staging.read(0, part)?;
                 }
@@ -76,9 +77,10 @@ impl<'a> Transfer<'a> {
                 }
                 for (index, part) in from.chunks(CHUNK).enumerate() {
                     staging.write(0, part)?;
-                    let to = self.memory.range(offset + index * CHUNK, part.len())?;
-                    let from = staging.range(0, part.len())?;
-                    queue.submit(Command::copy(to, from)?)?;
+                    let start = offset + index * CHUNK;
+                    let to = self.memory.range(start..start + part.len())?;
+                    let from = staging.range(..part.len())?;
+                    queue.submit(Command::copy(from, to)?)?;
                     queue.finish()?;
                 }
             }

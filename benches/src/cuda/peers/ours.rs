@@ -79,7 +79,7 @@ impl<'a> Lead<'a> {
                 let own = self.context.allocate(COPY)?;
                 let copies = || {
                     copy(&self.queue, |_| {
-                        Ok(Command::copy(own.all(), imported.all())?)
+                        Ok(Command::copy(imported.all(), own.all())?)
                     })
                 };
                 copies()?;

@@ -74,8 +74,8 @@ pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let [spent, first, after] = [(); 3].map(|()| context.create_event());
     let (spent, first, after) = (spent?, first?, after?);
-    while spent.value() < LAST {
-        spent.signal_value(LAST.min(spent.value() + STEP))?;
+    while spent.submitted() < LAST {
+        spent.signal_value(LAST.min(spent.submitted() + STEP))?;
     }
     let queue = context.create_queue()?;
     let (release, released) = mpsc::channel();

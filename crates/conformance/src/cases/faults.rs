@@ -308,7 +308,7 @@ pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
     for round in 0..5 {
         let victim = harness.peer()?;
         victim.ask(format!("open-event e {}", event.handle()?))?;
-        let value = event.value() + 1;
+        let value = event.submitted() + 1;
         let asleep = [
             victim.begin_and_sleep(format!("wait-value e {value}"))?,
             victim.begin_and_sleep(format!("wait-value e {}", value + 7))?,

@@ -48,13 +48,13 @@ pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
             // The consumer's launch may be there first.
             let later = peer.begin(format!(
                 "submit q scale kernels memory {round} after-value=filled:{} signal=scaled",
-                filled.value() + 1
+                filled.submitted() + 1
             ));
             let fill = kernels.fill(&memory.all(), 7 * round)?;
             queue.submit(fill.signal(&filled))?;
             later.reply(deadline())?;
-            let copy = Command::copy(own.all(), memory.all())?;
-            queue.submit(copy.after_value(&scaled, filled.value()))?;
+            let copy = Command::copy(memory.all(), own.all())?;
+            queue.submit(copy.after_value(&scaled, filled.submitted()))?;
             queue.finish_timeout(deadline())?;
             check(&transfer, &own, 3 * 7 * round + round)?;
         }

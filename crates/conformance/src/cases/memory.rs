@@ -276,8 +276,8 @@ pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
     }
     let memory = context.allocate(100)?;
     invalid(memory.handle_at(100).map(drop), "handle at the end")?;
-    invalid(memory.range(50, 51).map(drop), "range")?;
-    invalid(memory.range(usize::MAX, 2).map(drop), "overflowing range")?;
+    invalid(memory.range(50..101).map(drop), "range")?;
+    invalid(memory.range(..=usize::MAX).map(drop), "overflowing range")?;
     let behind = memory.as_ptr().wrapping_add(100);
     invalid(context.memory_handle(behind).map(drop), "behind the end")?;
     invalid(context.memory_handle(std::ptr::null()).map(drop), "null")?;

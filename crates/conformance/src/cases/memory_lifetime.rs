@@ -341,9 +341,9 @@ pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     }
     let physical = context.create_physical_memory(unit)?;
     let range = context.reserve(unit)?;
-    range.map(0, &physical, 0, unit, Access::ReadWrite)?;
+    range.map(0, &physical, ..unit, Access::ReadWrite)?;
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
-    range.unmap(0, unit)?;
+    range.unmap(..unit)?;
     drop((range, physical));
     // Importers close as freely.
     let peer = harness.peer()?;

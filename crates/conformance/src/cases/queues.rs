@@ -25,7 +25,7 @@ fn memory(context: &Context, transfer: &Transfer, seed: u64) -> Result<Memory, F
 
 /// Holds a queue up until an event is signalled.
 fn hold(queue: &Queue, gate: &Event) -> Result<(), Failure> {
-    queue.submit(Command::barrier().after_value(gate, gate.value() + 1))?;
+    queue.submit(Command::barrier().after_value(gate, gate.submitted() + 1))?;
     Ok(())
 }
 
@@ -42,13 +42,13 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
         let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
         let theirs = context.open_memory(&handle)?;
         peer.ask(format!("open-event done {}", done.handle()?))?;
-        queue.submit(Command::copy(theirs.all(), mine.all())?.signal(&done))?;
+        queue.submit(Command::copy(mine.all(), theirs.all())?.signal(&done))?;
         peer.ask("wait-value done 1 10000")?;
         peer.ask(format!("check theirs 0 1 {LEN}"))?;
         // A part of it, and small.
         peer.ask("write theirs 0 2 1000")?;
-        let (to, from) = (mine.range(77, 1_000)?, theirs.range(0, 1_000)?);
-        queue.submit(Command::copy(to, from)?.signal(&done))?;
+        let (to, from) = (mine.range(77..1_077)?, theirs.range(..1_000)?);
+        queue.submit(Command::copy(from, to)?.signal(&done))?;
         done.wait_timeout(deadline())?;
         transfer.check(&mine, 77, 2, 1_000)?;
         // By the peer's queue, into this process.
@@ -74,16 +74,16 @@ pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
             context.allocate_with(AllocationOptions::new(LEN).kind(from))?,
         );
         transfer.write(&from, 0, &pattern(seed, LEN))?;
-        queue.submit(Command::copy(to.all(), from.all())?)?;
+        queue.submit(Command::copy(from.all(), to.all())?)?;
         queue.finish_timeout(deadline())?;
         transfer.check(&to, 0, seed, LEN)?;
         let mut own = vec![0_u8; LEN];
         let place = NonNull::from(own.as_mut_slice()).cast();
         // SAFETY: `own` lives until the queue has finished, and is not looked at before.
         let range = unsafe { MemoryRange::from_raw_parts(place, LEN, Access::ReadWrite) };
-        queue.submit(Command::copy(range.clone(), to.all())?)?;
+        queue.submit(Command::copy(to.all(), range.clone())?)?;
         queue.submit(Command::fill(to.all(), &[0xAA])?)?;
-        queue.submit(Command::copy(to.range(0, 100)?, range.range(0, 100)?)?)?;
+        queue.submit(Command::copy(range.range(..100)?, to.range(..100)?)?)?;
         queue.finish()?;
         assert!(own == pattern(seed, LEN));
         transfer.check(&to, 0, seed, 100)?;
@@ -109,8 +109,8 @@ pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
         let mut wanted = pattern(4, LEN);
         wanted.copy_within(from..from + len, to);
         queue.submit(Command::copy(
-            memory.range(to, len)?,
-            memory.range(from, len)?,
+            memory.range(from..from + len)?,
+            memory.range(to..to + len)?,
         )?)?;
         queue.finish_timeout(deadline())?;
         assert!(
@@ -133,7 +133,7 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
             let len = size * times;
             let wanted: Vec<u8> = repeated.iter().copied().cycle().take(len).collect();
             let before = transfer.read(&memory, 0, LEN)?;
-            queue.submit(Command::fill(memory.range(3, len)?, &repeated)?)?;
+            queue.submit(Command::fill(memory.range(3..3 + len)?, &repeated)?)?;
             queue.finish_timeout(deadline())?;
             let after = transfer.read(&memory, 0, LEN)?;
             assert!(after[3..3 + len] == wanted, "{times} times {size} bytes");
@@ -141,10 +141,10 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
         }
     }
     for (len, bytes) in [(10, &[1, 2, 3][..]), (10, &[])] {
-        let refused = Command::fill(memory.range(0, len)?, bytes).map(drop);
+        let refused = Command::fill(memory.range(..len)?, bytes).map(drop);
         assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     }
-    let refused = Command::copy(memory.range(0, 10)?, memory.range(0, 11)?).map(drop);
+    let refused = Command::copy(memory.range(..11)?, memory.range(..10)?).map(drop);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
 }
@@ -189,8 +189,8 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     hold(&queue, &gate)?;
     for number in 0..COUNT {
         queue.submit(match number % 5 {
-            0 => Command::fill(memory.range(0, 8)?, &number.to_le_bytes())?,
-            1 => Command::copy(memory.range(8, 8)?, memory.range(0, 8)?)?,
+            0 => Command::fill(memory.range(..8)?, &number.to_le_bytes())?,
+            1 => Command::copy(memory.range(..8)?, memory.range(8..16)?)?,
             2 => Command::barrier().signal(&done),
             3 => Command::barrier().after(&done),
             _ => {
@@ -202,7 +202,7 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
             }
         })?;
     }
-    assert_eq!(done.value(), COUNT / 5, "numbers are taken at once");
+    assert_eq!(done.submitted(), COUNT / 5, "numbers are taken at once");
     assert!(!queue.is_idle() && !done.try_wait()?);
     gate.signal()?;
     done.wait_timeout(deadline())?;
@@ -315,7 +315,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
         one.signal(done)?;
         two.wait(done)?;
         two.finish_timeout(deadline())?;
-        assert_eq!(done.value(), 2);
+        assert_eq!(done.submitted(), 2);
     }
     PASSED
 }
@@ -386,7 +386,7 @@ pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
     {
         let source = memory(&context, &transfer, 9)?;
         let target = context.open_memory(&handle)?;
-        queue.submit(Command::copy(target.all(), source.all())?.signal(&done))?;
+        queue.submit(Command::copy(source.all(), target.all())?.signal(&done))?;
     }
     drop(queue);
     // The freed source is not handed out while the command still needs it.

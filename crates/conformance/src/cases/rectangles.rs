@@ -84,10 +84,10 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
 
         copied(region, (a, &mut their_bytes), (b, &my_bytes));
         let command = Command::copy_rect(
-            theirs.range(a.offset, LEN - a.offset)?,
-            a.pitches,
-            mine.range(b.offset, LEN - b.offset)?,
+            mine.range(b.offset..)?,
             b.pitches,
+            theirs.range(a.offset..)?,
+            a.pitches,
             region,
         )?;
         queue.submit(command.signal(&done))?;
@@ -146,7 +146,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
             let (a, b) = (row * to_pitch, row * from_pitch);
             wanted[a..a + width].copy_from_slice(&source[b..b + width]);
         }
-        let command = Command::copy_2d(to.all(), to_pitch, from.all(), from_pitch, width, rows)?;
+        let command = Command::copy_2d(from.all(), from_pitch, to.all(), to_pitch, width, rows)?;
         queue.submit(command)?;
         queue.finish_timeout(deadline())?;
         assert!(transfer.read(&to, 0, LEN)? == wanted, "{width} × {rows}");
@@ -188,7 +188,7 @@ pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
             }
         }
         if number % 2 == 0 {
-            let to = memory.range(11, LEN - 11)?;
+            let to = memory.range(11..)?;
             queue.submit(Command::fill_2d(to, pitch, width, rows, &bytes)?.signal(&done))?;
         } else {
             let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
@@ -241,7 +241,7 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
         // Large enough for any region that is not the fault.
         let good = Pitches::tight(region);
         for (to, from) in [(bad, good), (good, bad)] {
-            let refused = Command::copy_rect(memory.all(), to, memory.all(), from, region);
+            let refused = Command::copy_rect(memory.all(), from, memory.all(), to, region);
             assert!(invalid(refused), "{region:?} {bad:?}");
         }
         if region.slices == 1 {
@@ -275,11 +275,11 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
             .parse()?;
         let theirs = context.open_memory_read_only(&handle)?;
         let (region, pitches) = (Region::new_2d(8, 2), Pitches::new_2d(16));
-        let into = Command::copy_rect(theirs.all(), pitches, memory.all(), pitches, region);
+        let into = Command::copy_rect(memory.all(), pitches, theirs.all(), pitches, region);
         assert!(matches!(into.map(drop), Err(Error::ReadOnly)));
         let into = Command::fill_2d(theirs.all(), 16, 8, 2, &[0]);
         assert!(matches!(into.map(drop), Err(Error::ReadOnly)));
-        let _ = Command::copy_rect(memory.all(), pitches, theirs.all(), pitches, region)?;
+        let _ = Command::copy_rect(theirs.all(), pitches, memory.all(), pitches, region)?;
     }
     PASSED
 }

@@ -43,7 +43,7 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
         assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{value}");
         peer.refused(format!("signal-value e {value}"), "InvalidArgument")?;
     }
-    assert_eq!(event.value(), 10);
+    assert_eq!(event.submitted(), 10);
     let far = event.signal_value(10 + (1 << 31)).expect_err("too far");
     assert!(matches!(far, Error::InvalidArgument(_)), "{far:?}");
     let end = event.signal_value(u64::MAX).expect_err("beyond the end");
@@ -86,11 +86,11 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
             peer.ask(format!(
                 "submit q{queue} barrier after-value=gate{queue}:1 signal=e"
             ))?;
-            gates.push((event.value(), gate));
+            gates.push((event.submitted(), gate));
         }
     }
     let all = (PEERS * QUEUES) as u64;
-    assert_eq!(event.value(), all);
+    assert_eq!(event.submitted(), all);
     let waits: Result<Vec<_>, Failure> = (1..=all)
         .map(|value| watcher.begin_and_sleep(format!("wait-value e {value}")))
         .collect();
@@ -161,6 +161,6 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
     for runner in runners {
         runner.reply(deadline())?;
     }
-    assert_eq!(end.value(), ROUNDS);
+    assert_eq!(end.submitted(), ROUNDS);
     PASSED
 }

@@ -347,7 +347,7 @@ pub(crate) fn hostile_answers_reach_no_driver() {
         let event = context.open_event(&EventHandle::from_bytes(&event).unwrap());
         let (event, queue) = (event.unwrap(), context.create_queue().unwrap());
         let waiting = context.create_queue().unwrap();
-        let wait = Command::barrier().after_value(&event, event.value() + 1);
+        let wait = Command::barrier().after_value(&event, event.submitted() + 1);
         waiting.submit(wait).unwrap();
         let memory = context.allocate(64).unwrap();
         let fill = Command::fill(memory.all(), &[1]).unwrap();

@@ -143,7 +143,7 @@ pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
         peer.ask("submit q fill m 1 signal=e").unwrap();
         queue.submit(Command::barrier().after(&event)).unwrap();
         queue.finish_timeout(LONG).unwrap();
-        assert_eq!(event.value(), number);
+        assert_eq!(event.submitted(), number);
     }
     drop((event, queue, context));
     await_the_end();
@@ -170,7 +170,7 @@ pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
                 while submitted.load(Ordering::Relaxed) < first {
                     std::hint::spin_loop();
                 }
-                queue.native_handle().unwrap();
+                queue.native().unwrap();
             });
             for number in 1..=LAST {
                 let fill = Command::fill(memory.all(), &[number]).unwrap();

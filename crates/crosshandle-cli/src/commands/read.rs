@@ -61,10 +61,10 @@ fn physical_memory(args: &Args, settings: &Settings, handle: &PhysicalMemoryHand
         .context_for(handle.backend(), handle.device())?;
     let memory = context.open_physical_memory_read_only(handle)?;
     let addresses = context.reserve(memory.len())?;
-    addresses.map(0, &memory, 0, memory.len(), Access::ReadOnly)?;
+    addresses.map(0, &memory, ..memory.len(), Access::ReadOnly)?;
     let range = args.range(memory.len())?;
     args.copy(range, |offset, into| {
-        addresses.with_bytes(offset, into.len(), |bytes| bytes.read(0, into))??;
+        addresses.with_bytes(offset..offset + into.len(), |bytes| bytes.read(0, into))??;
         Ok(())
     })
 }

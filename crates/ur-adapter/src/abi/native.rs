@@ -7,14 +7,14 @@
 use super::description;
 use super::failure::{Failure, Result};
 use super::lock::Lock;
-use crosshandle::{NativeHandle, Ownership};
+use crosshandle::{NativeObject, Ownership};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::ur_native_handle_t;
 
 /// Returns an object of the adapter's driver, as the library names it.
-pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeHandle {
-    NativeHandle::new(description::get().backend, value)
+pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
+    NativeObject::new(description::get().backend, value)
 }
 
 /// Returns who destroys an object of the driver, as UR's properties tell.

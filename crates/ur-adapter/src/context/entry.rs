@@ -7,7 +7,7 @@ use crate::abi::native::of_driver;
 use crate::abi::object::{Handle, HandleList, Handles, Ref, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
 use crate::discovery::{Adapter, Device, platform};
-use crosshandle::NativeHandle;
+use crosshandle::NativeObject;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_CONTEXT_FLAGS_MASK, ur_context_dditable_t, ur_context_extended_deleter_t,
@@ -43,7 +43,7 @@ entry_points! {
     /// Gives the driver's context on the first device: the driver has one for each device.
     fn get_native_handle(context: Handle<Context>, native: Out<ur_native_handle_t>) {
         let (_, inner) = context.first();
-        let of_driver = inner.native_handle().map(NativeHandle::value);
+        let of_driver = inner.native().map(NativeObject::raw);
         native.put(of_driver.unwrap_or_else(|| context.native_of_state()))
     }
 

@@ -153,8 +153,8 @@ unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
 /// Returns the driver's device or, without a driver, the device's handle.
 fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     let own = device.handle() as ur_native_handle_t;
-    let native = device.inner.native_handle();
-    native.map_or(own, |native| native.value())
+    let native = device.inner.native();
+    native.map_or(own, |native| native.raw())
 }
 
 /// The devices' table.

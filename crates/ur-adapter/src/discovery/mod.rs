@@ -96,7 +96,7 @@ impl Device {
 
     /// Returns whether there is a driver, with objects that programs may use too.
     pub(crate) fn has_driver(&self) -> bool {
-        self.inner.native_handle().is_some()
+        self.inner.native().is_some()
     }
 
     /// Returns the library's device.

@@ -99,7 +99,7 @@ fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
 /// Returns the driver of a device, where drivers have a handle of their own.
 fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
     let native = device.inner.native_driver()?;
-    Some(native.value())
+    Some(native.raw())
 }
 
 /// The platform's table.

@@ -55,7 +55,7 @@ entry_points! {
         let submission = Submission::new(queue, waits, event);
         let inner = queue.inner();
         let mut before = Command::marker().before_later();
-        if inner.native_handle().is_some() {
+        if inner.native().is_some() {
             // What the function finds in the driver's queue is the place of barriers.
             before = before.after_earlier();
         }

@@ -23,7 +23,7 @@ fn part(
     len: usize,
 ) -> Result<MemoryRange> {
     let variable = program.variable(submission.queue().device(), name)?;
-    let part = variable.range(offset, len);
+    let part = variable.range(offset..offset.saturating_add(len));
     part.map_err(|error| {
         Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
     })
@@ -49,7 +49,7 @@ entry_points! {
         // SAFETY: the caller vouches for the memory until the command is done.
         let from = unsafe { range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
+        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     }
 
     pub(super) fn read(
@@ -69,6 +69,6 @@ entry_points! {
         // SAFETY: the caller vouches for the memory until the command is done.
         let to = unsafe { range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
+        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     }
 }

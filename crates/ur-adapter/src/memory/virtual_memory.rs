@@ -84,13 +84,13 @@ entry_points! {
         let access = access(flags)?;
         memory.check_context(context)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.map(place, memory.inner(), offset, size, access)?)
+        Ok(range.map(place, memory.inner(), offset..offset.saturating_add(size), access)?)
     }
 
     fn unmap(context: Handle<Context>, start: *const c_void, size: usize) {
         not_null(start)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.unmap(place, size)?)
+        Ok(range.unmap(place..place.saturating_add(size))?)
     }
 
     fn set_access(
@@ -102,7 +102,7 @@ entry_points! {
         not_null(start)?;
         let access = access(flags)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.set_access(place, size, access)?)
+        Ok(range.set_access(place..place.saturating_add(size), access)?)
     }
 
     /// Answers for the first byte, if the mappings of the range differ.

@@ -15,6 +15,7 @@ use crate::abi::boundary::{
 use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
+use crate::abi::native::{of_driver, ownership};
 use crate::abi::object::{Handle, Handles, Object, Ref, Shared, release, retain};
 use crate::abi::stub::{Reason, Stub};
 use crate::abi::unsupported::{IntermediateLanguages, Kernels};
@@ -169,7 +170,7 @@ entry_points! {
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(not_built)?;
-        native.put(program.native_handle())
+        native.put(program.native().raw())
     }
 
     /// The program is on the context's first device: the driver's handle doesn't say where.
@@ -185,7 +186,7 @@ entry_points! {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
         // SAFETY: the caller vouches for the native handle, as long as the program lives.
-        let loaded = unsafe { inner.adopt_program(native, is_owned) }?;
+        let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
         let program = Shared::new(Program {
             context: context.to_ref(),
             images: vec![DeviceImage {

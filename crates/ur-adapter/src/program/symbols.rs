@@ -28,7 +28,7 @@ entry_points! {
             }
             error => error.into(),
         })?;
-        pointer.put(ptr::with_exposed_provenance_mut(kernel.native_handle()))
+        pointer.put(ptr::with_exposed_provenance_mut(kernel.native().raw()))
     }
 
     pub(super) fn get_global_variable_pointer(

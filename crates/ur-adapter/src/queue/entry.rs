@@ -11,7 +11,7 @@ use crate::abi::query::{Answer, Query};
 use crate::abi::stub::{Reason, Stub};
 use crate::context::Context;
 use crate::discovery::Device;
-use crosshandle::{NativeHandle, QueueOrder};
+use crosshandle::{NativeObject, QueueOrder};
 use std::ptr::NonNull;
 use unified_runtime_sys::{
     UR_QUEUE_FLAG_ON_DEVICE, UR_QUEUE_FLAG_ON_DEVICE_DEFAULT,
@@ -63,7 +63,7 @@ entry_points! {
             // SAFETY: the caller's description says where the number of the queue's kind goes.
             unsafe { kind.write(own) };
         }
-        let of_driver = queue.inner().native_handle().map(NativeHandle::value);
+        let of_driver = queue.inner().native().map(NativeObject::raw);
         native.put(of_driver.unwrap_or_else(|| NATIVE.of(&queue.state)))
     }
 

@@ -76,7 +76,7 @@ fn signal_value(state: &State, request: &Request<'_>) -> Answer {
 }
 
 fn value(state: &State, request: &Request<'_>) -> Answer {
-    one(state.event(request.word(0)?)?.value())
+    one(state.event(request.word(0)?)?.submitted())
 }
 
 /// `status NAME` → submitted, completed, latest (`pending`, `ok` or an error's kind)

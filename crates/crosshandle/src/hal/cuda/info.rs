@@ -5,7 +5,7 @@ use super::driver::{DeviceHandle, Driver};
 use crate::error::Result;
 use crate::handle::BackendKind;
 use crate::os::mapping::HUGE_PAGE;
-use crate::types::{Capabilities, DeviceInfo, KernelLimits};
+use crate::types::{Capabilities, DeviceInfo, KernelLimits, known};
 use std::fs;
 use std::time::Duration;
 
@@ -55,13 +55,15 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         total_memory,
         max_allocation: total_memory,
         // The driver says it in kHz.
-        memory_clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000,
-        memory_bus_width: number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
-        cache_size: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).into(),
-        cache_line: CACHE_LINE,
+        memory_clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000),
+        memory_bus_width: known(number(
+            Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+        )),
+        cache_size: known(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).into()),
+        cache_line: Some(CACHE_LINE),
         compute_units: units.try_into().unwrap_or(0),
-        clock_rate: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000,
-        vector_width: 0,
+        clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000),
+        vector_width: None,
         granularity,
         kernels: driver.has_programs().then(|| kernel_limits(number)),
         capabilities: Capabilities {

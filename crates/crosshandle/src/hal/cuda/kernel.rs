@@ -142,7 +142,7 @@ impl LoadedKernel for CudaKernel {
         unsafe { driver.blocks_per_unit(self.function, threads, dynamic_shared) }
     }
 
-    fn native(&self) -> usize {
+    fn raw(&self) -> usize {
         self.function.0.expose_provenance()
     }
 }

@@ -17,7 +17,7 @@ const LEGACY_STREAM: usize = 1;
 const PER_THREAD_STREAM: usize = 2;
 
 impl NativeDevice for Gpu {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         self.handle().number() as usize
     }
 
@@ -40,7 +40,7 @@ impl NativeDevice for Gpu {
 }
 
 impl NativeContext for CudaContext {
-    fn handle(&self) -> Result<usize> {
+    fn raw(&self) -> Result<usize> {
         Ok(self.gpu().context()?.0 as usize)
     }
 
@@ -117,7 +117,7 @@ struct Recorded {
 }
 
 impl NativeEvent for Recorded {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         self.event.handle().0 as usize
     }
 

@@ -7,8 +7,7 @@ use super::kernel::CudaKernel;
 use crate::error::{Error, Result};
 use crate::hal::{LoadedKernel, LoadedProgram, Programs};
 use crate::os::process;
-use crate::types::Address;
-use crate::types::{ProgramImage, ProgramOptions};
+use crate::types::{Address, Ownership, ProgramImage, ProgramOptions};
 use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -82,12 +81,12 @@ impl Programs for CudaContext {
         Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
     }
 
-    unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram> {
-        let module = ModuleHandle(ptr::with_exposed_provenance_mut(native));
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram> {
+        let module = ModuleHandle(ptr::with_exposed_provenance_mut(program));
         Arc::new(CudaProgram::new(
             self.gpu(),
             module,
-            is_owned,
+            ownership == Ownership::Owned,
             String::new(),
         ))
     }
@@ -114,7 +113,7 @@ impl LoadedProgram for CudaProgram {
         &self.log
     }
 
-    fn native(&self) -> usize {
+    fn raw(&self) -> usize {
         self.module.0.expose_provenance()
     }
 }

@@ -230,16 +230,16 @@ fn queues_of_the_host_refuse_memory_that_it_cannot_access() {
     let queue = host.create_queue().unwrap();
     let (there, here) = (context.allocate(64).unwrap(), host.allocate(64).unwrap());
     for command in [
-        crate::Command::copy(here.all(), there.all()).unwrap(),
         crate::Command::copy(there.all(), here.all()).unwrap(),
-        crate::Command::fill(there.range(8, 8).unwrap(), &[1]).unwrap(),
+        crate::Command::copy(here.all(), there.all()).unwrap(),
+        crate::Command::fill(there.range(8..16).unwrap(), &[1]).unwrap(),
     ] {
         let refused = queue.submit(command);
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     }
     let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
     let pinned = context.allocate_with(pinned).unwrap();
-    let copy = crate::Command::copy(here.all(), pinned.all()).unwrap();
+    let copy = crate::Command::copy(pinned.all(), here.all()).unwrap();
     queue.submit(copy).unwrap();
     queue.finish_timeout(native::SOON).unwrap();
 }

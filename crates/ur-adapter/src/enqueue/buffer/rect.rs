@@ -116,7 +116,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { to.in_user_memory(pointer) }?;
         let range = from.in_buffer(buffer)?;
-        let command = Command::copy_rect(host, to.pitches, range, from.pitches, region)?;
+        let command = Command::copy_rect(range, from.pitches, host, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
     }
@@ -144,7 +144,7 @@ entry_points! {
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { from.in_user_memory(pointer) }?;
         let range = to.in_buffer(buffer)?;
-        let command = Command::copy_rect(range, to.pitches, host, from.pitches, region)?;
+        let command = Command::copy_rect(host, from.pitches, range, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
     }
@@ -169,7 +169,7 @@ entry_points! {
             (from_origin, from_row_pitch, from_slice_pitch),
         )?;
         let (to_range, from_range) = (to.in_buffer(to_buffer)?, from.in_buffer(from_buffer)?);
-        let command = Command::copy_rect(to_range, to.pitches, from_range, from.pitches, region)?;
+        let command = Command::copy_rect(from_range, from.pitches, to_range, to.pitches, region)?;
         let submission = Submission::new(queue, waits, event);
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)
     }

@@ -30,7 +30,7 @@ entry_points! {
         };
         let (_, inner) = context.first();
         let done = inner.create_event_with(EventOptions::new().shareable(false))?;
-        queue_of(context)?.submit(Command::copy(to, from)?.signal(&done))?;
+        queue_of(context)?.submit(Command::copy(from, to)?.signal(&done))?;
         Ok(done.wait()?)
     }
 }

@@ -143,7 +143,7 @@ entry_points! {
     /// Gives the driver's kernel, on the first device on which the program is built.
     fn get_native_handle(kernel: Handle<Kernel>, native: Out<ur_native_handle_t>) {
         let function = kernel.functions.first().ok_or_else(not_built)?;
-        native.put(function.plain.native_handle())
+        native.put(function.plain.native().raw())
     }
 
     /// Kernels may access all memory that the device can, and its caches need no advice.

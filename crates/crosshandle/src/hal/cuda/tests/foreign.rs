@@ -22,7 +22,7 @@ fn allocate() -> NonNull<u8> {
 #[ignore = "needs an NVIDIA GPU"]
 fn memory_of_the_program_is_shared() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let queue = context.create_queue().unwrap();
     let start = allocate();
     // SAFETY: it lives until the end.
@@ -108,7 +108,7 @@ fn peer() {
         .unwrap();
     queue.finish_timeout(SOON).unwrap();
     // Nobody waits for the driver, should it wait for other streams.
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let crowd = Crowd::new(&context, 1);
     let began = Instant::now();
     drop(again);

@@ -3,8 +3,8 @@ mod images;
 mod launches;
 
 use crate::{
-    Command, Context, Device, Error, Event, Kernel, KernelArguments, LaunchShape, Memory, Program,
-    ProgramImage, ProgramOptions, Queue,
+    Command, Context, Device, Error, Event, Kernel, KernelArguments, LaunchShape, Memory,
+    Ownership, Program, ProgramImage, ProgramOptions, Queue,
 };
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl Fixture {
         let host = self.host(bytes.len());
         host.write(0, &bytes).unwrap();
         let memory = self.context.allocate(bytes.len()).unwrap();
-        let copy = Command::copy(memory.all(), host.all()).unwrap();
+        let copy = Command::copy(host.all(), memory.all()).unwrap();
         self.queue.submit(copy).unwrap();
         self.queue.finish().unwrap();
         memory
@@ -49,7 +49,7 @@ impl Fixture {
 
     fn read(&self, memory: &Memory) -> Vec<u32> {
         let host = self.host(memory.len());
-        let copy = Command::copy(host.all(), memory.all()).unwrap();
+        let copy = Command::copy(memory.all(), host.all()).unwrap();
         self.queue.submit(copy).unwrap();
         self.queue.finish().unwrap();
         let mut bytes = vec![0; memory.len()];
