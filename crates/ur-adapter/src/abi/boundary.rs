@@ -251,7 +251,7 @@ macro_rules! by_value {
             type Value<'a> = Self;
 
             #[inline]
-            unsafe fn read<'a>(c: Self, _call: &'a Call) -> Result<Self> {
+            unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
                 Ok(c)
             }
         }
@@ -302,7 +302,7 @@ impl<T> Argument for *const T {
     type Value<'a> = Self;
 
     #[inline]
-    unsafe fn read<'a>(c: Self, _call: &'a Call) -> Result<Self> {
+    unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
         Ok(c)
     }
 }
@@ -312,7 +312,7 @@ impl<T> Argument for *mut T {
     type Value<'a> = Self;
 
     #[inline]
-    unsafe fn read<'a>(c: Self, _call: &'a Call) -> Result<Self> {
+    unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
         Ok(c)
     }
 }
@@ -325,7 +325,7 @@ impl<T: 'static> Argument for In<T> {
     type Value<'a> = &'a T;
 
     #[inline]
-    unsafe fn read<'a>(c: *const T, _call: &'a Call) -> Result<&'a T> {
+    unsafe fn read(c: *const T, _call: &Call) -> Result<&T> {
         // SAFETY: null or valid during `'a`, by the caller's promise.
         unsafe { c.as_ref() }.ok_or(Failure::NULL_POINTER)
     }
@@ -339,7 +339,7 @@ impl<T: 'static> Argument for InMut<T> {
     type Value<'a> = &'a T;
 
     #[inline]
-    unsafe fn read<'a>(c: *mut T, call: &'a Call) -> Result<&'a T> {
+    unsafe fn read(c: *mut T, call: &Call) -> Result<&T> {
         // SAFETY: as promised to this function.
         unsafe { In::read(c.cast_const(), call) }
     }
@@ -353,7 +353,7 @@ impl<T: 'static> Argument for MaybeIn<T> {
     type Value<'a> = Option<&'a T>;
 
     #[inline]
-    unsafe fn read<'a>(c: *const T, _call: &'a Call) -> Result<Option<&'a T>> {
+    unsafe fn read(c: *const T, _call: &Call) -> Result<Option<&T>> {
         // SAFETY: null or valid during `'a`, by the caller's promise.
         Ok(unsafe { c.as_ref() })
     }
@@ -367,7 +367,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
     type Value<'a> = Option<&'a T>;
 
     #[inline]
-    unsafe fn read<'a>(c: *mut T, call: &'a Call) -> Result<Option<&'a T>> {
+    unsafe fn read(c: *mut T, call: &Call) -> Result<Option<&T>> {
         // SAFETY: as promised to this function.
         unsafe { MaybeIn::read(c.cast_const(), call) }
     }
@@ -444,7 +444,7 @@ impl Argument for Text {
     type C = *const c_char;
     type Value<'a> = &'a CStr;
 
-    unsafe fn read<'a>(c: *const c_char, call: &'a Call) -> Result<&'a CStr> {
+    unsafe fn read(c: *const c_char, call: &Call) -> Result<&CStr> {
         // SAFETY: as promised to this function.
         unsafe { MaybeText::read(c, call) }?.ok_or(Failure::NULL_POINTER)
     }
@@ -457,7 +457,7 @@ impl Argument for MaybeText {
     type C = *const c_char;
     type Value<'a> = Option<&'a CStr>;
 
-    unsafe fn read<'a>(c: *const c_char, _call: &'a Call) -> Result<Option<&'a CStr>> {
+    unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
         // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's promise.
         Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
     }
@@ -472,7 +472,7 @@ impl<T: 'static> Argument2 for List<T> {
     type Value<'a> = &'a [T];
 
     #[inline]
-    unsafe fn read<'a>(count: u32, first: *const T, _call: &'a Call) -> Result<&'a [T]> {
+    unsafe fn read(count: u32, first: *const T, _call: &Call) -> Result<&[T]> {
         // SAFETY: as promised to this function.
         unsafe { list(first, count as usize) }
     }

@@ -128,7 +128,7 @@ impl<T: Object> Argument for Handle<T> {
     type Value<'a> = &'a Shared<T>;
 
     #[inline]
-    unsafe fn read<'a>(handle: Self::C, _call: &'a Call) -> Result<&'a Shared<T>> {
+    unsafe fn read(handle: Self::C, _call: &Call) -> Result<&Shared<T>> {
         // SAFETY: as promised to this function.
         unsafe { Shared::from_handle(handle) }
     }
@@ -142,7 +142,7 @@ impl<T: Object> Argument for MaybeHandle<T> {
     type Value<'a> = Option<&'a Shared<T>>;
 
     #[inline]
-    unsafe fn read<'a>(handle: Self::C, _call: &'a Call) -> Result<Option<&'a Shared<T>>> {
+    unsafe fn read(handle: Self::C, _call: &Call) -> Result<Option<&Shared<T>>> {
         // SAFETY: as promised to this function.
         Ok(unsafe { Shared::from_handle(handle) }.ok())
     }

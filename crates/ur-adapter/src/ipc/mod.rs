@@ -26,7 +26,7 @@ impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
     type Value<'a> = &'a [u8; HANDLE_SIZE];
 
     #[inline]
-    unsafe fn read<'a>(data: P, size: usize, _call: &'a Call) -> Result<&'a [u8; HANDLE_SIZE]> {
+    unsafe fn read(data: P, size: usize, _call: &Call) -> Result<&[u8; HANDLE_SIZE]> {
         let ConstPointer(data) = data.into();
         not_null(data)?;
         if size != HANDLE_SIZE {

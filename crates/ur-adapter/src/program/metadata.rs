@@ -109,7 +109,7 @@ impl Argument for MetadataArgument {
     type C = *const ur_program_properties_t;
     type Value<'a> = Metadata;
 
-    unsafe fn read<'a>(properties: Self::C, _call: &'a Call) -> Result<Metadata> {
+    unsafe fn read(properties: Self::C, _call: &Call) -> Result<Metadata> {
         // SAFETY: null or valid, by the caller's promise.
         let Some(properties) = (unsafe { properties.as_ref() }) else {
             return Ok(Metadata::default());

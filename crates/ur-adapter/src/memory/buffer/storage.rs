@@ -188,7 +188,14 @@ impl Storage {
         let began = Instant::now();
         wait_while(|| self.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
         if self.is_in_use() {
-            late::watch(self);
+            let storage = Arc::downgrade(self);
+            late::watch(move || {
+                storage.upgrade().is_some_and(|storage| {
+                    // Asking lets commands that are done drop the storage.
+                    storage.is_in_use();
+                    Arc::strong_count(&storage) > 1
+                })
+            });
         }
     }
 

@@ -21,7 +21,7 @@ impl Argument for Alignment {
     type C = *const ur_usm_desc_t;
     type Value<'a> = usize;
 
-    unsafe fn read<'a>(desc: *const ur_usm_desc_t, _call: &'a Call) -> Result<usize> {
+    unsafe fn read(desc: *const ur_usm_desc_t, _call: &Call) -> Result<usize> {
         // SAFETY: null or a description, by the caller's promise.
         let Some(desc) = (unsafe { desc.as_ref() }) else {
             return Ok(0);
