@@ -1,4 +1,4 @@
-/* What the clients that run kernels have in common.
+/* Helpers of the clients that run kernels.
 
    The image is the file that the variable KERNELS_PTX names: kernels.ptx of the library's tests. */
 #ifndef KERNELS_H
@@ -11,7 +11,7 @@ struct kernels {
   ur_kernel_handle_t fill, scale, reverse, number;
 };
 
-/* A file's bytes and a zero. */
+/* Returns a file's bytes, and a zero after them. */
 static inline unsigned char *read_file(const char *path, size_t *size) {
   FILE *file = fopen(path, "rb");
   if (file == NULL)
@@ -83,7 +83,7 @@ static inline ur_exp_kernel_arg_properties_t local(uint32_t index, size_t size) 
   return argument;
 }
 
-/* `fill` or `scale`: memory, a number, and how many words. */
+/* Launches `fill` or `scale` with memory, a number, and a number of words. */
 static inline ur_result_t launch(struct runtime *ur, ur_kernel_handle_t kernel, void *memory,
                                  uint32_t value, uint32_t count, const size_t *group,
                                  uint32_t waits, const ur_event_handle_t *wait,

@@ -28,7 +28,7 @@ struct peer {
   int link;
 };
 
-/* What this process does at the moment, for when it is late. */
+/* The present activity of this process, printed when it is late. */
 static const char *volatile doing = "starting";
 
 #define PEER_TEXT_OF(x) #x
@@ -59,7 +59,7 @@ static inline void be_late(int number) {
   _exit(1);
 }
 
-/* To be called first: the process ends when it is late, or when its parent has ended. */
+/* Has this process end when it is late or when its parent has ended; called first. */
 static inline void limit_life(void) {
   signal(SIGALRM, be_late);
   signal(SIGPIPE, SIG_IGN);
@@ -86,7 +86,7 @@ static inline struct peer start_peer(const char *role) {
   return peer;
 }
 
-/* Waits for the process to end well, which it does when it hears no more. */
+/* Closes the link, at which the process ends, and waits until it has ended well. */
 static inline void end_peer(struct peer *peer) {
   HERE("the other process ends");
   int status = 0;
@@ -95,7 +95,7 @@ static inline void end_peer(struct peer *peer) {
     fail("the other process ended with status %#x", (unsigned)status);
 }
 
-/* Kills the process; returns when it is dead. */
+/* Kills the process, and returns when it is dead. */
 static inline void kill_peer(struct peer *peer) {
   HERE("the other process is killed");
   kill(peer->pid, SIGKILL);
@@ -108,7 +108,7 @@ static inline void say(int link, const void *data, size_t size) {
     fail("%s: the other process does not listen", doing);
 }
 
-/* False if the other process has no more to say. */
+/* Returns whether the other process has sent all bytes; it has not if it closed the link. */
 static inline int hear_or_end(int link, void *data, size_t size) {
   return recv(link, data, size, MSG_WAITALL) == (ssize_t)size;
 }
@@ -118,7 +118,7 @@ static inline void hear(int link, void *data, size_t size) {
     fail("%s: the other process has ended", doing);
 }
 
-/* Both processes come here before either goes on. */
+/* Waits until both processes have come here. */
 #define MEET(link) (HERE("the other process comes here too"), meet(link))
 
 static inline void meet(int link) {

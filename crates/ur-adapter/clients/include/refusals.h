@@ -1,15 +1,15 @@
-/* What becomes of codes that only a driver can produce: the simulated driver of Level Zero is told
-   to answer each of them, at the calls that sharing stands on. */
+/* The codes that only a driver can produce, and the results they become: the simulated driver of
+   Level Zero is told to answer each of them, at the calls that sharing depends on. */
 #ifndef REFUSALS_H
 #define REFUSALS_H
 
 #include "rows.h"
 #include <dlfcn.h>
 
-/* More than what several allocations have together, so that it is one of the driver's own. */
+/* Bytes, more than those that share a segment: such an allocation is one of the driver's own. */
 #define LARGE ((size_t)96 << 20)
 
-/* A code of the driver's, and how Unified Runtime calls it. */
+/* A code of the driver's, and Unified Runtime's result for it. */
 struct refusal {
   const char *name;
   uint32_t code;
@@ -34,7 +34,7 @@ static const struct refusal codes[] = {
     {"UNKNOWN", 0x7ffffffe, UR_RESULT_ERROR_ADAPTER_SPECIFIC},
 };
 
-/* What the calls below work on. */
+/* The objects that the calls below use. */
 struct shared {
   struct runtime *ur;
   void *large, *other;
@@ -97,7 +97,7 @@ static inline ur_result_t allocate_large(struct shared *on) {
   return result;
 }
 
-/* What the driver refuses of a command, the queue says: at once, or when it is finished. */
+/* The queue reports a command that the driver refuses: at once, or when the queue is finished. */
 static inline ur_result_t run_copy(struct shared *on) {
   ur_queue_handle_t queue = NULL;
   UR(urQueueCreate(on->ur->context, on->ur->device, NULL, &queue));
@@ -123,7 +123,7 @@ static const struct {
     {"zeCommandListAppendSignalEvent", "urEnqueueUSMMemcpy", run_copy},
 };
 
-/* The other process: shares memory of both kinds until it hears no more. */
+/* The other process: shares memory of both kinds until its link is closed. */
 static inline void export_for_refusals(struct runtime *ur) {
   size_t size = 0, unit = 0;
   void *data = NULL;
@@ -142,7 +142,7 @@ static inline void export_for_refusals(struct runtime *ur) {
   hear_or_end(PARENT, &nothing, 1);
 }
 
-/* Nothing, unless the simulated driver is in this process. */
+/* Does nothing unless the simulated driver is in this process. */
 static inline void refusals(struct runtime *ur) {
   const char *driver = getenv("ZE_ENABLE_ALT_DRIVERS");
   void *library = driver == NULL ? NULL : dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
@@ -168,7 +168,7 @@ static inline void refusals(struct runtime *ur) {
       ur_result_t found = calls[i].call(&on);
       refuse(NULL);
       row(what, codes[j].result, found);
-      /* The driver's own code, and what it was about. */
+      /* The driver's own code, and the call that it was an answer to. */
       const char *text = NULL;
       int32_t code = 0;
       UR(urAdapterGetLastError(ur->adapter, &text, &code));
@@ -176,7 +176,7 @@ static inline void refusals(struct runtime *ur) {
       char number[20];
       snprintf(number, sizeof number, "%u", (unsigned)codes[j].code);
       report(text != NULL && strstr(text, number) != NULL, what, "the message is another one");
-      /* The next one finds everything as it was. */
+      /* The next call finds everything as it was. */
       row("the same when the driver does not refuse", UR_RESULT_SUCCESS, calls[i].call(&on));
       UR(urUSMFree(ur->context, on.large));
     }

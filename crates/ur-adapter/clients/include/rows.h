@@ -1,4 +1,4 @@
-/* A table of calls and what they answer: each row is checked, each wrong one printed. */
+/* A table of calls and their results: each row is checked, each wrong one printed. */
 #ifndef ROWS_H
 #define ROWS_H
 
@@ -21,7 +21,7 @@ static bool names_rows;
 /* A call that may fail in any way, but must not succeed. */
 #define REFUSES(call) (HERE(#call), refused(PLACE(#call), (call)))
 
-/* Something that must hold. */
+/* A condition that must hold. */
 #define HOLDS(condition) (HERE(#condition), held(PLACE(#condition), (condition)))
 
 static inline void report(bool right, const char *row, const char *why) {

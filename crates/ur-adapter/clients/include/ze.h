@@ -1,5 +1,5 @@
-/* Level Zero, as far as the clients use it beside Unified Runtime: declared by hand, since its
-   headers need not be there. */
+/* The parts of Level Zero that the clients use beside Unified Runtime, declared by hand, since its
+   headers need not be installed. */
 #ifndef ZE_H
 #define ZE_H
 
@@ -9,7 +9,7 @@
 
 typedef void *ze_handle;
 
-/* A description that has no more than its type, and zeros. */
+/* A description with its type, and zeros for the rest. */
 struct ze_description {
   uint32_t stype;
   const void *next;
@@ -86,7 +86,7 @@ static inline ze_handle ze_create_list(ze_handle context, ze_handle device) {
   return list;
 }
 
-/* An event, and the pool that it is the only one of. */
+/* An event, in a pool of its own. */
 struct ze_event {
   ze_handle pool, event;
 };
@@ -106,7 +106,7 @@ static inline void ze_fill(ze_handle list, void *memory, char byte, size_t size)
   ZE(ze.zeCommandListAppendMemoryFill(list, memory, &byte, 1, size, NULL, 0, NULL));
 }
 
-/* Waits until the list has done everything up to now. */
+/* Waits until the commands that the list has now are done. */
 static inline void ze_finish(ze_handle context, ze_handle list) {
   struct ze_event done = ze_create_event(context);
   ZE(ze.zeCommandListAppendSignalEvent(list, done.event));

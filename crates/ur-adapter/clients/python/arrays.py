@@ -18,7 +18,7 @@ SIZE = 3 << 20
 
 
 def check_lists():
-    """The devices are in every list, and every way to select one finds one."""
+    """Check that the devices are in every list, and that every way to select one finds one."""
     devices = dpctl.get_devices()
     kind = "gpu" if dpctl.SyclDevice().is_gpu else "cpu"
     assert devices, "no devices"
@@ -31,7 +31,7 @@ def check_lists():
 
 
 def check_device(device):
-    """What a program asks before it decides what to do."""
+    """Check the properties that programs ask for before they use a device."""
     assert device.is_cpu or device.is_gpu
     assert device.max_compute_units > 0 and device.global_mem_size > 0
     assert device.has_aspect_usm_device_allocations
@@ -41,7 +41,7 @@ def check_device(device):
 
 
 def check_memory(kind, queue):
-    """Content goes in and out, and from one allocation to another."""
+    """Check that content goes in and out, and from one allocation to another."""
     numbers = numpy.arange(SIZE // 4, dtype="u4")
     memory = kind(SIZE, queue=queue)
     assert memory.nbytes == SIZE
@@ -67,7 +67,7 @@ def check_memory(kind, queue):
 
 
 def check_events(queue):
-    """Copies that wait for each other's events."""
+    """Check copies that wait for each other's events."""
     numbers = numpy.arange(SIZE, dtype="u4").astype("u1")
     hops = [dpctl.memory.MemoryUSMDevice(SIZE, queue=queue) for _ in range(8)]
     events = [queue.memcpy_async(hops[0], numbers, SIZE)]
@@ -91,13 +91,13 @@ def check_events(queue):
 
 
 def peak_memory():
-    """What this process has had at most so far, in KiB."""
+    """Return the largest size of this process so far, in KiB."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
 def check_reuse(queue):
-    """Freed memory is used again."""
+    """Check that freed memory is used again."""
     before = peak_memory()
     for _ in range(300):
         memory = dpctl.memory.MemoryUSMDevice(SIZE, queue=queue)

@@ -85,7 +85,7 @@ static void buffers(sycl::queue queue) {
       handler.fill(whole, 8);
     });
   }
-  // Gone, so its content is in the memory that it was made from.
+  // The buffer is gone, so that its content is in the memory that it was made from.
   EXPECT(list[49] == 54 && list[50] == -7 && list[1024] == 8 && list[2047] == 8 &&
          list[2048] == 2053);
 }

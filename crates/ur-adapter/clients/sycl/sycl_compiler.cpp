@@ -3,8 +3,8 @@
 // events. No compiler for SYCL is needed to build it.
 //
 //   sycl_compiler [OPTION...]        compiles with these options and runs
-//   sycl_compiler --save FILE [OPTION...]  writes what was compiled to a file too
-//   sycl_compiler --load FILE        runs what such a file has, where there is no compiler
+//   sycl_compiler --save FILE [OPTION...]  writes the compiled kernels to a file too
+//   sycl_compiler --load FILE        runs the kernels of such a file, where there is no compiler
 //
 // On NVIDIA GPUs the compiler wants NVIDIA's libdevice: --cuda-path=DIRECTORY, or -nocudalib for
 // kernels that need no functions from there.
@@ -40,7 +40,7 @@ void iota(float start, float *data) {
   data[id] = start + static_cast<float>(id);
 }
 
-// Each group's part becomes its reverse, through local memory.
+// Reverses each group's part, through local memory.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void reverse(float *data, syclex::work_group_memory<float[]> local) {
   auto item = work_item::get_nd_item<1>();
@@ -50,7 +50,7 @@ void reverse(float *data, syclex::work_group_memory<float[]> local) {
   data[item.get_global_linear_id()] = local[size - 1 - id];
 }
 
-// The sum of each group, in its first place, through sub-groups.
+// Puts the sum of each group into its first place, through sub-groups.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void sum(const float *data, float *sums) {
   auto item = work_item::get_nd_item<1>();
@@ -181,7 +181,7 @@ static handle_data receive_handle(int link) {
   return {first, first + bytes.size};
 }
 
-// The second process reverses what the first one numbers.
+// The second process reverses the numbers that the first one writes.
 static void consume(int link, sycl::queue &queue, bundle kernels) {
   auto context = queue.get_context();
   auto device = queue.get_device();
@@ -223,8 +223,8 @@ static void produce(int link, sycl::queue &queue, bundle kernels) {
   puts("two processes: right");
 }
 
-// How the file says a property: how many bits follow, in 64 bits, and then those, six to a
-// character, the lowest first.
+// Returns a property as the file has it: the number of bits, in 64 bits, and then these bits, six
+// to a character, the lowest first.
 static std::string coded(const std::string &text) {
   const char *digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   uint64_t bits = text.size() * 8;
@@ -239,8 +239,8 @@ static std::string coded(const std::string &text) {
   return result;
 }
 
-// This version of the runtime writes the target under a name by which it does not know it when it
-// reads the file again: it looks at what comes before the first dash.
+// This version of the runtime writes the target under a name that it does not recognise when it
+// reads the file again: it compares the part before the first dash.
 static void rename_target(std::vector<char> &bytes) {
   std::string written = coded("llvm_nvptx64-unknown-unknown");
   std::string known = coded("nvptx64-nvidia-cuda-unknown_");

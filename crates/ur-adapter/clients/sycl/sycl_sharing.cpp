@@ -1,5 +1,5 @@
 // SYCL programs in two processes: memory in both spellings of the extension, events both ways,
-// physical memory. Nothing in here knows which adapter it runs on.
+// physical memory. The program does not know which adapter it runs on.
 
 #include "peer.h"
 #include <future>
@@ -25,7 +25,7 @@ static handle_data receive_handle(int link) {
   return {first, first + bytes.size};
 }
 
-// Numbers that differ in every place, and for every `first`.
+// Returns numbers that differ at every index, and for every `first`.
 static std::vector<int> numbers(int first, size_t size = count) {
   std::vector<int> list(size);
   std::iota(list.begin(), list.end(), first);
@@ -125,9 +125,9 @@ static void signal(int link, sycl::queue &queue, sycl::event &event, int *memory
   MEET(link);
 }
 
-// Waits on the host or in a queue, and finds what was written before the signal. It must be another
-// queue than the one of `signal`: after an in-order queue has signalled an event, the SYCL runtime
-// leaves out all waits for that event in that queue.
+// Waits on the host or in a queue, and checks the content that was written before the signal. It
+// must be another queue than the one of `signal`: after an in-order queue has signalled an event,
+// the SYCL runtime leaves out all waits for that event in that queue.
 static void await(int link, sycl::queue &queue, sycl::event &event, const int *memory,
                   const std::vector<int> &list, int how) {
   MEET(link);

@@ -1,6 +1,6 @@
-/* The extension's error table, row by row, each named in the output: what the eleven functions and
-   the two beside them answer to each wrong argument, and what they leave as it was. Then, with the
-   simulated driver of Level Zero beneath, the codes that only a driver can produce. */
+/* The extension's error table, row by row, each named in the output: the results of the eleven
+   functions and the two beside them for each wrong argument, and what they leave unchanged. Then,
+   with the simulated driver of Level Zero beneath, the codes that only a driver can produce. */
 #include "refusals.h"
 #include "rows.h"
 

@@ -1,12 +1,12 @@
 /* Reusable events between two processes: signals and waits both ways, on the host and in queues,
-   again and again, and the death of a process that had promised a signal. */
+   again and again, and the death of a process that owes a signal. */
 #include "ur.h"
 
 #define ROUNDS 2
 #define SIGNALS 6
 #define SIZE ((size_t)64 << 10)
 
-/* A gate in a queue: what comes after it stays pending until it is opened. */
+/* A gate in a queue: later commands stay pending until it is opened. */
 struct gate {
   int ends[2];
 };
@@ -57,7 +57,7 @@ static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
   return event;
 }
 
-/* Signals the event when all that is in the queue is done. */
+/* Signals the event when all commands in the queue are done. */
 static void signal_event(struct runtime *ur, ur_event_handle_t event) {
   ur_event_handle_t same = event;
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &same));
@@ -107,7 +107,7 @@ static void signal_late(struct runtime *ur, int link, ur_event_handle_t event, v
   MEET(link);
 }
 
-/* The other side of `signal_late`. */
+/* Waits for the signal of `signal_late`. */
 static void wait_pending(struct runtime *ur, int link, ur_event_handle_t event, void *memory,
                          uint32_t number) {
   MEET(link);
@@ -144,7 +144,7 @@ static void produce(void) {
       wait_pending(&ur, peer.link, theirs, memory, number + 200);
       signal_late(&ur, peer.link, theirs, memory, number + 300);
     }
-    /* Either side may let go first. */
+    /* Either side may release the event first. */
     UR(urEventRelease(mine));
     MEET(peer.link);
     MEET(peer.link);
@@ -193,7 +193,7 @@ static void consume(void) {
   stop_runtime(&ur);
 }
 
-/* Whoever waits for a process that dies gets an error. */
+/* A wait for a signal of a process that dies returns an error. */
 static void outlive(bool in_queue) {
   struct peer peer = start_peer("promiser");
   struct runtime ur = start_runtime();
@@ -203,7 +203,7 @@ static void outlive(bool in_queue) {
     ur_event_handle_t after = NULL;
     UR(urEnqueueEventsWaitWithBarrierExt(ur.queue, NULL, 1, &event, &after));
     kill_peer(&peer);
-    /* What runs on the host fails with what it waited for; a graphics processor's queue goes on. */
+    /* A queue of the host fails with the event that it waits for; one of a GPU goes on. */
     ur_result_t result = urEventWait(1, &after);
     if (device_type_of(&ur) != UR_DEVICE_TYPE_GPU || result != UR_RESULT_SUCCESS)
       EXPECT(result == UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS);

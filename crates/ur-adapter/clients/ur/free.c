@@ -1,5 +1,5 @@
-/* Freeing waits for the commands that use the memory, also where a queue itself frees; and then the
-   memory goes when they are done. */
+/* Freeing waits for the commands that use the memory. Where a queue itself frees, it doesn't wait,
+   and the memory goes when the commands are done. */
 #include "ur.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -19,7 +19,7 @@ static ur_usm_type_t type_of(const void *pointer) {
   return type;
 }
 
-/* Opens the gate once the memory is being freed. */
+/* Opens the gate when the memory is being freed. */
 static void *open_gate(void *data) {
   (void)data;
   sem_wait(&freeing);

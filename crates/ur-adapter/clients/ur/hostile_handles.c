@@ -1,11 +1,11 @@
-/* Bytes that are no handle, or no longer, or of something else: each is an error, never a crash.
-   The layout of a handle, and its tag, are told in docs/handles.md. */
+/* Bytes that are no handle, a stale handle, or a handle of another kind: each is an error, never a
+   crash. docs/handles.md describes the layout of a handle and its tag. */
 #include "rows.h"
 
 #define SIZE ((size_t)128 << 10)
 #define TAG_AT 100
 
-/* What opens bytes, and how it lets go of what it opened. */
+/* A way to open bytes, and to close what was opened. */
 struct opener {
   const char *name;
   ur_result_t (*open)(struct runtime *, struct bytes);
@@ -88,14 +88,14 @@ static void set_tag(struct bytes *handle) {
   memcpy(handle->data + TAG_AT, &tag, sizeof tag);
 }
 
-/* A good handle with some bytes replaced, and the tag to match. */
+/* Returns a good handle with some bytes replaced, and the tag to match. */
 static struct bytes forged(struct bytes handle, size_t at, uint64_t value, size_t size) {
   memcpy(handle.data + at, &value, size);
   set_tag(&handle);
   return handle;
 }
 
-/* The same handle with bits flipped in one of its bytes. */
+/* Returns a handle with bits flipped in one of its bytes. */
 static struct bytes with_other(struct bytes handle, size_t at, unsigned char bits) {
   return forged(handle, at, handle.data[at] ^ bits, 1);
 }
@@ -106,7 +106,7 @@ static uint64_t number_in(struct bytes handle, size_t at) {
   return number;
 }
 
-/* Always the same numbers: a failure can be repeated. */
+/* Returns the next of a fixed sequence of numbers, so that a failure can be repeated. */
 static uint64_t next_random(void) {
   static uint64_t state = 0x9e3779b97f4a7c15;
   state ^= state << 13;
@@ -165,7 +165,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 68, 0x7ffffff0, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
   if (as->open == as_event) {
-    /* An event is the host's, whatever device and backend it was made for. */
+    /* An event belongs to the host, whatever device and backend it was made for. */
     WORKS(as->open(ur, forged(good, 6, good.data[6] == 1 ? 2 : 1, 1)));
     WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 1, 4)));

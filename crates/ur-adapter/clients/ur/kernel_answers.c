@@ -1,8 +1,8 @@
-/* What the entry points for programs and kernels answer, and what they refuse. */
+/* The results of the entry points for programs and kernels, for right and wrong arguments. */
 #include "kernels.h"
 #include <pthread.h>
 
-/* Deprecated, but what the specification still says. */
+/* Deprecated, but still the specification's result. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 static void refuse(struct runtime *ur, struct kernels *kernels) {
@@ -47,7 +47,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 1,
                                            &far, NULL, 0, NULL, NULL));
 
-  /* Of local memory, more than there is; and more than can be counted, from the launch on. */
+  /* More local memory than the device has, and more than can be counted. */
   ur_exp_kernel_arg_properties_t reversed[] = {pointer(0, memory), local(1, 0)};
   const size_t absurd[] = {(size_t)1 << 20, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX};
   for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
@@ -73,7 +73,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                              values, NULL, 0, NULL, NULL));
   }
 
-  /* Sizes and offsets that only a larger number says, and groups of no work-items. */
+  /* Sizes and offsets of more than 32 bits, and groups of no work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &endless, NULL, 1, &one,
@@ -89,7 +89,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Pointers left out. (Handles left out are for the loader too, which may follow them.) */
+/* Null pointers. (Null handles are left out: the loader may follow them.) */
 static void leave_out(struct runtime *ur, struct kernels *kernels) {
   size_t size = 5, global = 64, group = 0;
   const unsigned char text[] = ".text", *bytes = text;
@@ -143,7 +143,7 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   printf("groups of %zu items, %zu suggested for %zu, %u cooperative groups\n", group, suggested,
          global, groups);
 
-  /* The compiler's word counts too. */
+  /* The compiler's limits count too. */
   size_t size = 0;
   const unsigned char *bytes = image(&size);
   struct {
@@ -179,7 +179,7 @@ struct building {
   pthread_barrier_t start;
 };
 
-/* The driver's handle of what was built. */
+/* The driver's handle of a program that was built. */
 static void *build(void *data) {
   struct building *building = (struct building *)data;
   ur_native_handle_t native = 0;
@@ -189,7 +189,7 @@ static void *build(void *data) {
   return (void *)native;
 }
 
-/* What a program is loaded as stays while it is built again: variables and kernels belong to it. */
+/* A loaded program stays when it is built again: variables and kernels belong to it. */
 static void build_at_once(struct runtime *ur) {
   size_t size = 0;
   const unsigned char *bytes = image(&size);

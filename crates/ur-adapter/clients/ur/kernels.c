@@ -1,6 +1,6 @@
-/* Two processes compute on what they share: one fills device memory with a kernel and signals, the
-   other's queue waits and computes further, and signals back. Then what else kernels use, and what
-   is released before its turn. */
+/* Two processes compute on memory that they share: one fills device memory with a kernel and
+   signals, the other's queue waits, computes further, and signals back. Then the other things that
+   kernels use, and releases before a command's turn. */
 #include "kernels.h"
 #include <semaphore.h>
 
@@ -28,7 +28,7 @@ static ur_event_handle_t open_event(struct runtime *ur, struct bytes handle) {
   return event;
 }
 
-/* Signals an event after all that the queue was given. */
+/* Signals an event after all commands that the queue was given. */
 static void signal_event(struct runtime *ur, ur_event_handle_t event) {
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
 }
@@ -38,7 +38,7 @@ static void wait_for(struct runtime *ur, ur_event_handle_t event) {
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
 }
 
-/* The second process: multiplies what the first one filled. */
+/* The second process: multiplies the numbers that the first one wrote. */
 static int second(void) {
   struct runtime ur = start_runtime();
   struct kernels kernels = load(&ur);
@@ -149,7 +149,7 @@ static void free_early(struct runtime *ur, struct kernels *kernels) {
 
 static void wait_for_gate(void *gate) { sem_wait(gate); }
 
-/* Programs and kernels that are released before it is their turn run all the same. */
+/* Programs and kernels that are released before their turn run all the same. */
 static void unload_early(struct runtime *ur) {
   struct kernels kernels = load(ur);
   sem_t gate;

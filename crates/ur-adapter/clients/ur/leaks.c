@@ -1,4 +1,4 @@
-/* Ten thousand rounds of everything that is made and let go of: memory in use, descriptors and
+/* Ten thousand rounds that make and release objects of every kind: memory in use, descriptors and
    mappings are afterwards what they were before. */
 #include "ur.h"
 #include <dirent.h>
@@ -6,21 +6,21 @@
 
 #define ROUNDS 10000
 
-/* Until everything that is made once, or kept for the next time, is there. */
+/* Rounds until everything that is made once, or kept for the next time, exists. */
 #define WARM_UP 500
 
-/* What the rounds work on. */
+/* The objects that the rounds use. */
 struct fixture {
   struct runtime ur;
   void *memory;
   ur_physical_mem_handle_t physical;
   ur_event_handle_t event;
-  /* Of another process. */
+  /* Handles of another process. */
   struct bytes foreign_memory, foreign_event;
   size_t unit;
 };
 
-/* What this process holds. */
+/* The resources of this process. */
 struct usage {
   long descriptors, mappings, resident_kib;
   /* Bytes allocated from the heap and not freed. */
@@ -188,7 +188,7 @@ static void context(struct fixture *f) {
   UR(urContextRelease(context));
 }
 
-/* With an export of its own, which an importer has opened. */
+/* Physical memory with an export of its own, which an importer has opened. */
 static void exporting_context(struct fixture *f) {
   struct fixture own = *f;
   UR(urContextCreate(1, &f->ur.device, NULL, &own.ur.context));
@@ -198,7 +198,7 @@ static void exporting_context(struct fixture *f) {
   UR(urContextRelease(own.ur.context));
 }
 
-/* Everything that gives something, with nowhere to put it. */
+/* Calls that create objects, with null for the place of the result. */
 static void refused_calls(struct fixture *f) {
   ur_context_handle_t context = f->ur.context;
   ur_device_handle_t device = f->ur.device;
@@ -251,7 +251,7 @@ static const struct {
     {"context that exports", exporting_context, ROUNDS / 10},
 };
 
-/* Whether the rounds left as much as was there before. A bug would leave something in each. */
+/* Returns whether the rounds left no resource behind. A bug would leave one in each. */
 static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixture *),
                   int rounds) {
   for (int i = 0; i < WARM_UP; i++)
@@ -260,7 +260,7 @@ static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixt
   struct usage before = measure();
   for (int i = 0; i < rounds; i++)
     round(f);
-  /* What a queue or a context leaves behind may end a moment later. */
+  /* The rest of a queue or a context may end a moment later. */
   usleep(200000);
   struct usage after = measure();
   long descriptors = after.descriptors - before.descriptors;

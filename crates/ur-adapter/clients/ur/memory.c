@@ -7,7 +7,7 @@
 #define REPLY_AT ((size_t)64 << 10)
 #define REPLY_SIZE ((size_t)1 << 20)
 
-/* Where in the allocation handles are got. */
+/* Offsets in the allocation at which handles are got. */
 static const size_t offsets[] = {0, 1, 64, 4096, 12345, SIZE / 2, SIZE - 1};
 #define OFFSETS (sizeof offsets / sizeof *offsets)
 
@@ -27,7 +27,7 @@ static void produce(void) {
     EXPECT(has_pattern(&ur, memory + REPLY_AT, REPLY_SIZE, round + 100, 0));
     EXPECT(has_pattern(&ur, memory + REPLY_AT + REPLY_SIZE, SIZE - REPLY_AT - REPLY_SIZE, round,
                        REPLY_AT + REPLY_SIZE));
-    /* Freed while it is open elsewhere: what is allocated next is other memory. */
+    /* Freed while it is open elsewhere: the next allocation is other memory. */
     UR(urUSMFree(ur.context, memory));
     void *other = allocate(&ur, SIZE);
     write_pattern(&ur, other, SIZE, 77);
@@ -59,13 +59,13 @@ static void consume(void) {
 
     write_pattern(&ur, opened[0] + REPLY_AT, REPLY_SIZE, round + 100);
     EXPECT(has_pattern(&ur, again + REPLY_AT, REPLY_SIZE, round + 100, 0));
-    /* One close takes nothing from the other opens. */
+    /* Closing one leaves the other opens as they are. */
     UR(urIPCCloseMemHandleExp(ur.context, opened[0]));
     for (size_t i = 2; i < OFFSETS; i++)
       UR(urIPCCloseMemHandleExp(ur.context, opened[i]));
     MEET(PARENT);
     MEET(PARENT);
-    /* Freed over there, and still here. */
+    /* The producer has freed it, and it is still open here. */
     EXPECT(has_pattern(&ur, again, REPLY_AT, round, 0));
     EXPECT(has_pattern(&ur, again + REPLY_AT, REPLY_SIZE, round + 100, 0));
     EXPECT(has_pattern(&ur, opened[1], REPLY_AT - 1, round, 1));

@@ -4,7 +4,7 @@
 
 #define SIZE ((size_t)128 << 10)
 
-/* What the rows work on. */
+/* The objects that the rows use. */
 struct fixture {
   struct runtime ur;
   char *memory;
@@ -99,7 +99,7 @@ static void buffers_of_handles(struct fixture *f) {
   struct bytes copied = bytes_of(data[5], size);
   for (int i = 0; i < COUNT; i++)
     WORKS(urIPCPutMemHandleExp(f->ur.context, data[i]));
-  /* Only the buffer is gone. */
+  /* Only the buffer of the handle is gone. */
   WORKS(open_bytes(f, copied, &opened));
   WORKS(close_pointer(f, opened));
   REFUSES(urIPCPutMemHandleExp(f->ur.context, data[0]));
@@ -203,7 +203,7 @@ static void several_threads(struct fixture *f) {
   }
 }
 
-/* An exporter that shares memory with pattern 1, and waits until it hears no more. */
+/* An exporter that shares memory with pattern 1, until its link is closed. */
 static void export_memory(void) {
   struct runtime ur = start_runtime();
   void *memory = allocate(&ur, SIZE);
@@ -231,7 +231,7 @@ static void gone_exporters(struct fixture *f) {
   kill_peer(&open);
   HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
   WORKS(close_pointer(f, opened));
-  /* What is mapped can be opened again until the death has become known here, in a moment. */
+  /* Memory that is mapped can be opened again until this process has noticed the death. */
   while (open_bytes(f, handle, &opened) == UR_RESULT_SUCCESS) {
     HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
     WORKS(close_pointer(f, opened));

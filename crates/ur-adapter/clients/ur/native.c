@@ -1,11 +1,11 @@
 /* The driver's own objects beside Unified Runtime's, in both directions. Where there is no driver
-   that programs could use, only that native handles lead back to what they were got of. */
+   that programs could use, native handles lead back to the objects that they were got of. */
 #include "ur.h"
 #include <dlfcn.h>
 
 #define SIZE ((size_t)1 << 20)
 
-/* What is used of the driver. */
+/* The driver's functions that are used. */
 static struct {
   int (*cuInit)(unsigned);
   int (*cuCtxSetCurrent)(void *);
@@ -84,7 +84,7 @@ static ur_event_handle_t adopt_event(struct runtime *ur, void *native, bool is_o
   return event;
 }
 
-/* What leads back. */
+/* Native handles lead back to their objects. */
 static void same_objects(struct runtime *ur) {
   ur_native_handle_t native = 0;
   ur_device_handle_t device = NULL;
@@ -132,7 +132,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Ours among the program's. */
+/* Unified Runtime's commands among the program's. */
 static void our_commands_in_their_stream(struct runtime *ur) {
   char *memory = allocate(ur, SIZE);
   void *stream = NULL;
@@ -148,14 +148,14 @@ static void our_commands_in_their_stream(struct runtime *ur) {
   UR(urQueueFinish(queue));
   UR(urQueueRelease(queue));
   CU(driver.cuStreamQuery(stream));
-  /* Given away, and used no more. */
+  /* Given away, and not used any more. */
   queue = adopt_queue(ur, stream, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
   UR(urUSMFree(ur->context, memory));
 }
 
-/* What waits for events of the other side. */
+/* Commands that wait for events of the other side. */
 static void events(struct runtime *ur) {
   char *memory = allocate(ur, SIZE);
   void *stream = NULL;

@@ -5,10 +5,10 @@
 
 #define SIZE ((size_t)64 << 10)
 #define ROUNDS 24
-/* Events at a time, each of which waits for another one. */
+/* The number of events that are alive at once, each of which waits for another one. */
 #define CHAIN 12
 
-/* A gate in a queue: what comes after it stays pending until it is opened. */
+/* A gate in a queue: later commands stay pending until it is opened. */
 struct gate {
   int ends[2];
 };
@@ -93,7 +93,7 @@ static bool is_complete(ur_event_handle_t event) {
   return status == UR_EVENT_STATUS_COMPLETE;
 }
 
-/* The driver and the device are those that its own calls list. */
+/* The native driver and device are those that Level Zero's own calls list. */
 static void platform_and_device(struct runtime *ur) {
   ze_handle drivers[8], devices[16];
   uint32_t drivers_count = 8, devices_count = 16;
@@ -115,7 +115,7 @@ static void platform_and_device(struct runtime *ur) {
           urDeviceCreateWithNativeHandle(native, ur->adapter, NULL, &device));
 }
 
-/* The program's commands among those of a queue, also behind what waits for the host. */
+/* The program's commands among those of a queue, also behind a command that waits for the host. */
 static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t queue) {
   char *memory = allocate(ur, SIZE);
   for (char round = 2; round < ROUNDS; round++) {
@@ -150,7 +150,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Ours among the program's. */
+/* Unified Runtime's commands among the program's. */
 static void our_commands_in_their_list(struct runtime *ur) {
   char *memory = allocate(ur, SIZE), other = 100;
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
@@ -162,7 +162,7 @@ static void our_commands_in_their_list(struct runtime *ur) {
     close_gate(&gate, ur->queue);
     UR(urEnqueueUSMFill(ur->queue, memory, 1, &other, SIZE, 0, NULL, &before));
     ze_fill(list, memory, 99, SIZE);
-    /* An odd length, and a pattern that the driver takes none of: several of its commands. */
+    /* An odd length, and a pattern that the driver doesn't take: several of its commands. */
     char pattern[3] = {round, round, round};
     UR(urEnqueueUSMFill(queue, memory + 1, 3, pattern, SIZE - 4, 1, &before, NULL));
     ze_fill(list, memory + SIZE - 3, (char)(round + 1), 3);
@@ -180,14 +180,14 @@ static void our_commands_in_their_list(struct runtime *ur) {
   ze_fill(list, memory, 7, SIZE);
   ze_finish(context, list);
   EXPECT(last_byte(ur, memory) == 7);
-  /* Given away, and used no more. */
+  /* Given away, and not used any more. */
   queue = adopt_list(ur, list, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
   UR(urUSMFree(ur->context, memory));
 }
 
-/* What waits for events of the other side. */
+/* Commands that wait for events of the other side. */
 static void events(struct runtime *ur) {
   char *memory = allocate(ur, SIZE), byte = 0;
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
@@ -226,7 +226,7 @@ static void events(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Many at a time, each of which waits for the one that was made after it. */
+/* Many events at once, each of which waits for the one that was made after it. */
 static void chain(struct runtime *ur) {
   ze_handle context = native_of_context(ur), device = native_of_device(ur);
   struct ze_event first[CHAIN];
@@ -234,7 +234,7 @@ static void chain(struct runtime *ur) {
   ur_event_handle_t waiting[CHAIN], ours[CHAIN] = {NULL};
   ur_queue_handle_t queues[CHAIN];
   for (int i = 0; i < CHAIN; i++) {
-    /* Ours waits for theirs, and another one of theirs for that. */
+    /* Unified Runtime's event waits for the program's, and another of these for that. */
     first[i] = ze_create_event(context);
     waiting[i] = adopt_event(ur, first[i].event, false);
     UR(urQueueCreate(ur->context, ur->device, NULL, &queues[i]));
@@ -291,7 +291,7 @@ static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   UR(urUSMFree(ur->context, fill.memory));
 }
 
-/* Their memory in our commands, and the other way round. */
+/* The program's memory in Unified Runtime's commands, and the other way round. */
 static void memory(struct runtime *ur) {
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
   struct ze_description desc = {ZE_DEVICE_MEMORY_DESC, NULL, {0}};
@@ -315,7 +315,7 @@ static void memory(struct runtime *ur) {
     UR(urEnqueueMemBufferFill(ur->queue, buffer, &byte, 1, 0, SIZE, 0, NULL, NULL));
     UR(urEnqueueMemBufferRead(ur->queue, buffer, true, SIZE - 1, 1, &found, 0, NULL, NULL));
     EXPECT(found == byte);
-    /* The second time it is given away. */
+    /* The second time, the memory is given away. */
     UR(urMemRelease(buffer));
     properties.isNativeHandleOwned = true;
   }
@@ -342,7 +342,7 @@ static void their_context(struct runtime *ur) {
   our_commands_in_their_list(&inside);
   events(&inside);
   memory(&inside);
-  /* It is shared like any other. */
+  /* Its memory is shared like that of any other. */
   void *shared = allocate(&inside, SIZE);
   write_pattern(&inside, shared, SIZE, 1);
   struct bytes handle = share_memory(&inside, shared);

@@ -3,7 +3,7 @@
 #include "ur.h"
 #include <semaphore.h>
 
-/* What the first command waits for, and what the last one says. */
+/* The event that the first command waits for, and the flag that the last one sets. */
 static sem_t gate, done;
 
 static void wait_for_gate(void *data) {
@@ -16,7 +16,7 @@ static void say_done(void *data) {
   sem_post(&done);
 }
 
-/* Physical memory with an address, which is the context's alone. */
+/* Physical memory at a reserved address, which only the context keeps. */
 static void *map_memory(struct runtime *ur, size_t size) {
   void *memory = NULL;
   ur_physical_mem_handle_t physical = NULL;

@@ -1,4 +1,4 @@
-//! UR's experimental features, except those of images.
+//! Answers about UR's experimental features, except those of images.
 
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;

@@ -1,4 +1,4 @@
-//! Which device it is, and how it relates to others.
+//! Answers about which device it is, and how it relates to others.
 
 use super::Answer::{self, Bytes, Empty, Handle, Text, U32, Unsupported};
 use crate::abi::description;
@@ -34,7 +34,7 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
             Unsupported
         }
 
-        // Of Windows, and of Intel's graphics processors.
+        // Properties of Windows, and of Intel's graphics processors.
         name::UR_DEVICE_INFO_LUID
         | name::UR_DEVICE_INFO_NODE_MASK
         | name::UR_DEVICE_INFO_IP_VERSION
@@ -54,7 +54,7 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
     })
 }
 
-/// Where the SYCL runtime looks for the aspects `fp16` and `fp64`.
+/// Returns the extensions, in which the SYCL runtime looks for the aspects `fp16` and `fp64`.
 fn extensions(capabilities: &Capabilities) -> &'static str {
     match (capabilities.half_precision, capabilities.double_precision) {
         (true, true) => "cl_khr_fp16 cl_khr_fp64",

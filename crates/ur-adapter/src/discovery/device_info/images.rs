@@ -1,4 +1,4 @@
-//! Images, which no device of this adapter has.
+//! Answers about images, which no device of this adapter has.
 
 use super::Answer::{self, Size, Truth, U32};
 use unified_runtime_sys::ur_device_info_t as name;

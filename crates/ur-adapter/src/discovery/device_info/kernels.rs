@@ -1,5 +1,5 @@
-//! Kernels: how large they may be, and what they can do. Devices that run none answer with the
-//! least that the SYCL and OpenCL specifications allow.
+//! Answers about kernels: how large they may be, and what they can do. Devices that run none answer
+//! with the least that the SYCL and OpenCL specifications allow.
 
 use super::Answer::{self, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
 use crate::discovery::Device;
@@ -11,8 +11,8 @@ use unified_runtime_sys::{
     ur_device_local_mem_type_t as local_memory, ur_kernel_launch_properties_flags_t,
 };
 
-/// What `printf` in kernels may write, in bytes, before it is read: what OpenCL asks for.
-const PRINTF_BUFFER: usize = 1 << 20;
+/// Bytes that `printf` in kernels may write before they are read: OpenCL's minimum.
+const PRINTF_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let info = device.inner().info();
@@ -23,6 +23,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
     .or_else(|| any(asked))
 }
 
+/// Returns the answers of a device that runs kernels.
 fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
     let is_at_least = |major| Truth(limits.architecture.0 >= major);
@@ -46,7 +47,7 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(limits.constant_memory.into()),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_LOCAL.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(limits.shared_memory.into()),
-        name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(PRINTF_BUFFER),
+        name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(PRINTF_BUFFER_BYTES),
         name::UR_DEVICE_INFO_EXECUTION_CAPABILITIES => U32(UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL),
         name::UR_DEVICE_INFO_KERNEL_LAUNCH_CAPABILITIES => U32(launch_capabilities(limits)),
         // The driver compiles assembly and links; a failed assertion stops the device.
@@ -73,6 +74,7 @@ fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_fla
         )
 }
 
+/// Returns the answers of a device that runs no kernels.
 fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
@@ -104,12 +106,12 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// What is the same with and without kernels.
+/// Returns the answers that are the same with and without kernels.
 fn any(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
-        // There are none built in, and no language in between that they could be in.
+        // No kernels are built in, and there is no intermediate language that they could be in.
         name::UR_DEVICE_INFO_BUILT_IN_KERNELS | name::UR_DEVICE_INFO_IL_VERSION => Text(""),
         name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
         | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS

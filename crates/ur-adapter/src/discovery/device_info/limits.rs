@@ -1,4 +1,4 @@
-//! How much it computes, and how fast.
+//! Answers about how much a device computes, and how fast.
 
 use super::Answer::{self, U32, Unsupported};
 use crate::discovery::Device;

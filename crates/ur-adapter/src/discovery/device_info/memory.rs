@@ -1,4 +1,4 @@
-//! Its memory, and who may access it.
+//! Answers about a device's memory, and which sides may access it.
 
 use super::Answer::{self, Truth, U32, U64, Unsupported};
 use crate::discovery::Device;
@@ -10,10 +10,11 @@ use unified_runtime_sys::{
     ur_device_info_t as name, ur_device_mem_cache_type_t as cache,
 };
 
+/// Access that is concurrent and atomic on all sides.
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
 
-/// Of memory of the host's that a device accesses in place: its atomic operations are so for
-/// itself, and not beside the host's.
+/// Access of a device to memory of the host's in place: its atomic operations are atomic for itself,
+/// and not beside the host's.
 const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {

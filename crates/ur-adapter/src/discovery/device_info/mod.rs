@@ -1,7 +1,7 @@
-//! What a device answers to queries, one file for each theme.
+//! Answers of devices to queries, one file for each theme.
 //!
-//! The answers are of the kind that `ur_api.h` gives beside each property. A property that it
-//! calls optional, and that does not apply or is not known, is unsupported.
+//! The answers are of the types that `ur_api.h` gives beside each property. An optional property that
+//! does not apply or is not known is unsupported.
 
 mod capabilities;
 mod experimental;
@@ -32,7 +32,7 @@ pub(super) enum Answer<'a> {
     Handle(*mut c_void),
     /// A list without elements.
     Empty,
-    /// This adapter knows no answer.
+    /// No answer is known.
     Unsupported,
 }
 

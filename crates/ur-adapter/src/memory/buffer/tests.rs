@@ -1,5 +1,5 @@
-//! Buffers on a device whose memory the host cannot access, for which the host device is made to
-//! stand here. All else is tested by clients.
+//! Tests of buffers on a device whose memory the host cannot access, for which the host device stands.
+//! All else is tested by clients.
 
 use super::{Buffer, Storage, TABLE};
 use crate::abi::object::Shared;
@@ -130,7 +130,7 @@ impl Scene {
         unsafe { unmap(self.queue, buffer, pointer.cast(), 0, null(), null_mut()) }
     }
 
-    /// Keeps the queue from going on until an event is signalled.
+    /// Keeps the queue from going on until the event that is returned is signalled.
     fn hold(&self) -> crosshandle::Event {
         // SAFETY: the handles are alive.
         let (context, queue) = unsafe {
@@ -230,7 +230,7 @@ fn memory_of_the_user_follows_its_buffer() {
     let scene = Scene::new();
     let mut user = Box::new([7; LEN]);
     let user = ptr::from_mut(&mut *user);
-    // SAFETY: alive, and nobody else holds a reference.
+    // SAFETY: alive, and no other reference exists.
     let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
     assert_eq!(scene.read(buffer), [7; LEN]);
     scene.write(buffer, &[8; LEN], true);
@@ -257,7 +257,7 @@ fn memory_of_the_user_follows_its_buffer() {
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
-/// A buffer of new USM, which is its own if the byte says so.
+/// Returns a buffer of new USM, which the buffer owns if the byte says so.
 fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
     // SAFETY: the handle is alive.
     let context = unsafe { Shared::<Context>::from_handle(scene.context) }.expect("a context");
@@ -310,7 +310,7 @@ fn memory_can_be_freed_before_its_buffer() {
     });
     let freed = hear.recv_timeout(Duration::from_secs(10));
     check(freed.expect("it does not wait for the buffer"));
-    // What is freed stays for the buffer.
+    // The buffer keeps the memory that is freed.
     scene.write(buffer, &[3; LEN], true);
     assert_eq!(scene.read(buffer), [3; LEN]);
     release(buffer);
@@ -326,7 +326,7 @@ mod on_a_gpu {
         let user = Box::leak(Box::new([7; LEN]));
         let user = ptr::from_mut(user);
         for round in 1..=10 {
-            // SAFETY: alive, and nobody else holds a reference.
+            // SAFETY: alive, and no other reference exists.
             let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
             let gate = scene.hold();
             let late = Box::leak(Box::new([round; LEN]));
