@@ -20,7 +20,7 @@ pub(crate) struct Sampler {
     state: Arc<SamplerState>,
 }
 
-/// How an image is read.
+/// The way in which an image is read.
 struct SamplerState {
     /// Whether coordinates are fractions of the image's size, not numbers of its elements.
     is_normalized: bool,
@@ -85,6 +85,7 @@ entry_points! {
     }
 }
 
+/// Answers a query.
 fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query<'_>) -> Result<()> {
     let state = &sampler.state;
     match name {

@@ -24,7 +24,7 @@ pub(crate) const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
 /// looks.
 pub(crate) const IN_USE_POLL_DIVISOR: u32 = 8;
 
-/// How long releasing a buffer of the user's memory waits for commands that use it. Reason: users
+/// Time that the release of a buffer of the user's memory waits for commands that use it. Reason: users
 /// free the memory then, and a command that was submitted is usually done by that time. Halved: more
 /// contents go back after the release. Doubled: a release that meets a long command holds the
 /// caller up longer.

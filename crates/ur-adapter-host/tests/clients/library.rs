@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The next handle that a client sends, as `struct bytes` in `clients/include/peer.h`.
+/// Receives the next handle that a client sends, as `struct bytes` in `clients/include/peer.h`.
 fn receive(link: &mut UnixStream) -> Vec<u8> {
     let (mut size, mut data) = ([0; 8], [0; 256]);
     link.read_exact(&mut size).expect("a size");
@@ -21,7 +21,7 @@ fn receive(link: &mut UnixStream) -> Vec<u8> {
 
 pub(crate) fn opens_what_a_ur_program_shares() {
     let runtime = Runtime::find();
-    // It exports one object of each kind, and ends when its link does.
+    // The exporter exports one object of each kind, and ends when its link does.
     let mut exporter = Program::new(&runtime.client("hostile_handles"), &runtime);
     let (mut link, theirs) = UnixStream::pair().expect("a pair of sockets");
     link.set_read_timeout(Some(Duration::from_secs(30)))

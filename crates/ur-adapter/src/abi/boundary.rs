@@ -48,11 +48,11 @@ pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     }
 }
 
-/// How an argument that is one value of C is read.
+/// A type of arguments that are one value of C.
 pub(crate) trait Argument {
     /// The argument in C.
     type C;
-    /// What the body gets.
+    /// The value that the body gets.
     type Value<'a>;
 
     /// Checks and reads the argument.
@@ -73,7 +73,7 @@ pub(crate) trait Argument2 {
     type A;
     /// The second value in C.
     type B;
-    /// What the body gets.
+    /// The value that the body gets.
     type Value<'a>;
 
     /// Checks and reads the argument.
@@ -94,7 +94,7 @@ pub(crate) trait Argument3 {
     type B;
     /// The third value in C.
     type C;
-    /// What the body gets.
+    /// The value that the body gets.
     type Value<'a>;
 
     /// Checks and reads the argument.
@@ -122,7 +122,7 @@ pub(crate) trait Argument4 {
     type C;
     /// The fourth value in C.
     type D;
-    /// What the body gets.
+    /// The value that the body gets.
     type Value<'a>;
 
     /// Checks and reads the argument.
@@ -373,7 +373,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
     }
 }
 
-/// Where the caller wants a result.
+/// A place where the caller wants a result.
 pub(crate) struct Out<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for Out<T> {
@@ -386,7 +386,7 @@ impl<T: 'static> Argument for Out<T> {
     }
 }
 
-/// Where the caller wants a result, if anywhere.
+/// A place where the caller wants a result, which may be left out.
 pub(crate) struct MaybeOut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeOut<T> {
@@ -406,7 +406,7 @@ pub(crate) struct Place<'a, T> {
 }
 
 impl<T> Place<'_, T> {
-    /// Private: whoever has a place may write there.
+    /// Private, since every place must be valid for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
             start,
@@ -497,14 +497,14 @@ impl<T: 'static> Argument2 for OutList<T> {
 
 /// Places of the caller's for the elements of a list, valid for writes during `'a`.
 pub(crate) struct Places<'a, T> {
-    /// How many there are, or would be if there were any.
+    /// The number of places, also if they are at null.
     pub(crate) count: usize,
     first: Option<NonNull<T>>,
     _call: PhantomData<&'a mut T>,
 }
 
 impl<T> Places<'_, T> {
-    /// Whether the caller wants no list.
+    /// Returns whether the caller wants no list.
     pub(crate) fn is_null(&self) -> bool {
         self.first.is_none()
     }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use unified_runtime_sys::ur_result_t;
 
-/// What a call comes to.
+/// The result of a call that may fail.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Why an entry point fails.

@@ -14,6 +14,7 @@ use std::thread;
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
+    /// Returns a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
@@ -32,7 +33,7 @@ impl<T> Lock<T> {
 /// A lock that gives one thread at a time a value, as [`Lock`] does, but is released by a plain
 /// store: taking it is the only atomic operation, and those are most of what the calls cost that
 /// take one (`docs/unified-runtime.md` has what `std`'s mutex adds to opening and closing memory).
-/// The price is that nobody can be woken. A thread that finds it held looks for a while and then
+/// The price is that a waiting thread is not woken. A thread that finds it held looks for a while and then
 /// sleeps a little, again and again, so it should be held briefly; sleeping, not yielding, lets a
 /// holder of any lower priority go on.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use super::lock::Lock;
 use std::ffi::{CString, c_char, c_void};
 use unified_runtime_sys::{ur_logger_callback_t, ur_logger_level_t, ur_result_t};
 
-/// Where messages go.
+/// The receiver of messages.
 struct Sink {
     callback: ur_logger_callback_t,
     user_data: *mut c_void,

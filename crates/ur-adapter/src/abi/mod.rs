@@ -1,6 +1,5 @@
-//! What all entry points share: how they are entered, how handles, failures, queries and native
-//! handles work, and what answers where there is no implementation. Nothing here knows an object of
-//! Unified Runtime's.
+//! The parts that all entry points share: how these are entered, handles, failures, queries, native
+//! handles, and stubs for what is not implemented. Nothing here knows an object of Unified Runtime's.
 
 pub(crate) mod boundary;
 pub(crate) mod chain;

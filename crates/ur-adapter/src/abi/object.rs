@@ -27,7 +27,7 @@ pub(crate) fn set_table(table: &'static ur_dditable_t) {
 /// An object behind a handle. It is made by [`Shared::new`] alone, so every one is in an [`Arc`].
 #[repr(C)]
 pub(crate) struct Shared<T> {
-    /// Where the loader looks; null where no loader took the tables.
+    /// The table that the loader looks for; null where no loader took the tables.
     table: Option<&'static ur_dditable_t>,
     /// The handle: what `Arc::into_raw` returned for this object. Kept since such a pointer, unlike
     /// one made of a reference, may be given back to the `Arc`.
@@ -41,7 +41,7 @@ pub(crate) type Ref<T> = Arc<Shared<T>>;
 
 /// A kind of object that UR has handles for.
 pub(crate) trait Object: Send + Sync + Sized + 'static {
-    /// What UR's handle points to.
+    /// UR's type for the object behind a handle.
     type Opaque;
 
     /// The result for a null handle in a list of such objects.

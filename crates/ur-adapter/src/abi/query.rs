@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// An argument of an entry point: where the caller wants an answer.
+/// An argument of an entry point: the place where the caller wants an answer.
 pub(crate) struct Answer;
 
 impl Argument3 for Answer {
@@ -26,7 +26,7 @@ impl Argument3 for Answer {
     }
 }
 
-/// An argument of an entry point: where the caller wants an answer that is no more than a word, whose
+/// An argument of an entry point: the place where the caller wants an answer of at most a word, whose
 /// size is not passed.
 pub(crate) struct NumberAnswer;
 
@@ -96,7 +96,7 @@ impl<'a> LateQuery<'a> {
     }
 }
 
-/// Where the caller wants an answer, and how large it may be: `value` is null or valid for writes of
+/// The place where the caller wants an answer: `value` is null or valid for writes of
 /// `size` bytes, and `size_ret` null or valid for a write, both during `'a`.
 pub(crate) struct Query<'a> {
     size: usize,

@@ -99,6 +99,7 @@ impl Argument2 for NativeDevices {
     }
 }
 
+/// Answers a query.
 fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_context_info_t::UR_CONTEXT_INFO_NUM_DEVICES => {

@@ -14,7 +14,7 @@ use hashbrown::HashTable;
 pub(super) struct Spans<T> {
     /// By the blocks in which they start.
     things: HashTable<Span<T>>,
-    /// How many things there are of each class.
+    /// The number of things of each class.
     counts: [u32; usize::BITS as usize + 1],
     /// A bit for each class that occurs.
     classes: u64,

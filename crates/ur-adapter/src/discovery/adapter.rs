@@ -67,19 +67,20 @@ entry_points! {
     }
 }
 
+/// Answers a query.
 fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_adapter_info_t::UR_ADAPTER_INFO_BACKEND => {
             query.value(description::reported_backend().0)
         }
         ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
-        // Which implementation of the backend's adapter this is; upstream's are 1 and 2.
+        // The number of this implementation of the backend's adapter; upstream's are 1 and 2.
         ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
         _ => Err(Failure::ENUMERATION),
     }
 }
 
-/// Refuses what is no level.
+/// Refuses numbers that are no level.
 fn check(level: ur_logger_level_t) -> Result<()> {
     if level.0 > ur_logger_level_t::UR_LOGGER_LEVEL_QUIET.0 {
         return Err(Failure::ENUMERATION);

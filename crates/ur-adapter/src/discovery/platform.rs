@@ -81,6 +81,7 @@ entry_points! {
     }
 }
 
+/// Answers a query.
 fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_platform_info_t::UR_PLATFORM_INFO_NAME => query.text(description::get().platform_name),

@@ -56,7 +56,7 @@ entry_points! {
         let inner = queue.inner();
         let mut before = Command::marker().before_later();
         if inner.native().is_some() {
-            // What the function finds in the driver's queue is the place of barriers.
+            // The function sees the driver's queue, in which barriers must have their place.
             before = before.after_earlier();
         }
         inner.submit(submission.after_waits(before)?)?;

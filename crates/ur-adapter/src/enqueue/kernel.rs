@@ -131,7 +131,7 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
 /// Returns the command that launches a kernel.
 ///
 /// # Safety
-/// What the kernel does with these arguments is sound, until the command is done.
+/// Running the kernel with these arguments is sound, until the command is done.
 unsafe fn command(
     submission: &Submission<'_>,
     kernel: &Kernel,

@@ -18,7 +18,7 @@ use unified_runtime_sys::{
     ur_event_callback_t, ur_event_handle_t, ur_event_status_t, ur_execution_info_t, ur_result_t,
 };
 
-/// A function to be called when an event has come so far.
+/// A function to be called when an event reaches a status.
 struct Callback {
     /// Kept, whatever the caller releases, until the function has returned.
     event: Ref<Event>,
@@ -33,7 +33,7 @@ struct Callback {
 // called with it by a thread that is not his, as UR does.
 unsafe impl Send for Callback {}
 
-/// What other threads tell the job.
+/// The messages of other threads to the job.
 struct Inbox {
     added: Vec<Callback>,
     /// Whether a job runs, or is about to, that will look into `added`.
@@ -117,7 +117,7 @@ fn wait_for_change(waiting: &[Callback]) {
         return;
     };
     let (_, context) = first.event.context().first();
-    // Nobody is waiting for this thread: it need not spin.
+    // Callbacks are in no hurry, so that this thread need not spin.
     let options = EventOptions::new().shareable(false).low_power(true);
     let Ok(wake_up) = context.create_event_with(options) else {
         // A million events are alive. One of them may go.
@@ -157,6 +157,7 @@ impl Callback {
         }
     }
 
+    /// Calls the function.
     fn call(self) {
         let status = self.outcome().unwrap_or(self.status);
         // SAFETY: the caller of `urEventSetCallback` vouches for the function and its data; the

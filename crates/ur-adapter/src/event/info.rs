@@ -34,6 +34,7 @@ entry_points! {
     }
 }
 
+/// Answers a query.
 fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_event_info_t::UR_EVENT_INFO_COMMAND_QUEUE => query.value(event.queue()),

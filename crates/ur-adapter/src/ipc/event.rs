@@ -69,6 +69,6 @@ fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event
             inner = context.on(device)?;
         }
     }
-    // Where no device is the right one, this says so.
+    // If no device is the right one, the error says so.
     Ok(inner.open_event(handle)?)
 }

@@ -35,7 +35,7 @@ entry_points! {
         memory.put(context.state().usm.add_opened(device, opened))
     }
 
-    /// Where the same address was opened several times, this ends one of them.
+    /// Ends one of the opens, if the same address was opened several times.
     pub(super) fn close(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let closed = context.state().usm.close(memory);

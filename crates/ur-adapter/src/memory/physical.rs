@@ -152,6 +152,7 @@ const _: () = assert!(size_of::<Properties>() == size_of::<ur_physical_mem_prope
 
 plain!(Properties);
 
+/// Answers a query.
 fn answer(
     memory: &Shared<PhysicalMemory>,
     name: ur_physical_mem_info_t,

@@ -66,6 +66,7 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
     Ok(())
 }
 
+/// Answers a query.
 fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query<'_>) -> Result<()> {
     let images = &program.images;
     match name {

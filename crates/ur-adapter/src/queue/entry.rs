@@ -143,7 +143,7 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
 /// `INVALID_VALUE` for any but the first of a device's groups of compute queues.
 ///
 /// # Safety
-/// What follows the properties is as [`chain::find`] demands it.
+/// The structures after the properties are as [`chain::find`] demands.
 unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
     // SAFETY: as promised to this function.
@@ -156,6 +156,7 @@ unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     }
 }
 
+/// Answers a query.
 fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_queue_info_t::UR_QUEUE_INFO_CONTEXT => query.value(queue.context.handle()),
@@ -181,7 +182,7 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
 /// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted; as [`check_flags`].
 ///
 /// # Safety
-/// What follows the properties is as [`chain::find`] demands it.
+/// The structures after the properties are as [`chain::find`] demands.
 unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {

@@ -31,7 +31,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
-        // Of kernels and programs.
+        // Features of kernels and programs.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP

@@ -1,7 +1,7 @@
 //! Mapped regions of buffers.
 //!
-//! Where the host can use a buffer's memory in place, mapping it is nothing but an address.
-//! Elsewhere the region is copied to host memory when it is mapped, and back when it is unmapped.
+//! If the host can use a buffer's memory in place, mapping only returns an address. Otherwise the
+//! region is copied to host memory when it is mapped, and back when it is unmapped.
 
 use super::Buffer;
 use super::storage::View;
@@ -22,7 +22,7 @@ pub(super) struct Mappings(Lock<Vec<Mapping>>);
 pub(crate) struct Mapping {
     /// The address for the host.
     address: usize,
-    /// Where in the storage the region starts, and how many bytes it has.
+    /// The offset in the storage at which the region starts, and its length, in bytes.
     offset: usize,
     len: usize,
     /// Whether the host was allowed to change it.

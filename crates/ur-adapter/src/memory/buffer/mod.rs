@@ -42,7 +42,7 @@ const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 pub(crate) struct Buffer {
     context: Ref<Context>,
     storage: StorageUser,
-    /// Where in the storage it starts, and how many bytes it has.
+    /// The offset in the storage at which the buffer starts, and its length, in bytes.
     offset: usize,
     len: usize,
     /// The access that kernels have; 0 if the buffer's creator named none.
@@ -121,7 +121,7 @@ entry_points! {
         properties: MaybeIn<ur_buffer_properties_t>,
         created: Out<ur_mem_handle_t>,
     ) {
-        // What may be chained to the properties (a location, a channel) is a hint.
+        // Structures that may be chained to the properties (a location, a channel) are hints.
         let pointer = properties.and_then(|properties| NonNull::new(properties.pHost.cast()));
         check_flags(flags, pointer.is_some())?;
         if size == 0 {

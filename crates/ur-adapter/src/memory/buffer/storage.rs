@@ -28,7 +28,7 @@ enum Place {
     /// Allocated for the buffer.
     Allocated {
         memory: Memory,
-        /// Whether the host uses it in place.
+        /// Whether the host uses the memory in place.
         is_direct: bool,
     },
     /// The user's memory, which the device uses in place.

@@ -51,7 +51,7 @@ pub(crate) fn allocate(
         None => inner.allocate_with(options),
     };
     let memory = memory.map_err(|error| match error {
-        // Of all arguments, only the alignment can be wrong yet.
+        // The other arguments were checked: the alignment is wrong.
         crosshandle::Error::InvalidArgument(_) => {
             Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
         }

@@ -18,7 +18,7 @@ use unified_runtime_sys::{
 /// keeps. The limits of other pools mean what their names say.
 ///
 /// # Safety
-/// What follows the description is as [`chain::each`] demands it.
+/// The structures after the description are as [`chain::each`] demands.
 pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> {
     if desc.flags & UR_USM_POOL_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -72,6 +72,7 @@ entry_points! {
     }
 }
 
+/// Answers a query.
 pub(super) fn answer(
     pool: &Shared<Pool>,
     name: ur_usm_pool_info_t,

@@ -55,6 +55,7 @@ entry_points! {
     }
 }
 
+/// Answers a query about a kernel.
 fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> {
     let properties = || kernel.functions[0].plain.properties();
     match asked {
@@ -77,6 +78,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
     }
 }
 
+/// Answers a query about groups of a kernel on a device.
 fn answer_group(
     kernel: &Kernel,
     device: &Shared<Device>,
