@@ -1,6 +1,6 @@
 //! Events: what has happened, known in every process at once.
 
-use crate::api::context::{ContextCore, EventOptions};
+use crate::api::core::{ContextCore, record_of};
 use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
@@ -33,15 +33,66 @@ pub struct Event {
     exporter: Option<Arc<ContextCore>>,
 }
 
-/// Where an event stands.
+/// The kind of event to make or to open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventOptions {
+    shareable: Option<bool>,
+    profiling: bool,
+    low_power: bool,
+}
+
+impl EventOptions {
+    /// Asks for a shareable event without timestamps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether handles can be made (default: yes, unless the event takes timestamps).
+    pub fn shareable(mut self, shareable: bool) -> Self {
+        self.shareable = Some(shareable);
+        self
+    }
+
+    /// Sets whether the event notes when the command that signals it was submitted, started and ended
+    /// (default: no).
+    pub fn profiling(mut self, profiling: bool) -> Self {
+        self.profiling = profiling;
+        self
+    }
+
+    /// Sets whether waiting sleeps at once (default: no, waiting spins first while that pays).
+    pub fn low_power(mut self, low_power: bool) -> Self {
+        self.low_power = low_power;
+        self
+    }
+
+    /// Returns whether handles can be made; `None` if the options contradict each other.
+    fn is_shareable(self) -> Option<bool> {
+        match self.shareable {
+            Some(true) if self.profiling => None,
+            Some(shareable) => Some(shareable),
+            None => Some(!self.profiling),
+        }
+    }
+
+    fn mode(self) -> WaitMode {
+        if self.low_power {
+            WaitMode::LowPower
+        } else {
+            WaitMode::Spin
+        }
+    }
+}
+
+/// The state of an event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventStatus {
-    /// The number of the signal submitted last; 0 if there was none.
+    /// The number of the signal that was submitted last; 0 if there was none.
     pub submitted: u64,
     /// The greatest number such that it and all before it are finished.
     pub completed: u64,
-    /// The result of the signal submitted last; `None` while it is unfinished.
+    /// The result of the signal that was submitted last; `None` while it is unfinished.
     pub latest: Option<Result<()>>,
 }
 
@@ -60,7 +111,7 @@ pub struct EventProfile {
 
 impl Event {
     pub(crate) fn create(context: &Arc<ContextCore>, options: EventOptions) -> Result<Self> {
-        let sharing = options.sharing().ok_or_else(|| {
+        let is_shareable = options.is_shareable().ok_or_else(|| {
             Error::invalid("an event can be shareable or take timestamps, but not both")
         })?;
         if process::is_forked() {
@@ -69,25 +120,43 @@ impl Event {
         let core = EventCore::create(
             context.exporter(),
             options.mode(),
-            options.is_profiling(),
+            options.profiling,
             context.backend().driver_events(),
         )?;
-        let exporter = sharing.then(|| Arc::clone(context));
+        let exporter = is_shareable.then(|| Arc::clone(context));
         Ok(Self { core, exporter })
     }
 
-    pub(crate) fn opened(core: Arc<EventCore>) -> Self {
-        Self {
+    pub(crate) fn open(
+        context: &ContextCore,
+        handle: &EventHandle,
+        options: EventOptions,
+    ) -> Result<Self> {
+        if options.shareable.is_some() || options.profiling {
+            return Err(Error::invalid(
+                "whether an event can be shared or takes timestamps is chosen where it is created, \
+                 not where it is opened",
+            ));
+        }
+        let fields = handle.fields();
+        context.check_event(&fields)?;
+        let attachment = context.attachment(&fields)?;
+        let native = match fields.backend == context.device().info().backend {
+            true => context.backend().driver_events(),
+            false => None,
+        };
+        let core = EventCore::open(attachment, record_of(&fields), options.mode(), native)?;
+        Ok(Self {
             core,
             exporter: None,
-        }
+        })
     }
 
     pub(crate) fn core(&self) -> &Arc<EventCore> {
         &self.core
     }
 
-    /// A handle to it.
+    /// Returns a handle to it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
@@ -100,21 +169,22 @@ impl Event {
             ));
         };
         context.exporter().go_public()?;
-        Ok(EventHandle::new(&context.fields(record)))
+        Ok(EventHandle::new(&context.handle_fields(record)))
     }
 
-    /// Signals from the host, and returns the signal's number. Never blocks: if a signal before it
-    /// is unfinished, it completes when that has.
+    /// Signals from the host, and returns the signal's number. Never blocks: if an earlier signal is
+    /// unfinished, the new one completes after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if 16 turns of different processes are unfinished, and after 2⁵⁰
-    /// signals.
+    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, and after
+    /// 2⁵⁰ signals.
     #[inline]
     pub fn signal(&self) -> Result<u64> {
         self.core.signal()
     }
 
-    /// Signals from the host until the event's value is `value`, all at once.
+    /// Signals from the host as often as it takes for the last signal to have number `value`, all at
+    /// once.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
@@ -147,7 +217,7 @@ impl Event {
         }
     }
 
-    /// Whether the signal that was submitted last has completed.
+    /// Returns whether the signal that was submitted last has completed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -176,7 +246,7 @@ impl Event {
         self.core.wait_for(value, timeout)
     }
 
-    /// Whether signal `value` has completed.
+    /// Returns whether signal `value` has completed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -201,7 +271,7 @@ impl Event {
         self.core.completed()
     }
 
-    /// Where it stands, without waiting.
+    /// Returns the state of the event, without waiting.
     pub fn status(&self) -> EventStatus {
         let submitted = self.core.issued();
         EventStatus {
@@ -211,7 +281,7 @@ impl Event {
         }
     }
 
-    /// Whether the signals submitted from now on take timestamps. An event made with
+    /// Sets whether the signals submitted from now on take timestamps. An event made with
     /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until told otherwise;
     /// any other one never does.
     #[inline]
@@ -219,7 +289,7 @@ impl Event {
         self.core.set_profiling(wanted);
     }
 
-    /// The timestamps of the command that signalled last.
+    /// Returns the timestamps of the command that signalled last.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an event made without
@@ -254,7 +324,7 @@ impl Event {
     }
 
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
-    /// and returns that event's place in the list.
+    /// and returns that event's index in the list.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
@@ -310,7 +380,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// When a timeout ends; never, if that is beyond all time.
+/// Returns when a timeout ends; `None` if that is beyond all time.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -1,6 +1,6 @@
 //! Kernels: functions of a program that devices run in many threads, and what they run on.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{Launch, LoadedKernel};

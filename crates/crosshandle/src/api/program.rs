@@ -1,6 +1,6 @@
 //! Programs: code for a device.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::kernel::Kernel;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};

@@ -1,6 +1,6 @@
 //! Virtual ranges: addresses without memory, to map physical memory into.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::api::physical::{PhysicalMemory, check_granularity};
 use crate::error::{Error, Result};

@@ -323,7 +323,7 @@ impl Segment for CudaSegment {
         // All of it is there, in the pages that the device likes best.
     }
 
-    fn let_go(&self) {
+    fn release_finished(&self) {
         caretaker::look();
     }
 }

@@ -139,7 +139,7 @@ impl Segment for PinnedSegment {
         // Done before the pages were pinned.
     }
 
-    fn let_go(&self) {
+    fn release_finished(&self) {
         caretaker::look();
     }
 }

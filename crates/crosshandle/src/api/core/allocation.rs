@@ -1,16 +1,13 @@
 //! Memory allocated here.
 
-use super::Memory;
-use crate::api::context::{AllocationOptions, ContextCore, Pool};
+use super::{ContextCore, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::{KeepAlive, Record, RecordCell, Shared};
 use crate::os::process;
 use crate::pool::{Block, Pooled, SizeClass};
-use crate::types::Access;
-use crate::types::Address;
-use crate::types::MemoryKind;
+use crate::types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,24 +16,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct Allocation {
     core: Arc<ContextCore>,
     pool: Arc<Pool>,
-    /// `None` only while it is being dropped.
+    /// `None` only while the allocation is being dropped.
     block: Option<Block>,
     start: Address,
     class: SizeClass,
     kind: MemoryKind,
-    /// Bytes that were asked for; 0 while it is free.
+    /// Bytes that were asked for; 0 while the block is free.
     len: AtomicUsize,
     /// The records under which it is exported, for writing and for reading only.
     exports: [RecordCell; 2],
 }
 
 impl Allocation {
+    /// Takes a free block out of a pool, or carves a new one.
     #[inline]
     pub(crate) fn allocate(
         core: &Arc<ContextCore>,
         pool: &Arc<Pool>,
         options: AllocationOptions,
-    ) -> Result<Memory> {
+    ) -> Result<Arc<Self>> {
         // A child's lists name memory that its parent has too.
         if process::is_forked() {
             return Err(Error::forked());
@@ -47,14 +45,14 @@ impl Allocation {
                 allocation.len.store(options.len, Ordering::Relaxed);
                 allocation
             }
-            None => Self::make(core, pool, class, options)?,
+            None => Self::carve(core, pool, class, options)?,
         };
         pool.note_used(class);
-        Ok(Memory::owned(allocation))
+        Ok(allocation)
     }
 
     #[cold]
-    fn make(
+    fn carve(
         core: &Arc<ContextCore>,
         pool: &Arc<Pool>,
         class: SizeClass,
@@ -81,12 +79,41 @@ impl Allocation {
         Ok(allocation)
     }
 
+    /// Gives the block back to its pool as it is, ready for the next allocation. One that was
+    /// exported, or that a command still uses, is dropped instead.
+    pub(crate) fn free(self: Arc<Self>) {
+        if process::is_forked() {
+            mem::forget(self);
+            return;
+        }
+        // The length comes first: a thread that exports the memory by a pointer at this moment reads
+        // the length last, so that either it finds the memory freed, or the export is seen below.
+        self.len.swap(0, Ordering::SeqCst);
+        self.pool.note_freed(self.class);
+        if Arc::strong_count(&self) == 1 && !self.is_exported() {
+            let pool = Arc::clone(&self.pool);
+            drop(pool.put(self.class, self));
+        }
+    }
+
+    #[inline]
     pub(crate) fn start(&self) -> Address {
         self.start
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    /// Returns the segment that it lies in, and its offset there.
+    pub(crate) fn segment(&self) -> (&dyn Segment, usize) {
+        let block = self.block();
+        (&*block.segment.memory, block.offset)
     }
 
     fn block(&self) -> &Block {
@@ -97,7 +124,7 @@ impl Allocation {
         self.exports.iter().any(|export| export.get().is_some())
     }
 
-    /// A handle to what starts at `offset`, up to the end.
+    /// Returns a handle to what starts at `offset`, up to the end.
     pub(crate) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         let len = self.len();
         if offset >= len {
@@ -106,6 +133,7 @@ impl Allocation {
             )));
         }
         let record = self.export(access)?;
+        // See `free`.
         if self.len.load(Ordering::SeqCst) == 0 {
             return Err(Error::invalid("this memory was just freed"));
         }
@@ -116,20 +144,20 @@ impl Allocation {
             offset: (block.offset + offset) as u64,
             length: (len - offset) as u64,
             segment_length: block.segment.memory.len() as u64,
-            ..self.core.fields(record)
+            ..self.core.handle_fields(record)
         }))
     }
 
     fn export(&self, access: Access) -> Result<Record> {
-        let place = &self.exports[usize::from(access == Access::ReadOnly)];
-        if let Some(record) = place.get() {
+        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
+        if let Some(record) = cell.get() {
             return Ok(record);
         }
         let segment = &self.block().segment;
         let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
-        exporter.export_at(place, &memory, segment.number, access)
+        exporter.export_at(cell, &memory, segment.number, access)
     }
 }
 
@@ -153,7 +181,7 @@ impl Drop for Allocation {
             return;
         }
         // The block is shared by the records; it is free when the last of them is.
-        let returned = Arc::new(Returned {
+        let returned = Arc::new(ReturnedBlock {
             pool: Arc::clone(&self.pool),
             block: Some(block),
         });
@@ -167,70 +195,16 @@ impl Drop for Allocation {
     }
 }
 
-/// A block that goes back to its pool when nobody can see it any more.
-struct Returned {
+/// A block that goes back to its pool on drop, when no importer can see it any more.
+struct ReturnedBlock {
     pool: Arc<Pool>,
     block: Option<Block>,
 }
 
-impl Drop for Returned {
+impl Drop for ReturnedBlock {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             self.pool.put_block(block);
-        }
-    }
-}
-
-/// An allocation that a `Memory` owns. On drop it goes back to its pool as it is, ready for the
-/// next one, unless it was exported or a command still uses it.
-pub(super) struct Owned(Option<Arc<Allocation>>);
-
-impl Owned {
-    pub(super) fn new(allocation: Arc<Allocation>) -> Self {
-        Self(Some(allocation))
-    }
-
-    #[inline]
-    pub(super) fn allocation(&self) -> &Arc<Allocation> {
-        self.0.as_ref().expect("present until drop")
-    }
-
-    #[inline]
-    pub(super) fn start(&self) -> Address {
-        self.allocation().start
-    }
-
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.allocation().len()
-    }
-
-    pub(super) fn kind(&self) -> MemoryKind {
-        self.allocation().kind
-    }
-
-    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
-        let block = self.allocation().block();
-        (&*block.segment.memory, block.offset)
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let Some(allocation) = mem::take(&mut self.0) else {
-            return;
-        };
-        if process::is_forked() {
-            mem::forget(allocation);
-            return;
-        }
-        // The length first: who exports it by a pointer at this moment looks at it last, so that
-        // either we see the export, or he sees that it is free.
-        allocation.len.swap(0, Ordering::SeqCst);
-        allocation.pool.note_freed(allocation.class);
-        if Arc::strong_count(&allocation) == 1 && !allocation.is_exported() {
-            let pool = Arc::clone(&allocation.pool);
-            drop(pool.put(allocation.class, allocation));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a context has mapped of other processes' memory.
 
-use super::core::ContextCore;
+use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, Secret};
@@ -9,7 +9,7 @@ use crate::pool::DEDICATED;
 use crate::types::Access;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 
 /// A segment of another process, mapped here.
 pub(crate) struct Imported {
@@ -17,31 +17,36 @@ pub(crate) struct Imported {
     pub(crate) memory: Arc<dyn Segment>,
 }
 
-/// How long a mapping is kept.
-enum Kept {
-    /// As long as the context: many allocations share the segment.
-    Long(Arc<Imported>),
-    /// As long as something in it is open.
+/// A mapping, kept for as long as its kind wants.
+enum CachedImport {
+    /// Kept as long as the context: many allocations share the segment.
+    ForContext(Arc<Imported>),
+    /// Kept as long as something in it is open.
     WhileOpen(Weak<Imported>),
 }
 
-impl Kept {
+impl CachedImport {
     fn get(&self) -> Option<Arc<Imported>> {
         match self {
-            Self::Long(imported) => Some(Arc::clone(imported)),
+            Self::ForContext(imported) => Some(Arc::clone(imported)),
             Self::WhileOpen(imported) => imported.upgrade(),
         }
     }
+
+    fn is_closed(&self) -> bool {
+        matches!(self, Self::WhileOpen(imported) if imported.strong_count() == 0)
+    }
 }
 
+/// A segment of an exporter, for one kind of access.
 #[derive(PartialEq, Eq, Hash)]
-struct Key {
+struct SegmentKey {
     secret: [u64; 2],
     segment: u32,
     access: Access,
 }
 
-/// Secrets are random, so folding them is hashing enough.
+/// A hasher that folds words together: secrets are random, so that is enough.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -77,10 +82,11 @@ impl Hasher for Fold {
 
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
+/// The exporters that a context is attached to, and their segments that it has mapped.
 #[derive(Default)]
 pub(super) struct Imports {
     attachments: RwLock<FoldMap<[u64; 2], Arc<Attachment>>>,
-    segments: RwLock<FoldMap<Key, Kept>>,
+    segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
 }
 
 fn words(secret: Secret) -> [u64; 2] {
@@ -89,13 +95,11 @@ fn words(secret: Secret) -> [u64; 2] {
 }
 
 impl Imports {
+    /// Returns the attachment to a handle's exporter, and attaches first if that was not done yet.
     #[inline]
     pub(super) fn attachment(&self, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
         let key = words(fields.secret);
-        let attachments = self
-            .attachments
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let attachments = read(&self.attachments);
         if let Some(attachment) = attachments.get(&key) {
             if attachment.is_hung_up() {
                 return Err(Error::ExporterGone { pid: fields.pid });
@@ -110,30 +114,21 @@ impl Imports {
     fn attach(&self, key: [u64; 2], fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
         let attachment = Attachment::to(fields, origin)?;
         self.drop_hung_up();
-        let mut attachments = self
-            .attachments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
     }
 
-    /// Lets go of exporters that are gone, and of their memory that nobody has open.
+    /// Drops the attachments to exporters that are gone, and their memory that is not open.
     pub(super) fn drop_hung_up(&self) {
-        let mut segments = self
-            .segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut segments = write(&self.segments);
         let unused: Vec<_> = segments
-            .extract_if(|_, kept| match kept {
-                Kept::Long(imported) => imported.attachment.is_hung_up(),
-                Kept::WhileOpen(imported) => imported.strong_count() == 0,
+            .extract_if(|_, cached| match cached {
+                CachedImport::ForContext(imported) => imported.attachment.is_hung_up(),
+                CachedImport::WhileOpen(_) => cached.is_closed(),
             })
             .collect();
         drop(segments);
-        let mut attachments = self
-            .attachments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut attachments = write(&self.attachments);
         let gone: Vec<_> = attachments
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
@@ -141,33 +136,37 @@ impl Imports {
         // Unmapped and closed without a lock.
         drop((unused, gone));
     }
-}
 
-impl ContextCore {
-    /// The segment that a handle's memory lies in, mapped now if it isn't yet.
+    /// Returns the segment that a handle's memory lies in, mapped for `access`.
     #[inline]
-    pub(crate) fn imported(
-        self: &Arc<Self>,
+    pub(super) fn segment(
+        &self,
+        core: &ContextCore,
         fields: &Fields,
         access: Access,
     ) -> Result<Arc<Imported>> {
-        let key = Key {
+        let key = SegmentKey {
             secret: words(fields.secret),
             segment: fields.segment,
             access,
         };
-        if let Some(imported) = self.imports.find(&key) {
+        if let Some(imported) = self.find(&key) {
             if imported.attachment.is_hung_up() {
                 return Err(Error::ExporterGone { pid: fields.pid });
             }
             return Ok(imported);
         }
-        self.import(key, fields)
+        self.import(core, key, fields)
     }
 
     #[cold]
-    fn import(self: &Arc<Self>, key: Key, fields: &Fields) -> Result<Arc<Imported>> {
-        let attachment = self.attachment(fields)?;
+    fn import(
+        &self,
+        core: &ContextCore,
+        key: SegmentKey,
+        fields: &Fields,
+    ) -> Result<Arc<Imported>> {
+        let attachment = core.attachment(fields)?;
         let fetched = attachment.fetch(fields, key.access)?;
         // Before a driver hears of it.
         if fetched.len != fields.segment_length {
@@ -176,34 +175,28 @@ impl ContextCore {
                 actual: fetched.len,
             });
         }
-        let memory = self.backend().import_segment(fetched.into(), key.access)?;
+        let memory = core.backend().import_segment(fetched.into(), key.access)?;
         let imported = Arc::new(Imported { attachment, memory });
-        let kept = if fields.segment & DEDICATED == 0 {
-            Kept::Long(Arc::clone(&imported))
+        let cached = if fields.segment & DEDICATED == 0 {
+            CachedImport::ForContext(Arc::clone(&imported))
         } else {
-            Kept::WhileOpen(Arc::downgrade(&imported))
+            CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
-        let segments = &self.imports.segments;
-        let mut segments = segments.write().unwrap_or_else(PoisonError::into_inner);
-        // Rarely, so that the cost of looking spreads: forget what was closed.
+        let mut segments = write(&self.segments);
+        // Only before the table would grow, so that the cost of looking spreads.
         if segments.len() == segments.capacity() {
-            segments.retain(
-                |_, kept| !matches!(kept, Kept::WhileOpen(gone) if gone.strong_count() == 0),
-            );
+            segments.retain(|_, cached| !cached.is_closed());
         }
         // Another thread may have been faster; then its mapping serves for both.
-        if let Some(other) = segments.get(&key).and_then(Kept::get) {
+        if let Some(other) = segments.get(&key).and_then(CachedImport::get) {
             return Ok(other);
         }
-        segments.insert(key, kept);
+        segments.insert(key, cached);
         Ok(imported)
     }
-}
 
-impl Imports {
     #[inline]
-    fn find(&self, key: &Key) -> Option<Arc<Imported>> {
-        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.get(key)?.get()
+    fn find(&self, key: &SegmentKey) -> Option<Arc<Imported>> {
+        read(&self.segments).get(key)?.get()
     }
 }

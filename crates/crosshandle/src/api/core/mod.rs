@@ -1,10 +1,14 @@
-//! What all objects of a context have in common.
+//! The core of a context: what all its objects share. It knows none of the objects.
 
-use super::import::Imports;
-use super::options::ContextOptions;
+mod allocation;
+mod imports;
+mod options;
+
+pub(crate) use allocation::Allocation;
+pub(crate) use imports::Imported;
+pub use options::ContextOptions;
+
 use crate::api::device::Device;
-use crate::api::memory::Allocation;
-use crate::api::queue::Queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice};
 use crate::handle::{DeviceUuid, Fields};
@@ -13,32 +17,34 @@ use crate::ipc::{Attachment, Exporter, Origin, Record};
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
-use crate::types::Access;
-use crate::types::MemoryKind;
+use crate::types::{Access, MemoryKind};
+use imports::Imports;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// A pool of allocations of one kind.
 pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
 
-/// A pool for each kind of memory.
+/// A pool for each kind of memory, in the order of [`KINDS`].
 pub(crate) type Pools = [Arc<Pool>; 3];
 
+const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
+
+/// A device in use: its backend's context, what is exported from it, and what is mapped of other
+/// processes' memory. Every object of a context keeps it alive.
 pub(crate) struct ContextCore {
     device: Device,
     backend: Arc<dyn BackendContext>,
     exporter: Arc<Exporter>,
     pools: Pools,
     pool_options: PoolOptions,
-    /// Allocations by where they start, to find those that a pointer points into. Only changed
-    /// when a block is first used or finally let go.
+    /// Allocations by their first address, to find the one that a pointer points into. Changed
+    /// only when a block is first used or finally given up.
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
-    numbers: Arc<AtomicU32>,
-    pub(super) imports: Imports,
-    /// Where events of the driver and ours meet.
-    pub(super) native_events: OnceLock<Queue>,
-    pub(super) origin: Origin,
+    segment_numbers: Arc<AtomicU32>,
+    imports: Imports,
+    origin: Origin,
     exporter_id: u64,
     pid: u32,
     host: u64,
@@ -46,24 +52,24 @@ pub(crate) struct ContextCore {
 }
 
 impl ContextCore {
-    /// `backend` makes what allocates and queues on the device.
-    pub(super) fn new(
+    /// Makes a context on a device; `create` makes its backend's part.
+    pub(crate) fn new(
         device: Device,
         options: ContextOptions,
-        backend: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
+        create: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
     ) -> Result<Self> {
         process::watch_forks();
         if process::is_forked() {
             return Err(Error::forked());
         }
         let exporter_id = address::exporter_id()?;
-        let backend = backend(&*device.inner)?;
-        let numbers = Arc::new(AtomicU32::new(0));
+        let backend = create(&*device.inner)?;
+        let segment_numbers = Arc::new(AtomicU32::new(0));
         let pool_options = options.pool();
         let origin = options.into_origin();
         let (policy, directory) = (origin.policy.clone(), origin.directory.clone());
         let exporter = Exporter::new(policy, directory, backend.reuses_shared_memory())?;
-        let pools = new_pools(&backend, pool_options, None, &numbers);
+        let pools = new_pools(&backend, pool_options, None, &segment_numbers);
         Ok(Self {
             uuid: device.info().uuid,
             device,
@@ -72,9 +78,8 @@ impl ContextCore {
             pools,
             pool_options,
             addresses: RwLock::default(),
-            numbers,
+            segment_numbers,
             imports: Imports::default(),
-            native_events: OnceLock::new(),
             origin,
             exporter_id,
             pid: process::pid(),
@@ -94,28 +99,29 @@ impl ContextCore {
         &self.exporter
     }
 
+    /// Returns the context's own pool of a kind of memory.
     #[inline]
     pub(crate) fn pool(&self, kind: MemoryKind) -> &Arc<Pool> {
         pool_of(&self.pools, kind)
     }
 
-    /// How its own pools behave.
+    /// Returns the options of the context's own pools.
     pub(crate) fn pool_options(&self) -> PoolOptions {
         self.pool_options
     }
 
-    /// Further pools, for a `MemoryPool`.
+    /// Makes further pools, whose memory is counted in `usage`.
     pub(crate) fn new_pools(&self, options: PoolOptions, usage: Arc<Usage>) -> Pools {
-        new_pools(&self.backend, options, Some(usage), &self.numbers)
+        new_pools(&self.backend, options, Some(usage), &self.segment_numbers)
     }
 
-    /// Numbers for segments that no pool made.
-    pub(crate) fn numbers(&self) -> &AtomicU32 {
-        &self.numbers
+    /// Returns a number for a segment that no pool made.
+    pub(crate) fn next_segment_number(&self) -> u32 {
+        pool::next_number(&self.segment_numbers, true)
     }
 
-    /// What every handle of this context says.
-    pub(crate) fn fields(&self, record: Record) -> Fields {
+    /// Returns the fields that handles to a record have in common.
+    pub(crate) fn handle_fields(&self, record: Record) -> Fields {
         Fields {
             backend: self.device.info().backend,
             read_only: false,
@@ -133,7 +139,7 @@ impl ContextCore {
         }
     }
 
-    /// Refuses handles to memory that cannot be opened in this context, before anybody is asked.
+    /// Refuses handles to memory that this context cannot open, before their exporter is asked.
     #[inline]
     pub(crate) fn check_memory(&self, fields: &Fields, access: Access) -> Result<()> {
         self.check_event(fields)?;
@@ -156,7 +162,8 @@ impl ContextCore {
         Ok(())
     }
 
-    /// The same for events, whose state is host memory: their device doesn't matter.
+    /// Refuses handles to events that this process cannot open. An event's state is host memory, so
+    /// its device does not matter.
     #[inline]
     pub(crate) fn check_event(&self, fields: &Fields) -> Result<()> {
         if process::is_forked() {
@@ -168,26 +175,25 @@ impl ContextCore {
         Err(Error::WrongHost)
     }
 
-    /// This process's place in the context that made a handle.
+    /// Returns this process's attachment to the context that made a handle.
     #[inline]
     pub(crate) fn attachment(&self, fields: &Fields) -> Result<Arc<Attachment>> {
         self.imports.attachment(fields, &self.origin)
     }
 
-    /// Lets `find` know of an allocation.
-    pub(crate) fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
-        let mut addresses = self
-            .addresses
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        addresses.insert(start, Arc::downgrade(allocation));
+    /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
+    #[inline]
+    pub(crate) fn imported(&self, fields: &Fields, access: Access) -> Result<Arc<Imported>> {
+        self.imports.segment(self, fields, access)
     }
 
-    pub(crate) fn forget_address(&self, start: usize) {
-        let mut addresses = self
-            .addresses
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+    /// Lets [`find`](Self::find) know of an allocation.
+    fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
+        write(&self.addresses).insert(start, Arc::downgrade(allocation));
+    }
+
+    fn forget_address(&self, start: usize) {
+        let mut addresses = write(&self.addresses);
         // The block may have been carved into something new already.
         if addresses
             .get(&start)
@@ -197,12 +203,9 @@ impl ContextCore {
         }
     }
 
-    /// The allocation that contains an address, and how far inside it is.
+    /// Returns the allocation that contains an address, and the address's offset in it.
     pub(crate) fn find(&self, address: usize) -> Result<(Arc<Allocation>, usize)> {
-        let addresses = self
-            .addresses
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let addresses = read(&self.addresses);
         let found = addresses.range(..=address).next_back();
         let allocation = found.and_then(|(_, allocation)| allocation.upgrade());
         drop(addresses);
@@ -218,13 +221,15 @@ impl ContextCore {
             })
     }
 
-    pub(super) fn trim(&self) {
+    /// Gives free memory back to the system, and closes what exporters that are gone had shared.
+    pub(crate) fn trim(&self) {
         self.exporter.reclaim_all();
         self.imports.drop_hung_up();
         drop(trim(&self.pools, usize::MAX));
     }
 
-    pub(super) fn close(&self) {
+    /// Empties the pools and ends what runs for the context; objects that are left stay usable.
+    pub(crate) fn close(&self) {
         for pool in &self.pools {
             drop(pool.close());
         }
@@ -237,17 +242,15 @@ fn new_pools(
     backend: &Arc<dyn BackendContext>,
     options: PoolOptions,
     usage: Option<Arc<Usage>>,
-    numbers: &Arc<AtomicU32>,
+    segment_numbers: &Arc<AtomicU32>,
 ) -> Pools {
     KINDS.map(|kind| {
-        let (backend, numbers) = (Arc::clone(backend), Arc::clone(numbers));
+        let (backend, numbers) = (Arc::clone(backend), Arc::clone(segment_numbers));
         Arc::new(Pool::new(backend, kind, options, usage.clone(), numbers))
     })
 }
 
-const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
-
-/// The pool for a kind of memory.
+/// Returns the pool of a kind of memory.
 #[inline]
 pub(crate) fn pool_of(pools: &Pools, kind: MemoryKind) -> &Arc<Pool> {
     match kind {
@@ -267,9 +270,22 @@ pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocati
     pools.iter().map(trim_one).collect()
 }
 
+/// Returns the record that a handle names.
 pub(crate) fn record_of(fields: &Fields) -> Record {
     Record {
         index: fields.record,
         generation: fields.generation,
     }
+}
+
+// A panic leaves nothing inconsistent under these locks, so their poison says nothing.
+
+#[inline]
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[inline]
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
