@@ -1,8 +1,8 @@
 //! Benchmarks of crosshandle beside the raw techniques it is built on.
 //!
-//! Each row of the table is measured in fresh processes of this same binary, ours and the raw
-//! technique taking turns in the same processes, so that the machine's noise hits both alike.
-//! What is measured and how is told in `docs/performance.md`.
+//! Each row of the table is measured in fresh processes of this same binary. The library and the
+//! raw technique take turns in the same processes, so that the machine's noise affects both alike.
+//! `docs/performance.md` says what is measured and how.
 
 mod cuda;
 mod harness;
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures a suite. `gpus` names those that its figures belong to.
+/// Measures a suite. `gpus` names the GPUs of its figures.
 fn bench(
     scenarios: &[&'static Scenario],
     args: &SuiteArgs,
@@ -124,7 +124,7 @@ fn bench(
             return ExitCode::from(2);
         }
     };
-    // Pipes close early (`| head`): then there is nobody left to tell, and nothing to report.
+    // A pipe may close early (`| head`), and then no reader is left.
     let _ = if args.json {
         report.print_json()
     } else if args.markdown {

@@ -1,4 +1,4 @@
-//! All scenarios there are.
+//! The list of all scenarios.
 
 use crate::harness::scenario::Scenario;
 use crate::{cuda, host, level_zero, ur};
@@ -10,7 +10,7 @@ static SUITES: &[&[&Scenario]] = &[
     ur::SCENARIOS,
 ];
 
-/// The scenario of this name.
+/// Returns the scenario of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {
     let mut all = SUITES.iter().flat_map(|suite| suite.iter().copied());
     all.find(|scenario| scenario.name == name)

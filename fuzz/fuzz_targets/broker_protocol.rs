@@ -1,30 +1,30 @@
-//! Any bytes, as they are and behind a right beginning, are read as messages of both sides.
+//! Reads any bytes, as they are and with a valid header, as a request and as a reply of the broker.
 
 #![no_main]
 
 use crosshandle::fuzzing::{reply, request};
 use libfuzzer_sys::fuzz_target;
 
-/// What every message starts with: magic number and version.
-const BEGINNING: [u8; 6] = *b"XHBR\x03\0";
+/// The header of every message: magic number and version.
+const HEADER: [u8; 6] = *b"XHBR\x03\0";
 
 fuzz_target!(|data: &[u8]| {
     check(data);
     let mut message = data.to_vec();
-    if let Some(beginning) = message.get_mut(..BEGINNING.len()) {
-        beginning.copy_from_slice(&BEGINNING);
+    if let Some(header) = message.get_mut(..HEADER.len()) {
+        header.copy_from_slice(&HEADER);
         check(&message);
     }
 });
 
-/// What is taken for a message has no other form: not a bit of it was passed over.
+/// Checks that an accepted message is canonical: encoding it again gives the same bytes.
 fn check(message: &[u8]) {
-    let (asked, answered) = (request(message), reply(message));
+    let (as_request, as_reply) = (request(message), reply(message));
     assert!(
-        asked.is_none() || answered.is_none(),
-        "both a question and an answer"
+        as_request.is_none() || as_reply.is_none(),
+        "both a request and a reply"
     );
-    for understood in asked.into_iter().chain(answered) {
-        assert_eq!(understood, message);
+    for encoded in as_request.into_iter().chain(as_reply) {
+        assert_eq!(encoded, message);
     }
 }

@@ -1,4 +1,4 @@
-//! Any bytes, as they are and with their tag made right, go through every handle type.
+//! Parses any bytes, as they are and with a valid tag, with every handle type.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = parse_bytes(data);
     if let Some(bytes) = retagged(data) {
         assert_ne!(parse_bytes(&bytes), Err(HandleError::Corrupt));
-        // One wrong bit in it, chosen by what came in as the tag, must be noticed.
+        // One flipped bit, chosen by the tag in the input, must be noticed.
         let mut damaged = bytes;
         let bit = usize::from(data[data.len() - 1]) * 4 + usize::from(data[data.len() - 2] % 4);
         damaged[bit / 8 % damaged.len()] ^= 1 << (bit % 8);

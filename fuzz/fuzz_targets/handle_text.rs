@@ -1,4 +1,4 @@
-//! Any text, and texts made from bytes with a right tag, go through every handle type.
+//! Parses any text, and texts made from bytes with a valid tag, with every handle type.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = parse_text(text);
     }
-    // The text of a handle whose tag is right, and one edit of it.
+    // The text of a handle with a valid tag, and one edit of it.
     let Some((contents, [prefix, at, edit, character])) = data.split_last_chunk() else {
         return;
     };

@@ -1,12 +1,12 @@
-//! What the fuzz targets for handles share.
+//! Checks that the fuzz targets for handles share.
 
 use crosshandle::handle::{
     AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
     PhysicalMemoryHandle, TEXT_LENGTH,
 };
 
-/// The bytes with a right tag, if they have the size of a handle: a fuzzer does not find a CRC by
-/// itself, and without one it would never see the checks behind it.
+/// Returns the bytes with a valid tag; `None` if they do not have the size of a handle. A fuzzer
+/// does not find a CRC by itself, and without one it never reaches the checks behind it.
 pub fn retagged(bytes: &[u8]) -> Option<[u8; HANDLE_SIZE]> {
     let mut bytes: [u8; HANDLE_SIZE] = bytes.try_into().ok()?;
     let (contents, tag) = bytes.split_at_mut(HANDLE_SIZE - 4);
@@ -75,8 +75,8 @@ pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
     any
 }
 
-/// A type accepts what `AnyHandle` accepts, if it is of its kind; what both refuse they refuse for
-/// the same reason, unless the kind is the reason.
+/// Checks that a handle type accepts what `AnyHandle` accepts of its kind, and that both refuse other
+/// input for the same reason, unless the kind is the reason.
 fn agree(
     any: &Result<AnyHandle, HandleError>,
     one: Result<AnyHandle, HandleError>,
@@ -95,7 +95,7 @@ fn agree(
     }
 }
 
-/// What must hold for every value of a handle type.
+/// Checks what must hold for every value of a handle type.
 fn check_accepted(handle: &AnyHandle) {
     assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(*handle));
     let text = handle.to_string();

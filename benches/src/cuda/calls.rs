@@ -1,4 +1,4 @@
-//! What single calls of the driver cost, to explain the other rows.
+//! Costs of single calls of the driver, to explain the other rows.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ const fn call(id: &'static str, what: &'static str) -> RowSpec {
 const NOTHING: &str = "cuda-calls.nothing";
 const IS_IDLE: &str = "cuda-calls.is-idle";
 
-/// What the first wait for an event of a peer needs.
+/// The parts of what the first wait for a peer's event needs.
 const REGISTER: [(usize, &str); 3] = [
     (4 << 10, "cuda-calls.register-4KiB"),
     (64 << 10, "cuda-calls.register-64KiB"),
@@ -69,7 +69,7 @@ const BATCH: usize = 32;
 const COPIES: usize = 16;
 const COPY: usize = 64 << 20;
 
-/// Offsets on the page.
+/// Offsets of words on the page, in bytes.
 const GATE: usize = 0;
 const WRITTEN: usize = 256;
 

@@ -1,4 +1,4 @@
-//! A thousand importers, one after the other: nothing may grow.
+//! A thousand importers, one after the other: no resource may grow.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -78,7 +78,7 @@ fn rounds(seat: &Seat) -> usize {
     seat.plan.pick(1000, 300)
 }
 
-/// What a process holds, and the bytes that are free on the GPU.
+/// The resources of a process, and the bytes that are free on the GPU.
 #[derive(Clone, Copy)]
 struct Holdings {
     descriptors: u64,
@@ -96,7 +96,7 @@ impl Holdings {
     }
 }
 
-/// The exporter.
+/// Runs the exporter.
 fn lead(seat: &Seat) -> Result<Outcome> {
     let link = seat.peer()?;
     let gpu = Gpu::open(0)?;
@@ -110,7 +110,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         let mut before = None;
         for round in 0..WARM_UP + rounds(seat) {
             if round == WARM_UP {
-                settle(link)?;
+                await_closed_connections(link)?;
                 before = Some((Holdings::now(&gpu)?, remote_holdings(link)?));
             }
             let start = Instant::now();
@@ -123,7 +123,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                 recorder.push(TIME, side, nanoseconds(start.elapsed()));
             }
         }
-        settle(link)?;
+        await_closed_connections(link)?;
         let (lead, hand) = before.context("no round was measured")?;
         let (lead_now, hand_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
         let both = |field: fn(&Holdings) -> u64| {
@@ -132,7 +132,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         };
         recorder.push(DESCRIPTORS, side, both(|held| held.descriptors));
         recorder.push(MAPPINGS, side, both(|held| held.mappings));
-        // Both see the same GPU.
+        // Both processes see the same GPU.
         recorder.push(MEMORY, side, lead.free as f64 - lead_now.free as f64);
     }
     link.send(b"end")?;
@@ -142,8 +142,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Gives threads that close connections the time to do so.
-fn settle(link: &Link) -> Result<()> {
+/// Waits until threads have closed their connections.
+fn await_closed_connections(link: &Link) -> Result<()> {
     thread::sleep(Duration::from_millis(200));
     link.send(b"wait")?;
     ensure!(link.receive_number()? == 2, "the other process lost count");
@@ -159,7 +159,7 @@ fn remote_holdings(link: &Link) -> Result<Holdings> {
     })
 }
 
-/// All importers: each a context of its own, with a connection of its own.
+/// Runs all importers: each a context of its own, with a connection of its own.
 fn hand(seat: &Seat) -> Result<Outcome> {
     let link = seat.peer()?;
     let gpu = Gpu::open(0)?;

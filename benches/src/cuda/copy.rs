@@ -1,4 +1,4 @@
-//! Copying from and to imported device memory.
+//! Copies from and to imported device memory.
 
 use std::time::{Duration, Instant};
 
@@ -15,22 +15,22 @@ use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
 pub(super) const LENGTH: usize = 1 << 30;
-/// Copies between two readings of the clock, each between other allocations: where memory lies
-/// makes a difference of one in a hundred.
+/// Number of copies between two readings of the clock, each between other allocations: the place of
+/// memory makes a difference of one in a hundred.
 pub(super) const COPIES: usize = 4;
-/// What the exported memory starts with.
+/// First word of the exported memory.
 const TOKEN: u64 = 0x7_0000_0007;
 
-/// One arrangement.
+/// One arrangement of GPUs.
 struct Kind {
-    /// The exporter's GPU; the importer, which copies, has 0.
+    /// Index of the exporter's GPU. The importer, which copies, uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
     pull: &'static str,
     push: &'static str,
-    /// The time of all copies from imported memory, with a wait that sleeps.
+    /// Row of the time of all copies from imported memory, with a wait that sleeps.
     finish: Option<&'static str>,
-    /// Times that each byte of a copy passes the memory of one GPU.
+    /// Number of times that each byte of a copy passes the memory of one GPU.
     passes: f64,
 }
 
@@ -118,7 +118,7 @@ pub(crate) static TWO_GPUS: Scenario = Scenario {
     hand: |seat| hand(seat, &TWO),
 };
 
-/// The exporter.
+/// Runs the exporter.
 fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
         return Ok(Outcome::default());
@@ -150,7 +150,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let other = allocate(&peer)?;
     if kind.gpu != 0 {
         peer.enable_peer(&gpu)?;
-        gpu.enter()?;
+        gpu.make_current()?;
         gpu.enable_peer(&peer)?;
     }
     let own = allocate(&gpu)?;
@@ -177,7 +177,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     let is_push = row == kind.push;
                     let command = |index: usize| {
                         let (to, from) = ends(is_push, &local[index], &imported[index]);
-                        Ok(Command::copy(to.all(), from.all())?)
+                        Ok(Command::copy(from.all(), to.all())?)
                     };
                     let start = Instant::now();
                     match side {
@@ -205,7 +205,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     if round > 0 && Some(row) == kind.finish {
                         recorder.push(row, side, elapsed);
                     } else if round > 0 {
-                        // Bytes in a nanosecond are gigabytes in a second.
+                        // Bytes per nanosecond are gigabytes per second.
                         recorder.push(row, side, bytes / elapsed);
                     }
                 }
@@ -219,12 +219,12 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// On the current GPU.
+/// Allocates memory on the current GPU.
 fn allocate(gpu: &Gpu) -> Result<Vec<Memory>> {
     (0..COPIES).map(|_| Memory::allocate(gpu, LENGTH)).collect()
 }
 
-/// Where a copy goes, and from where.
+/// Returns the destination and the source of a copy.
 fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     if is_push {
         (other, local)
@@ -233,8 +233,8 @@ fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     }
 }
 
-/// Submits all copies and looks until they are done: whoever sleeps meanwhile wakes up late, by a
-/// part of the time that it has slept.
+/// Submits all copies and polls until they are done. A wait that sleeps would end late, by a part
+/// of the time it has slept.
 pub(super) fn copy(queue: &Queue, command: impl Fn(usize) -> Result<Command>) -> Result<()> {
     for index in 0..COPIES {
         queue.submit(command(index)?)?;

@@ -1,4 +1,4 @@
-//! What it costs to submit a signal and a wait.
+//! Costs of submitting a signal and a wait.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "cuStreamWaitValue64",
             CLOSE,
         ),
-        // The stream looks at another event meanwhile.
+        // The stream polls another event meanwhile.
         row(
             BEHIND,
             "submit a wait behind that for another event",
@@ -52,13 +52,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     hand: no_hand,
 };
 
-/// Operations between two times that the stream is empty, so that nothing of the driver's fills
-/// up.
+/// Number of operations between two times that the stream is empty, so that no buffer of the driver
+/// fills up.
 const BATCH: usize = 32;
-/// Batches of each turn that nobody measures.
+/// Number of unmeasured batches of each turn.
 const WARM_UP: usize = 2;
 
-/// Offsets on the page.
+/// Offsets of words on the page, in bytes.
 const GATE: usize = 0;
 const WRITTEN: usize = 256;
 const FIRST_GATE: usize = 512;
@@ -87,7 +87,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                     if row == BEHIND {
                         match side {
                             Side::Ours => {
-                                let value = blocker.value() + 1;
+                                let value = blocker.submitted() + 1;
                                 queue.submit(Command::barrier().after_value(&blocker, value))?;
                             }
                             Side::Raw => stream.wait(first_gate, number)?,
@@ -96,13 +96,13 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                     let elapsed = match (side, row) {
                         (Side::Ours, SIGNAL) => per_operation(BATCH, || queue.signal(&signalled))?,
                         (Side::Ours, WAIT | BEHIND) => {
-                            let value = waited.value() + 1;
+                            let value = waited.submitted() + 1;
                             per_operation(BATCH, || {
                                 queue.submit(Command::barrier().after_value(&waited, value))
                             })?
                         }
                         (Side::Ours, _) => {
-                            let value = waited.value() + 1;
+                            let value = waited.submitted() + 1;
                             per_operation(BATCH, || {
                                 let wait = Command::barrier().after_value(&waited, value);
                                 queue.submit(wait.signal(&signalled))

@@ -1,4 +1,4 @@
-//! Opening the events of another process.
+//! Opens of another process's events.
 
 use std::time::{Duration, Instant};
 
@@ -38,16 +38,16 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const OBJECTS: usize = 1000;
-/// The driver's take a hundred times as long.
+/// Number of the driver's events, each of which takes a hundred times as long.
 const NATIVE_OBJECTS: usize = 16;
-/// Rounds that map the arena and that nobody measures.
+/// Number of unmeasured rounds, which map the arena.
 const WARM_UP: usize = 2;
 
 fn rounds(seat: &Seat) -> usize {
     WARM_UP + seat.plan.rounds()
 }
 
-/// Each round has events of its own: none is opened twice.
+/// Runs the exporter. Each round has events of its own, so that none is opened twice.
 fn lead(seat: &Seat) -> Result<Outcome> {
     let link = seat.peer()?;
     let gpu = Gpu::open(0)?;

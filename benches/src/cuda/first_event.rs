@@ -40,7 +40,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     hand,
 };
 
-/// The importer.
+/// Runs the importer.
 fn lead(seat: &Seat) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
@@ -85,7 +85,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// An exporter, which signals once it is told to.
+/// Runs an exporter, which signals when it is told to.
 fn hand(seat: &Seat) -> Result<Outcome> {
     let link = seat.peer()?;
     let gpu = Gpu::open(0)?;

@@ -1,4 +1,4 @@
-//! The CUDA backend: memory and events of GPUs, beside the driver's own calls.
+//! The CUDA backend: memory and events of GPUs, compared with the driver's own calls.
 
 mod calls;
 mod churn;
@@ -24,7 +24,7 @@ use crate::raw::cuda::Gpu;
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// In the order of the table.
+/// The scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::ONE_GPU,
     &trip::ONE_GPU_BATCHES,
@@ -46,7 +46,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &calls::SCENARIO,
 ];
 
-/// Why nothing of this can be measured on this machine, if so.
+/// Returns the reason why this machine cannot measure these scenarios; `None` if it can.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let cuda = all
@@ -58,7 +58,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// The GPUs and their driver, for the foot of the table.
+/// Returns the GPUs and their driver, for the foot of the table.
 pub(crate) fn machine() -> Option<String> {
     let count = Gpu::count().ok()?;
     let name = Gpu::open(0).and_then(|gpu| gpu.name()).ok()?;
@@ -79,8 +79,8 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
     }
 }
 
-/// What a process of a scenario reports that needs more GPUs than there are; `None` if there are
-/// enough.
+/// Returns the outcome of a process whose scenario needs more GPUs than there are; `None` if there
+/// are enough.
 fn too_few_gpus(needed: usize, rows: &'static [RowSpec]) -> Result<Option<Outcome>> {
     let count = Gpu::count()?;
     if count >= needed {

@@ -1,4 +1,4 @@
-//! Opening device memory of another process.
+//! Opens of another process's device memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::report::row::{RowSpec, Target};
 
 pub(super) const LENGTH: usize = 64 << 20;
 
-/// Rows of one arrangement.
+/// One arrangement of GPUs, and its rows.
 struct Kind {
-    /// The importer's GPU; the exporter has 0.
+    /// Index of the importer's GPU. The exporter uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
     first: &'static str,
@@ -138,13 +138,14 @@ pub(crate) static TWO_GPUS: Scenario = Scenario {
     hand: |seat| hand(seat, &TWO),
 };
 
-/// Allocations that nobody measures: the first one finds no connection.
+/// Number of unmeasured allocations: the first one finds no connection.
 const WARM_UP: usize = 2;
 const AGAIN: usize = 100;
-/// What the raw exporter offers.
+/// Number under which the raw exporter offers the measured memory.
 const MEASURED: u64 = 0;
-/// Opened right before what is timed, and kept meanwhile, on both sides: the exporter's threads
-/// have slept, and the first mapping of another GPU's memory takes a millisecond.
+/// Number of the memory that both sides open right before the measured one, and keep meanwhile: the
+/// exporter's threads have slept, and the first mapping of another GPU's memory takes a
+/// millisecond.
 const WARMING: u64 = 1;
 const WARMING_LENGTH: usize = 2 << 20;
 
@@ -152,7 +153,7 @@ fn objects(seat: &Seat) -> usize {
     WARM_UP + seat.plan.pick(41, 15)
 }
 
-/// What the `index`-th allocation starts with: the same word twice.
+/// Returns the first words of the `index`-th allocation: the same word twice.
 fn token(index: usize) -> u64 {
     let word = index as u64 + 1;
     word << 32 | word

@@ -1,4 +1,4 @@
-//! The calls of the library that are measured, in the form the scenarios need them.
+//! The measured calls of the library, in the form that the scenarios need.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use crosshandle::{
     AllocationOptions, Command, Context, ContextOptions, Device, Memory, MemoryKind, Queue,
 };
 
-/// Longer than anything here takes.
+/// Time limit of every wait: longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A context on a GPU, with the options that a program gets without asking.
+/// Returns a context on a GPU, with default options.
 pub(super) fn context(gpu: usize) -> Result<Context> {
     context_with(gpu, ContextOptions::new())
 }
 
-/// The same, in which each allocation owns its memory and returns it when freed.
+/// Returns a context on a GPU in which each allocation owns its memory and returns it when freed.
 pub(super) fn unpooled_context(gpu: usize) -> Result<Context> {
     context_with(gpu, ContextOptions::new().pooling(false))
 }
@@ -27,21 +27,21 @@ fn context_with(gpu: usize, options: ContextOptions) -> Result<Context> {
 
 /// Sets the first eight bytes of device memory.
 pub(super) fn set_first_word(queue: &Queue, memory: &Memory, word: u64) -> Result<()> {
-    queue.submit(Command::fill(memory.range(0, 8)?, &word.to_le_bytes())?)?;
+    queue.submit(Command::fill(memory.range(..8)?, &word.to_le_bytes())?)?;
     Ok(queue.finish_timeout(LIMIT)?)
 }
 
-/// The first eight bytes of device memory.
+/// Returns the first eight bytes of device memory.
 pub(super) fn first_word(context: &Context, queue: &Queue, memory: &Memory) -> Result<u64> {
     let host = context.allocate_with(AllocationOptions::new(8).kind(MemoryKind::Host))?;
-    queue.submit(Command::copy(host.all(), memory.range(0, 8)?)?)?;
+    queue.submit(Command::copy(memory.range(..8)?, host.all())?)?;
     queue.finish_timeout(LIMIT)?;
     let mut bytes = [0; 8];
     host.read(0, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Fails unless memory starts with what its exporter wrote.
+/// Fails unless memory starts with the exporter's word.
 pub(super) fn check(found: u64, expected: u64) -> Result<()> {
     ensure!(
         found == expected,

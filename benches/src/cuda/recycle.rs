@@ -1,4 +1,4 @@
-//! Allocating and freeing device memory that is never exported.
+//! Allocations of device memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const SIZES: [(usize, &str); 4] = [
     (16 << 20, "cuda-recycle.16MiB"),
     (64 << 20, "cuda-recycle.64MiB"),
 ];
-/// Beside the driver's own pool.
+/// Size and row of the comparison with the driver's own pool.
 const POOL: (usize, &str) = (1 << 20, "cuda-recycle.pool-1MiB");
 
 const RAW: &str = "cuMemAlloc, cuMemFree";

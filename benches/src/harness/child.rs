@@ -1,4 +1,4 @@
-//! The inside of a measuring process.
+//! The main function of a measuring process.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
     Done(Outcome),
     Failed {
         reason: String,
-        /// True if all this process knows is that another one has gone: the cause is there.
+        /// Whether the only failure is that another process has gone, which then has the cause.
         hung_up: bool,
     },
 }
@@ -27,7 +27,7 @@ pub(crate) enum Verdict {
 pub(crate) fn run(scenario: &str, seat: usize, plan: &str) -> ExitCode {
     match run_seat(scenario, seat, plan) {
         Ok(()) => ExitCode::SUCCESS,
-        // Started by hand, or the benchmark has gone: standard error is all there is.
+        // Started by hand, or the benchmark has ended: only standard error is left.
         Err(error) => {
             eprintln!("error: {scenario}, process {seat}: {error:#}");
             ExitCode::FAILURE
@@ -36,7 +36,7 @@ pub(crate) fn run(scenario: &str, seat: usize, plan: &str) -> ExitCode {
 }
 
 fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
-    // A spinning process would not notice that the benchmark was interrupted.
+    // Killed with the benchmark, since a spinning process would not notice its end.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to be ended with the benchmark")?;
     let control = Link::from(

@@ -1,4 +1,4 @@
-//! Starts the processes of a scenario, waits for what they report, kills them when late.
+//! The processes of a scenario: started, waited for, and killed when late.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -14,10 +14,10 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use super::scenario::Scenario;
 
-/// How long the others may take to say what went wrong once one process has failed.
-const GRACE: Duration = Duration::from_secs(2);
+/// Longest wait for the other processes' reports once one process has failed.
+const REPORT_TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// One measuring process; killed and reaped when dropped.
+/// One measuring process. Killed and reaped when dropped.
 struct Member {
     process: Child,
     control: Link,
@@ -44,7 +44,7 @@ pub(crate) fn run(scenario: &Scenario, plan: &Plan) -> Result<Outcome> {
 
 fn start(scenario: &str, seat: usize, plan: &str) -> Result<Member> {
     let (ours, theirs) = Link::pair()?;
-    // Through `/proc/self/exe` a binary that was replaced meanwhile still starts itself.
+    // Through `/proc/self/exe`, a binary that was replaced meanwhile still starts itself.
     let process = Command::new("/proc/self/exe")
         .arg0("crosshandle-bench")
         .args(["child", scenario, &seat.to_string(), plan])
@@ -86,8 +86,8 @@ fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
             if !hung_up {
                 return Err(error);
             }
-            // Somebody else knows more, if it is still able to say so.
-            deadline = deadline.min(Instant::now() + GRACE);
+            // Another process knows the cause, if it can still report it.
+            deadline = deadline.min(Instant::now() + REPORT_TIME_LIMIT);
             failure.get_or_insert(error);
         }
         crew[seat].verdict = Some(verdict);
@@ -104,7 +104,7 @@ fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// The next process that has something to say, or `None` at the deadline.
+/// Returns the next process that has sent something; `None` at the deadline.
 fn next_to_speak(crew: &[Member], deadline: Instant) -> Result<Option<usize>> {
     loop {
         let waiting: Vec<usize> = (0..crew.len())
@@ -128,7 +128,7 @@ fn next_to_speak(crew: &[Member], deadline: Instant) -> Result<Option<usize>> {
     }
 }
 
-/// Takes the verdict of a process that has something to say.
+/// Receives the verdict of a process that has sent something.
 fn hear(member: &mut Member) -> Verdict {
     let heard = member
         .control

@@ -14,13 +14,13 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-/// Longest message; a full one must fit into a socket's default send buffer.
+/// Longest message in bytes. One of that size must fit into a socket's default send buffer.
 pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
 
-/// Most descriptors in one message.
+/// Greatest number of descriptors in one message.
 const DESCRIPTORS_MAX: usize = 64;
 
-/// The process at the other end of a link has gone.
+/// The error that the process at the other end of a link has gone.
 #[derive(Debug)]
 pub(crate) struct HungUp;
 
@@ -35,12 +35,12 @@ impl std::error::Error for HungUp {}
 /// One end of a sequenced-packet socket: each `send` arrives as one `receive`.
 pub(crate) struct Link {
     socket: OwnedFd,
-    /// For the next message. Kept, so that receiving takes no memory that a scenario could be
-    /// charged with.
+    /// Buffer for the next message. Kept, so that receiving allocates no memory, which would count
+    /// as a scenario's.
     buffer: Mutex<Vec<u8>>,
 }
 
-/// What one `send` carried.
+/// The contents of one `send`.
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
@@ -63,7 +63,7 @@ impl Link {
     }
 
     pub(crate) fn send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        // An empty message could not be told from a hang-up.
+        // An empty message would look like a hang-up.
         ensure!(!bytes.is_empty(), "a message has at least one byte");
         ensure!(
             bytes.len() <= MESSAGE_MAX,
@@ -92,8 +92,7 @@ impl Link {
         }
     }
 
-    /// Waits for the next message. There is no deadline here: whoever started this process kills
-    /// it when it is late.
+    /// Waits for the next message. There is no deadline here: the benchmark kills a late process.
     pub(crate) fn receive(&self) -> Result<Message> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

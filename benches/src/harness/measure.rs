@@ -1,4 +1,4 @@
-//! Runs scenarios one after the other.
+//! Runs of scenarios, one after the other.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub(crate) fn measure(
     })
 }
 
-/// Each row of the scenario, measured or with the reason why not.
+/// Returns each row of the scenario, measured or with the reason why not.
 fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
     let all = |verdict, note: &str| {
         scenario

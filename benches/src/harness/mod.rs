@@ -1,5 +1,5 @@
-//! What every measurement needs: processes that can be killed, links between them, clocks and
-//! order statistics, the machine's CPUs, and what `/proc` says about a process.
+//! Tools of every measurement: processes that can be killed, links between them, clocks and order
+//! statistics, the machine's CPUs, and facts about a process from `/proc`.
 
 pub(crate) mod child;
 pub(crate) mod cpu;

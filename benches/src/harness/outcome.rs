@@ -1,4 +1,4 @@
-//! What a measuring process reports back.
+//! The results that a measuring process reports.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// `None` for a series without samples.
+    /// Returns the summary of a series; `None` if it has no samples.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -31,7 +31,7 @@ impl Summary {
     }
 }
 
-/// Who was measured.
+/// The side that was measured: the library or the raw technique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Ours,
@@ -39,8 +39,8 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The order in which both take their turn in `round`: it alternates, so that neither always
-    /// finds the caches as the other left them.
+    /// Returns the order of both sides in `round`. It alternates, so that neither always finds the
+    /// caches as the other left them.
     pub(crate) fn turns(round: usize) -> [Self; 2] {
         if round.is_multiple_of(2) {
             [Self::Raw, Self::Ours]
@@ -73,17 +73,17 @@ impl Recorder {
         self.series(row, side).extend(samples);
     }
 
-    /// Something the reader of the row has to know.
+    /// Adds a note for the reader of a row.
     pub(crate) fn note(&mut self, row: &'static str, text: impl Into<String>) {
         self.notes.insert(row, text.into());
     }
 
-    /// Why this machine cannot measure a row, or not all of it.
+    /// Records why this machine cannot measure a row, or not all of it.
     pub(crate) fn absent(&mut self, row: &'static str, reason: impl Into<String>) {
         self.absent.insert(row, reason.into());
     }
 
-    /// Adds what another recorder holds, measured later.
+    /// Adds another recorder's samples, measured later.
     pub(crate) fn absorb(&mut self, other: Self) {
         for (row, samples) in other.ours {
             self.extend(row, Side::Ours, samples);
@@ -124,18 +124,18 @@ impl Recorder {
     }
 }
 
-/// Summaries by row identifier; the form in which they cross the process boundary.
+/// Summaries by row identifier, in the form in which they cross the process boundary.
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) ours: BTreeMap<String, Summary>,
     pub(crate) raw: BTreeMap<String, Summary>,
     pub(crate) notes: BTreeMap<String, String>,
-    /// Rows that this machine cannot measure, or not completely, and why.
+    /// Rows that this machine cannot measure, or not completely, with the reasons.
     pub(crate) absent: BTreeMap<String, String>,
 }
 
 impl Outcome {
-    /// Adds what another process of the same scenario found.
+    /// Adds the outcome of another process of the same scenario.
     pub(crate) fn merge(&mut self, other: Self) {
         self.ours.extend(other.ours);
         self.raw.extend(other.raw);

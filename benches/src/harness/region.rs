@@ -1,10 +1,10 @@
-//! Reading and writing shared memory at large.
+//! Reads and writes of large shared memory.
 
-/// Distance of two touches that reach every page, huge or not.
+/// Distance of two touches that reach every page, in bytes.
 const PAGE: usize = 4096;
 
-/// Bytes that this process has mapped and that another may change at any time, hence reached by
-/// pointer and never by reference.
+/// Mapped bytes that another process may change at any time, hence accessed by pointer and never by
+/// reference.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
     start: *mut u64,
@@ -14,8 +14,8 @@ pub(crate) struct Region {
 impl Region {
     /// # Safety
     ///
-    /// `start` is aligned to eight bytes, and `length` bytes from there stay mapped, readable, and
-    /// writable if anything is written, for as long as the region is used.
+    /// `start` is aligned to eight bytes. `length` bytes from there stay mapped and readable, and
+    /// writable if anything is written, as long as the region is used.
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
         debug_assert!(start.cast::<u64>().is_aligned());
         Self {
@@ -24,7 +24,7 @@ impl Region {
         }
     }
 
-    /// The `index`-th eight bytes.
+    /// Returns the `index`-th eight bytes.
     pub(crate) fn read(&self, index: usize) -> u64 {
         assert!(index < self.words, "word {index} of {}", self.words);
         // SAFETY: within the region, by the assertion; the caller of `new` keeps it mapped. A
@@ -46,7 +46,7 @@ impl Region {
         }
     }
 
-    /// Reads a word of each page; their wrapping sum.
+    /// Reads a word of each page, and returns their wrapping sum.
     pub(crate) fn read_pages(&self) -> u64 {
         (0..self.words)
             .step_by(PAGE / 8)
@@ -60,7 +60,7 @@ impl Region {
         }
     }
 
-    /// What `sum` yields after `number_words`.
+    /// Returns the result of `sum` after `number_words`.
     pub(crate) fn numbered_sum(&self) -> u64 {
         let words = self.words as u64;
         if words.is_multiple_of(2) {
@@ -70,10 +70,12 @@ impl Region {
         }
     }
 
-    /// Reads all of it; the wrapping sum of its words. Nobody may write to it meanwhile.
+    /// Reads all words, and returns their wrapping sum. No process may write to the region
+    /// meanwhile.
     pub(crate) fn sum(&self) -> u64 {
-        // SAFETY: within the region, which the caller of `new` keeps mapped; plain loads, so that
-        // the compiler may use vectors as in any program that reads memory.
+        // SAFETY: within the region, which the caller of `new` keeps mapped, and no process writes
+        // meanwhile. Plain loads, so that the compiler may use vectors as in any program that reads
+        // memory.
         let words = unsafe { std::slice::from_raw_parts(self.start, self.words) };
         words
             .iter()

@@ -9,36 +9,36 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::report::row::RowSpec;
 
-/// One arrangement of processes: a *lead* that steers the measurement and the *hands* it works
-/// with. Lead and hands run the same rounds in step.
+/// One arrangement of processes: a *lead*, which steers the measurement, and the *hands* that it
+/// works with. Lead and hands run the same rounds in step.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) hands: usize,
-    /// Cores without which the figures would mean something else.
+    /// Number of cores without which the figures would have another meaning.
     pub(crate) cores: usize,
-    /// When the whole scenario counts as stuck and is killed.
+    /// Time after which the whole scenario is taken to hang and is killed.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
     pub(crate) lead: fn(&Seat) -> Result<Outcome>,
     pub(crate) hand: fn(&Seat) -> Result<Outcome>,
 }
 
-/// What a process of a scenario holds when it starts.
+/// The start-up state of a process of a scenario.
 pub(crate) struct Seat {
     pub(crate) plan: Plan,
-    /// The lead's links to each hand, or a hand's one link to the lead.
+    /// Links of the lead to each hand, or the one link of a hand to the lead.
     pub(crate) links: Vec<Link>,
 }
 
 impl Seat {
-    /// The link between the lead and the only (or first) hand.
+    /// Returns the link between the lead and the only (or first) hand.
     pub(crate) fn peer(&self) -> Result<&Link> {
         ensure!(!self.links.is_empty(), "this scenario has one process only");
         Ok(&self.links[0])
     }
 }
 
-/// The hand of a scenario that has none.
+/// Fails: the hand of a scenario that has none.
 pub(crate) fn no_hand(_: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }

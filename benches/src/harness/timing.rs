@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
+/// Returns the nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // The clock starts at boot, so neither part is ever negative.
@@ -15,8 +15,8 @@ pub(crate) fn nanoseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e9
 }
 
-/// Runs `operation` `count` times between two clock readings; nanoseconds per operation. With a
-/// thousand operations and more, the readings themselves are lost in the result.
+/// Runs `operation` `count` times between two clock readings, and returns the nanoseconds of each.
+/// With a thousand operations or more, the cost of the readings is negligible.
 pub(crate) fn per_operation<E>(
     count: usize,
     mut operation: impl FnMut() -> Result<(), E>,
@@ -28,8 +28,8 @@ pub(crate) fn per_operation<E>(
     Ok(nanoseconds(start.elapsed()) / count as f64)
 }
 
-/// What two clock readings in a row cost, in nanoseconds: to be taken off an operation that is
-/// timed alone.
+/// Returns the cost of two successive clock readings in nanoseconds, to subtract from an operation
+/// that is timed alone.
 pub(crate) fn clock_cost() -> f64 {
     let mut samples: Vec<f64> = (0..10_001)
         .map(|_| nanoseconds(Instant::now().elapsed()))
@@ -38,7 +38,7 @@ pub(crate) fn clock_cost() -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Times one operation alone, with the clock's cost taken off; in nanoseconds.
+/// Times one operation alone, in nanoseconds, less the clock's cost.
 pub(crate) fn once<T, E>(
     clock_cost: f64,
     operation: impl FnOnce() -> Result<T, E>,
@@ -49,7 +49,7 @@ pub(crate) fn once<T, E>(
     Ok((value, (elapsed - clock_cost).max(0.0)))
 }
 
-/// Times dropping a value, with the clock's cost taken off; in nanoseconds.
+/// Times dropping a value, in nanoseconds, less the clock's cost.
 pub(crate) fn drop_once<T>(clock_cost: f64, value: T) -> f64 {
     let start = Instant::now();
     drop(value);

@@ -1,4 +1,4 @@
-//! Thousands of rounds of allocate, export, open, close, free: nothing may grow.
+//! Thousands of rounds of allocate, export, open, close, free: no resource may grow.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Size {
     time: &'static str,
 }
 
-/// A size and its rows' identifiers.
+/// Defines a size and its rows' identifiers.
 macro_rules! size {
     ($name:literal, $bytes:expr) => {
         Size {
@@ -41,7 +41,8 @@ macro_rules! size {
 static SMALL: Size = size!("64KiB", 64 << 10);
 static LARGE: Size = size!("2MiB", 2 << 20);
 
-/// Less than seven bytes a round: whatever is forgotten in each round is larger.
+/// Growth that is not a leak: less than seven bytes in each round, and any leak in each round is
+/// larger.
 const MEMORY_NOISE: Target = Target::AtMost(64.0 * 1024.0);
 const NOTHING: Target = Target::AtMost(0.0);
 
@@ -115,7 +116,7 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Rounds of one turn, and turns before and while growth is measured.
+/// Number of rounds of one turn, and of turns before growth is measured.
 const TURN: usize = 500;
 const WARM_UP: usize = 2;
 
@@ -129,7 +130,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
-            // One side after the other: what one leaves behind must not be lost in the other.
+            // One side after the other, so that one side's leak does not vanish in the other's
+            // memory.
             let context = ours::context()?;
             let mut before = None;
             for turn in 0..turns(seat) {
@@ -158,7 +160,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Growth of both processes together.
+/// Records the growth of both processes together.
 fn record_growth(
     size: &Size,
     side: Side,
@@ -179,12 +181,12 @@ fn record_growth(
     recorder.push(size.mappings, side, grown(|held| held.mappings));
 }
 
-/// What the first and the last word of an allocation hold.
+/// Returns the first and last word of an allocation.
 fn token(round: usize) -> u64 {
     round as u64 + 1
 }
 
-/// Asks the other process what it holds.
+/// Asks the other process for its resources.
 fn remote_holdings(link: &Link) -> Result<Holdings> {
     link.send(b"holdings")?;
     Ok(Holdings::from_bytes(link.receive_array()?))

@@ -1,4 +1,4 @@
-//! A large segment from its creation to its end, no page of it touched before.
+//! A large segment from creation to end, with no page touched before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -77,20 +77,20 @@ const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
 }
 
 const LENGTH: usize = 1 << 30;
-/// Rounds that nobody measures: the machine itself may get its memory at first touch only.
+/// Number of unmeasured rounds: the machine itself may get its memory only at the first touch.
 const WARM_UP: usize = 1;
-/// How much the machine's shared memory may differ by others' doing.
+/// Change of the machine's shared memory that other processes may cause, in bytes.
 const NOISE: u64 = 256 << 20;
 
 fn rounds(seat: &Seat) -> usize {
     WARM_UP + seat.plan.rounds()
 }
 
-/// Touches and frees more memory than a round needs, so that the rounds after it measure this
-/// system alone: a virtual machine may have given free memory back to its host, and the next
-/// touch then waits for the host, for tenths of a second, whoever it is.
+/// Touches and frees more memory than a round needs, so that the following rounds measure this
+/// system alone. A virtual machine may have returned free memory to its host, and the next touch of
+/// any process then waits for the host for tenths of a second.
 fn back_free_memory() -> Result<()> {
-    // Small and huge pages come from different places.
+    // The kernel takes small and huge pages from different places.
     for pages in [Pages::Small, Pages::Huge] {
         let memory = Mapping::private(LENGTH + LENGTH / 2, pages)?;
         memory.region().touch_pages(1);
@@ -98,12 +98,12 @@ fn back_free_memory() -> Result<()> {
     Ok(())
 }
 
-/// What each page's first word holds.
+/// Returns the first word of each page.
 fn token(round: usize) -> u64 {
     round as u64 + 1
 }
 
-/// What the importer measured, in nanoseconds.
+/// The importer's measurements, in nanoseconds.
 struct Importer {
     read: f64,
     read_all: f64,
@@ -147,7 +147,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                 Side::Ours => export_ours(&context, link, round)?,
                 Side::Raw => export_raw(link, round)?,
             };
-            // Else the next round would not be cold, and free would be a promise.
+            // Otherwise the next round would not be cold, and the memory not yet freed.
             let after = machine_shared_memory()?;
             ensure!(
                 after < before + NOISE,

@@ -1,4 +1,4 @@
-//! Signals nobody waits for, and waits for what has been signalled.
+//! Signals without waiters, and waits for finished signals.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
@@ -50,7 +50,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     seat.plan.pin(0)?;
     let context = ours::context()?;
     let event = context.create_event()?;
-    // Exported, as an event that is signalled across processes is.
+    // Exported, like an event that processes share.
     event.handle()?;
     let word = AtomicU64::new(0);
     let counter = FutexCounter(&word);

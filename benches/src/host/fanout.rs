@@ -48,7 +48,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     hand,
 };
 
-/// Who takes a turn. Each has a counter of its own.
+/// The sides that take turns. Each has a counter of its own.
 #[derive(Clone, Copy)]
 enum Turn {
     Raw,
@@ -56,7 +56,7 @@ enum Turn {
     Default,
 }
 
-/// The order rotates, so that none always follows the same other one.
+/// Returns the order of a round, which rotates so that no side always follows the same other one.
 fn turns(round: usize) -> [Turn; 3] {
     let mut turns = [Turn::Raw, Turn::LowPower, Turn::Default];
     turns.rotate_left(round % 3);
@@ -67,15 +67,15 @@ fn rounds(seat: &Seat) -> usize {
     seat.plan.pick(300, 30)
 }
 
-/// The words that all processes share, beside what is measured.
+/// The words that all processes share, besides the measured ones.
 struct Board<'a> {
-    /// Opens each turn; raw in all turns, so that it costs the same in each.
+    /// Starts each turn: raw in all turns, so that it costs the same in each.
     gate: FutexCounter<'a>,
     /// Counts the processes that are awake, over all turns.
     awake: &'a AtomicU64,
-    /// Signalled by the last one awake.
+    /// Signalled by the last process that wakes.
     all_awake: FutexCounter<'a>,
-    /// What the raw turn measures.
+    /// The word that the raw turn measures.
     raw: FutexCounter<'a>,
     page: &'a Mapping,
 }
@@ -94,12 +94,12 @@ impl<'a> Board<'a> {
         })
     }
 
-    /// The turn that process `index` is about to wait in.
+    /// Returns the word with the turn in which process `index` is about to wait.
     fn waiting(&self, index: usize) -> Result<&AtomicU64> {
         self.page.word((4 + index) * LINE)
     }
 
-    /// When it woke.
+    /// Returns the word with the time at which process `index` woke.
     fn woken_at(&self, index: usize) -> Result<&AtomicU64> {
         self.page.word((4 + index) * LINE + 8)
     }
@@ -160,7 +160,7 @@ fn all_asleep(board: &Board<'_>, pids: &[u64], number: u64) -> Result<()> {
     for (index, &pid) in pids.iter().enumerate() {
         let waiting = board.waiting(index)?;
         while waiting.load(Ordering::Acquire) != number || !is_asleep(pid)? {
-            // Leaves the CPU to those that are on their way.
+            // Leaves the CPU to the processes that are about to wait.
             thread::sleep(Duration::from_micros(50));
         }
     }
@@ -195,7 +195,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
             number += 1;
             board.gate.wait(number as u32)?;
             waiting.store(number, Ordering::Release);
-            // Each takes one turn a round.
+            // Each side takes one turn in a round.
             let value = round as u64 + 1;
             match turn {
                 Turn::Raw => board.raw.wait(value as u32)?,

@@ -1,4 +1,4 @@
-//! Opening memory whose segment the importer has not seen before.
+//! Opens of memory whose segment the importer has not seen before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Size {
     bytes: usize,
     two_cores: &'static str,
     shared_core: &'static str,
-    /// Segments opened: full, quick.
+    /// Number of opened segments in a full and in a quick run.
     count: (usize, usize),
 }
 
@@ -60,13 +60,14 @@ static SIZES: [Size; 5] = [
     },
 ];
 
-/// Segments of each size that nobody measures: the first one finds no connection.
+/// Number of unmeasured segments of each size: the first one finds no connection.
 const WARM_UP: usize = 2;
 
-/// What the raw exporter offers.
+/// Number under which the raw exporter offers the measured segment.
 const MEASURED: u64 = 0;
-/// Opened on both sides right before those that are timed. The exporter's threads have slept while
-/// the new segments were made, and whoever is timed first would pay for that.
+/// Number of the segment that both sides open right before the timed ones. The exporter's threads
+/// have slept while the new segments were made, and the side that is timed first would pay for
+/// that.
 const WARMING: u64 = 1;
 const WARMING_LENGTH: usize = 4 * KIB;
 
@@ -147,13 +148,13 @@ fn segments(seat: &Seat, size: &Size) -> usize {
     WARM_UP + seat.plan.pick(size.count.0, size.count.1)
 }
 
-/// What the first word of segment `index` holds.
+/// Returns the first word of segment `index`.
 fn token(size: &Size, index: usize) -> u64 {
     size.bytes as u64 ^ (index as u64 + 1) << 40
 }
 
-/// The exporter. `cpu` is for this process and for the thread that answers in it; the importer
-/// has CPU 0.
+/// Runs the exporter. `cpu` is for this process and for its thread that answers; the importer uses
+/// CPU 0.
 fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
     seat.plan.pin(cpu)?;
     let link = seat.peer()?;
@@ -199,7 +200,7 @@ fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
         for index in 0..segments(seat, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;
-            // Closed only after both have been timed: closing may be heard of by the exporter.
+            // Closed only after both have been timed, since the exporter may learn of a close.
             let mut opened = vec![open_ours(&warming)?];
             let mut mapped = vec![open_raw(WARMING, WARMING_LENGTH)?];
             for side in Side::turns(index) {

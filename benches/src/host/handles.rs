@@ -1,4 +1,4 @@
-//! Handles of memory and events whose segment the importer has mapped already.
+//! Handles of memory and events whose segment the importer has already mapped.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Scenario, Seat};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
-use crate::raw::slab::{Place, Segments};
+use crate::raw::slab::{Segments, SlabHandle};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
@@ -88,22 +88,22 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
     }
 }
 
-/// Objects in one batch; their handles fit into one message.
+/// Number of objects in one batch. Their handles fit into one message.
 const BATCH: usize = 1000;
 const LENGTH: usize = 4096;
-/// Batches that fill the pools and map the segments before anything is measured.
+/// Number of unmeasured batches, which fill the pools and map the segments.
 const WARM_UP: usize = 3;
 
 fn batches(seat: &Seat) -> usize {
     WARM_UP + seat.plan.pick(100, 20)
 }
 
-/// What the first word of allocation `index` holds in batch `batch`.
+/// Returns the first word of allocation `index` in batch `batch`.
 fn token(batch: usize, index: usize) -> u64 {
     (batch * BATCH + index) as u64 + 1
 }
 
-/// Nanoseconds per object since `start`.
+/// Returns the nanoseconds per object since `start`.
 fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / BATCH as f64
 }
@@ -120,10 +120,10 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         let mut batch_recorder = Recorder::default();
         let memory = create_memory(&context, &slab, batch)?;
         link.send(&memory_handles(&memory, &mut batch_recorder)?)?;
-        link.send(&slab_places(&mut batch_recorder))?;
+        link.send(&slab_handles(&mut batch_recorder))?;
         let events = create_events(&context)?;
         link.send(&event_handles(&events, &mut batch_recorder)?)?;
-        // Frees nothing before the other process has closed it.
+        // Frees the objects only after the other process has closed them.
         ensure!(
             link.receive_number()? == batch as u64,
             "the other process lost count"
@@ -135,7 +135,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Fresh allocations, and their twins in the slab, each with its token in the first word.
+/// Returns new allocations, each with its token in the first word, as in their counterparts in the
+/// slab.
 fn create_memory(context: &Context, slab: &Mapping, batch: usize) -> Result<Vec<Memory>> {
     let slab = slab.region();
     let mut memory = Vec::with_capacity(BATCH);
@@ -184,14 +185,14 @@ fn event_handles(events: &[Event], recorder: &mut Recorder) -> Result<Vec<u8>> {
         .collect())
 }
 
-fn slab_places(recorder: &mut Recorder) -> Vec<u8> {
-    let mut places = Vec::with_capacity(BATCH);
+fn slab_handles(recorder: &mut Recorder) -> Vec<u8> {
+    let mut slab_handles = Vec::with_capacity(BATCH);
     let start = Instant::now();
     for index in 0..BATCH {
-        places.push(Place::get(1, (index * LENGTH) as u64, LENGTH as u64));
+        slab_handles.push(SlabHandle::get(1, (index * LENGTH) as u64, LENGTH as u64));
     }
     recorder.push(GET, Side::Raw, each(start));
-    places.concat()
+    slab_handles.concat()
 }
 
 fn hand(seat: &Seat) -> Result<Outcome> {
@@ -208,11 +209,13 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for batch in 0..batches(seat) {
         let mut batch_recorder = Recorder::default();
-        let (memory, places, events) = (link.receive()?, link.receive()?, link.receive()?);
+        let (memory, slab_handles, events) = (link.receive()?, link.receive()?, link.receive()?);
         for side in Side::turns(batch) {
             match side {
                 Side::Ours => open_memory(&context, &memory.bytes, batch, &mut batch_recorder)?,
-                Side::Raw => open_places(&segments, &places.bytes, batch, &mut batch_recorder)?,
+                Side::Raw => {
+                    open_slab_handles(&segments, &slab_handles.bytes, batch, &mut batch_recorder)?
+                }
             }
         }
         open_events(&context, &events.bytes, &mut batch_recorder)?;
@@ -252,16 +255,16 @@ fn open_memory(
     Ok(())
 }
 
-fn open_places(
+fn open_slab_handles(
     segments: &Segments,
     bytes: &[u8],
     batch: usize,
     recorder: &mut Recorder,
 ) -> Result<()> {
-    let (places, _) = bytes.as_chunks();
+    let (slab_handles, _) = bytes.as_chunks();
     let mut opened = Vec::with_capacity(BATCH);
     let start = Instant::now();
-    for place in places {
+    for place in slab_handles {
         opened.push(segments.open(place).context("not in the slab")?);
     }
     recorder.push(OPEN, Side::Raw, each(start));

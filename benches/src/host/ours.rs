@@ -1,4 +1,4 @@
-//! The calls of the library that are measured, in the form the scenarios need them.
+//! The measured calls of the library, in the form that the scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
@@ -6,12 +6,12 @@ use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
 
 use crate::harness::region::Region;
 
-/// A context with the options that a program gets without asking.
+/// Returns a context with default options.
 pub(crate) fn context() -> Result<Context> {
     context_with(ContextOptions::new())
 }
 
-/// A context in which each allocation owns a segment and returns it when freed.
+/// Returns a context in which each allocation owns a segment and returns it when freed.
 pub(crate) fn unpooled_context() -> Result<Context> {
     context_with(ContextOptions::new().pooling(false))
 }
@@ -21,12 +21,12 @@ fn context_with(options: ContextOptions) -> Result<Context> {
     Context::with_options(&device, options).context("cannot create a context")
 }
 
-/// How the waiters of an event pass the time.
+/// The way in which the waiters of an event pass the time.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiters {
-    /// As a program gets it without asking: spin first where that helps.
+    /// The default: spin first where that helps.
     Default,
-    /// Sleep at once.
+    /// Sleep without spinning.
     LowPower,
 }
 
@@ -42,10 +42,10 @@ pub(crate) fn create_event(context: &Context, waiters: Waiters) -> Result<Event>
         .context("cannot create an event")
 }
 
-/// The bytes of `memory`; not to be used once it is dropped.
+/// Returns the bytes of `memory`, which must not be used after it is dropped.
 pub(crate) fn region(memory: &Memory) -> Region {
-    // SAFETY: memory stays mapped and writable for as long as it lives, and starts at a multiple
-    // of eight; the scenarios reach it through the region only.
+    // SAFETY: memory stays mapped and writable as long as it lives, and starts at a multiple of
+    // eight; the scenarios access it through the region only.
     unsafe { Region::new(memory.as_ptr(), memory.len()) }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn open_event(context: &Context, bytes: &[u8], waiters: Waiters) -> R
     Ok(context.open_event_with(&handle, waiters.options())?)
 }
 
-/// The handles in a message that is nothing but handles.
+/// Iterates over the handles in a message that contains only handles.
 pub(crate) fn each_handle(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks_exact(HANDLE_SIZE)
 }

@@ -1,4 +1,4 @@
-//! Reading imported memory at full speed.
+//! Reads of imported memory at full speed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     for (length, row) in SIZES {
         let memory = ours::open_memory(&context, &link.receive()?.bytes)?;
         let imported = ours::region(&memory);
-        // The first pass maps the pages; only then does the kernel tell their size.
+        // The first pass maps the pages, and only then does the kernel report their size.
         check(imported, imported.sum())?;
         let huge = huge_bytes(memory.as_ptr().addr())? >= length as u64 / 2;
         let private = Mapping::private(length, if huge { Pages::Huge } else { Pages::Small })?;

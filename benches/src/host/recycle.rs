@@ -1,4 +1,4 @@
-//! Memory that was never exported: allocated, freed, allocated again.
+//! Memory that is never exported: allocated, freed, allocated again.
 
 use std::hint::black_box;
 use std::time::Duration;

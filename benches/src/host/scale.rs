@@ -21,13 +21,13 @@ use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
 const OBJECTS: usize = 100_000;
-/// Objects whose cost is averaged; their handles fit into one message.
+/// Number of objects over which the cost is averaged. Their handles fit into one message.
 const CHUNK: usize = 1000;
 const CHUNKS: usize = OBJECTS / CHUNK;
-/// Soft limit of descriptors in both processes.
+/// Soft limit of the number of descriptors in both processes.
 const DESCRIPTORS: u64 = 1024;
 const LENGTH: usize = 4096;
-/// How much dearer the last tenth may be than the first and still count as flat.
+/// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
 const FLAT: f64 = 1.25;
 
 /// One kind of object.
@@ -44,7 +44,7 @@ struct Kind {
     mappings: &'static str,
 }
 
-/// The rows of a kind, and their identifiers by meaning.
+/// Defines the rows of a kind, and their identifiers by meaning.
 macro_rules! kind {
     ($name:literal, $object:literal, events: $events:literal, $kind:ident, $scenario:ident) => {
         static $kind: Kind = Kind {
@@ -146,7 +146,7 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// What both processes have in common: little room for descriptors.
+/// Prepares either process: pins it and limits its descriptors.
 fn prepare(seat: &Seat, cpu: usize) -> Result<()> {
     seat.plan.pin(cpu)?;
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -167,7 +167,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for _ in 0..rounds(seat) {
         export_raw(link)?;
-        // Each round in a new context: the importer has seen none of its segments.
+        // Each round in a new context, of whose segments the importer has seen none.
         let context = ours::context()?;
         let costs = if kind.events {
             export(
@@ -193,7 +193,7 @@ fn export<T>(
     create: impl Fn() -> Result<T>,
     handle: impl Fn(&T) -> Result<[u8; HANDLE_SIZE]>,
 ) -> Result<Vec<f64>> {
-    // One object more, first, for the connection.
+    // One more object first, for the connection.
     let first = create()?;
     link.send(&handle(&first)?)?;
     let mut objects = Vec::with_capacity(OBJECTS);
@@ -217,7 +217,7 @@ fn export<T>(
     Ok(costs)
 }
 
-/// Sends memfds until this process may have no more.
+/// Sends memfds until this process cannot open any more.
 fn export_raw(link: &Link) -> Result<()> {
     let mut files = Vec::new();
     loop {
@@ -311,7 +311,7 @@ fn mean(costs: &[f64]) -> f64 {
     costs.iter().sum::<f64>() / costs.len().max(1) as f64
 }
 
-/// The last tenth's cost as a multiple of the first tenth's.
+/// Returns the last tenth's cost as a multiple of the first tenth's.
 fn flatness(costs: &[f64]) -> f64 {
     let tenth = costs.len() / 10;
     mean(&costs[costs.len() - tenth..]) / mean(&costs[..tenth])

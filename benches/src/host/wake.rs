@@ -15,12 +15,13 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// Where the two raw words lie: far enough apart for a prefetcher that loads lines in pairs.
+/// Offsets of the two raw words, in bytes: far enough apart for a prefetcher that loads lines in
+/// pairs.
 const PING: usize = 0;
 const PONG: usize = 256;
 const PAGE: usize = 4096;
 
-/// Round trips before each turn that nobody measures.
+/// Number of unmeasured round trips before each turn.
 const WARM_UP: usize = 100;
 
 /// One arrangement of the two processes.
@@ -29,11 +30,11 @@ struct Kind {
     batched: Option<&'static str>,
     /// Row of round trips timed one by one.
     single: &'static str,
-    /// Index of the CPU that the answering process is pinned to; the other has 0.
+    /// Index of the CPU to which the answering process is pinned. The other process uses CPU 0.
     hand_cpu: usize,
     raw_spins: bool,
     waiters: Waiters,
-    /// Round trips timed one by one in a turn: full, quick.
+    /// Number of round trips timed one by one in a turn, of a full and of a quick run.
     singles: (usize, usize),
 }
 
@@ -126,15 +127,15 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     hand: |seat| hand(seat, &SHARED),
 };
 
-/// Something to signal and to wait on. Signals come in order, numbered from 1.
-trait Bell {
-    fn ring(&self, number: u64) -> Result<()>;
+/// A word or event to signal and to wait for. Signals come in order, numbered from 1.
+trait Notification {
+    fn signal_number(&self, number: u64) -> Result<()>;
     fn wait(&self, number: u64) -> Result<()>;
 }
 
-impl Bell for SpinCounter<'_> {
+impl Notification for SpinCounter<'_> {
     #[inline]
-    fn ring(&self, number: u64) -> Result<()> {
+    fn signal_number(&self, number: u64) -> Result<()> {
         self.signal(number);
         Ok(())
     }
@@ -146,9 +147,9 @@ impl Bell for SpinCounter<'_> {
     }
 }
 
-impl Bell for FutexCounter<'_> {
+impl Notification for FutexCounter<'_> {
     #[inline]
-    fn ring(&self, _: u64) -> Result<()> {
+    fn signal_number(&self, _: u64) -> Result<()> {
         self.signal()
     }
 
@@ -159,9 +160,9 @@ impl Bell for FutexCounter<'_> {
     }
 }
 
-impl Bell for Event {
+impl Notification for Event {
     #[inline]
-    fn ring(&self, _: u64) -> Result<()> {
+    fn signal_number(&self, _: u64) -> Result<()> {
         self.signal()?;
         Ok(())
     }
@@ -173,14 +174,14 @@ impl Bell for Event {
     }
 }
 
-/// Two bells and the number of the last round trip.
-struct Rally<B> {
+/// The words or events of both directions, and the number of the last round trip.
+struct PingPong<B> {
     ping: B,
     pong: B,
     number: u64,
 }
 
-impl<B: Bell> Rally<B> {
+impl<B: Notification> PingPong<B> {
     fn new(ping: B, pong: B) -> Self {
         Self {
             ping,
@@ -192,7 +193,7 @@ impl<B: Bell> Rally<B> {
     #[inline]
     fn call(&mut self) -> Result<()> {
         self.number += 1;
-        self.ping.ring(self.number)?;
+        self.ping.signal_number(self.number)?;
         self.pong.wait(self.number)
     }
 
@@ -200,12 +201,12 @@ impl<B: Bell> Rally<B> {
         for _ in 0..count {
             self.number += 1;
             self.ping.wait(self.number)?;
-            self.pong.ring(self.number)?;
+            self.pong.signal_number(self.number)?;
         }
         Ok(())
     }
 
-    /// One turn of the calling process.
+    /// Runs one turn of the calling process.
     fn turn(
         &mut self,
         seat: &Seat,
@@ -230,7 +231,7 @@ impl<B: Bell> Rally<B> {
     }
 }
 
-/// Round trips in one turn; both processes count on it.
+/// Returns the number of round trips in one turn, on which both processes agree.
 fn trips(seat: &Seat, kind: &Kind) -> usize {
     let batched = if kind.batched.is_some() {
         BATCHES * BATCH
@@ -255,10 +256,10 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         "the other process is not ready"
     );
 
-    let mut ours = Rally::new(ping, pong);
+    let mut ours = PingPong::new(ping, pong);
     let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
-    let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
-    let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
+    let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
+    let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
     for round in 0..seat.plan.rounds() {
         for side in Side::turns(round) {
@@ -289,10 +290,10 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let page = Mapping::shared(file, PAGE)?;
     seat.peer()?.send_number(0)?;
 
-    let mut ours = Rally::new(ping, pong);
+    let mut ours = PingPong::new(ping, pong);
     let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
-    let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
-    let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
+    let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
+    let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let count = trips(seat, kind);
     for round in 0..seat.plan.rounds() {
         for side in Side::turns(round) {

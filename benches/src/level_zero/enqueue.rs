@@ -1,4 +1,4 @@
-//! What it costs to submit commands.
+//! Costs of submitting commands.
 
 mod cases;
 
@@ -25,20 +25,20 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     hand: no_hand,
 };
 
-/// Commands that are timed together.
+/// Number of commands that are timed together.
 const BATCH: usize = 32;
-/// Commands that come first, and that nobody times unless the first one is the row.
+/// Number of commands that come first, and that are timed only if the first one is the row.
 const LEAD: usize = 8;
-/// Batches of each turn that nobody measures.
+/// Number of unmeasured batches of each turn.
 const WARM_UP: usize = 2;
-/// Bytes of a copy or a fill: no more than what takes no time.
+/// Size of a copy or a fill in bytes, so small that it takes no time.
 const LENGTH: usize = 64;
 const PATTERN: [u8; 4] = [1, 2, 3, 4];
-/// Bytes that take the device longer than a batch takes to submit, with what comes before: the
-/// simulated one sleeps then.
+/// Size of a copy in bytes that takes the device longer than submitting a batch and what comes
+/// before. The simulated device sleeps during that.
 const LONG: usize = 1 << 17;
-/// Until all threads that have something to do with that are where they will be meanwhile.
-const SETTLE: Duration = Duration::from_micros(100);
+/// Time after which all threads that the long copy concerns have come to rest.
+const THREADS_REST_TIME: Duration = Duration::from_micros(100);
 
 fn lead(seat: &Seat) -> Result<Outcome> {
     let raw = Raw::new()?;
@@ -59,7 +59,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                         Side::Ours => ours.batch(case)?,
                         Side::Raw => raw.batch(case)?,
                     };
-                    // If the device was not busy to the end, the batch was something else.
+                    // If the device was not busy to the end, the batch measured something else.
                     if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP) {
                         recorder.push(case.row.id, side, elapsed);
                     }
@@ -70,7 +70,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Nanoseconds for each command.
+/// Returns the nanoseconds for each command.
 #[inline(always)] // Into each side's batch, with what it submits.
 fn timed(when: When, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
     match when {
@@ -87,13 +87,13 @@ fn timed(when: When, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
 struct Ours {
     _context: Context,
     queue: Queue,
-    /// What signals the events that are waited for.
+    /// Queue that signals the awaited events.
     other: Queue,
-    /// Devices wait for it.
+    /// Event that devices wait for.
     shared: Event,
-    /// Only hosts do.
+    /// Event that only hosts wait for.
     hosts: Event,
-    /// That the device is not busy any more.
+    /// Event that is signalled when the device is no longer busy.
     idle: Event,
     awaited: Vec<Event>,
     memory: [Memory; 2],
@@ -111,7 +111,7 @@ impl Ours {
         };
         let shared = || -> Result<Event> {
             let event = hosts()?;
-            // From the first such wait on, one of the driver's goes with it.
+            // From the first such wait on, the event has a native mirror.
             queue.submit(Command::barrier().after_value(&event, 1))?;
             event.signal()?;
             queue.finish()?;
@@ -135,11 +135,11 @@ impl Ours {
 
     fn occupy(&self, queue: &Queue) -> Result<()> {
         let [to, from] = &self.long;
-        let copy = Command::copy(to.all(), from.all())?;
+        let copy = Command::copy(from.all(), to.all())?;
         Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
-    /// Nanoseconds for each command; `None` if the device was not as busy as wanted.
+    /// Returns the nanoseconds for each command; `None` if the device was not busy as required.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, when, .. } = *case;
         let is_busy = when.is_busy();
@@ -154,11 +154,11 @@ impl Ours {
             self.occupy(&self.queue)?;
         }
         if is_busy {
-            thread::sleep(SETTLE);
+            thread::sleep(THREADS_REST_TIME);
         }
         let mut awaited = self.awaited.iter().cycle();
         let [to, from] = &self.memory;
-        // Written as programs write it: a function that hands out commands moves them once more.
+        // Written as programs write it: a function that returns commands would move them once more.
         let mut submit = || -> Result<()> {
             match what {
                 What::Signal => self.queue.signal(&self.shared)?,
@@ -166,16 +166,16 @@ impl Ours {
                 What::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
-                What::Copy => self.queue.submit(Command::copy(to.all(), from.all())?)?,
+                What::Copy => self.queue.submit(Command::copy(from.all(), to.all())?)?,
                 What::Fill => {
                     self.queue.submit(Command::fill(to.all(), &PATTERN)?)?;
                 }
                 What::CopySignal => self
                     .queue
-                    .submit(Command::copy(to.all(), from.all())?.signal(&self.shared))?,
+                    .submit(Command::copy(from.all(), to.all())?.signal(&self.shared))?,
                 What::CopySignalHosts => self
                     .queue
-                    .submit(Command::copy(to.all(), from.all())?.signal(&self.hosts))?,
+                    .submit(Command::copy(from.all(), to.all())?.signal(&self.hosts))?,
             }
             Ok(())
         };
@@ -195,12 +195,12 @@ struct Raw {
     list: List,
     other: List,
     shared: CounterEvent,
-    /// One for each command: an event tells of one signal until it is reset.
+    /// Events for each command, since such an event holds one signal until it is reset.
     private: Vec<PooledEvent>,
-    /// That the device is not busy any more.
+    /// Event that is signalled when the device is no longer busy.
     idle: PooledEvent,
     awaited: Vec<CounterEvent>,
-    /// That a list is empty.
+    /// Event that is signalled when a list is empty.
     done: PooledEvent,
     memory: [raw::Memory; 2],
     long: [raw::Memory; 2],
@@ -238,7 +238,7 @@ impl Raw {
         self.done.reset()
     }
 
-    /// As for ours.
+    /// Returns the same measurement as `Ours::batch`.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
         let Case { what, when, .. } = *case;
         let is_busy = when.is_busy();
@@ -254,7 +254,7 @@ impl Raw {
         }
         let [to, from] = &self.memory;
         if is_busy {
-            thread::sleep(SETTLE);
+            thread::sleep(THREADS_REST_TIME);
         }
         let mut awaited = self.awaited.iter().cycle();
         let mut private = self.private.iter().cycle();

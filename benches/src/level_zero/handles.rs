@@ -1,4 +1,4 @@
-//! Handles of memory and events: getting, opening, closing.
+//! Handles of memory and events: get, open, close.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -93,18 +93,18 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     hand,
 };
 
-/// Objects of a round: as many as a message takes descriptors.
+/// Number of objects of a round: as many as a message takes descriptors.
 const OBJECTS: usize = 64;
 const LENGTH: usize = 1 << 20;
 const POOLED_LENGTH: usize = 4096;
-/// Rounds that connect the processes and that nobody measures.
+/// Number of unmeasured rounds, which connect the processes.
 const WARM_UP: usize = 1;
 
 fn rounds(seat: &Seat) -> usize {
     WARM_UP + seat.plan.pick(30, 10)
 }
 
-/// Nanoseconds per object for all of `items`, and what came of them.
+/// Runs an operation for all of `items`, and returns the nanoseconds per object and the results.
 fn each<I, T>(
     items: impl IntoIterator<Item = I>,
     mut operation: impl FnMut(I) -> Result<T>,
@@ -119,7 +119,7 @@ fn each<I, T>(
     Ok((results, each))
 }
 
-/// Nanoseconds for dropping each.
+/// Drops all items, and returns the nanoseconds for each.
 fn drop_each<T>(items: Vec<T>) -> f64 {
     let count = items.len().max(1) as f64;
     let start = Instant::now();
@@ -127,7 +127,7 @@ fn drop_each<T>(items: Vec<T>) -> f64 {
     nanoseconds(start.elapsed()) / count
 }
 
-/// What the exporter keeps until the round is over.
+/// The objects that the exporter keeps until the round is over.
 struct Exports {
     _ours: Vec<crosshandle::Memory>,
     _pooled: Vec<crosshandle::Memory>,
@@ -178,7 +178,7 @@ fn export(
     figures.push(GET, Side::Ours, first);
     let (_, again) = each(&ours, |memory| Ok(memory.handle()?))?;
     figures.push(GET_AGAIN, Side::Ours, again);
-    // The segment's own handle is the first one's affair.
+    // The first allocation pays for the segment's own handle.
     small[0].handle()?;
     let (_, first) = each(&small[1..], |memory| Ok(memory.handle()?))?;
     figures.push(GET_POOLED, Side::Ours, first);

@@ -1,7 +1,7 @@
-//! The Level Zero backend beside the driver's own calls.
+//! The Level Zero backend, compared with the driver's own calls.
 //!
-//! `cargo xtask bench level-zero` has the stock loader load the simulated driver, which executes
-//! short commands within the call that appends them: then the differences are ours.
+//! `cargo xtask bench level-zero` makes the stock loader load the simulated driver, which executes
+//! short commands within the call that appends them. Then the differences are the library's.
 
 mod enqueue;
 mod handles;
@@ -17,7 +17,7 @@ use crate::raw::level_zero::Gpu;
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// In the order of the table.
+/// The scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &enqueue::SCENARIO,
     &waits::SCENARIO,
@@ -25,10 +25,10 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &recycle::SCENARIO,
 ];
 
-/// Nanoseconds that a call may take longer than the driver's.
+/// Target for calls: time in nanoseconds beyond the driver's.
 const CLOSE: Target = Target::AtMostOverRaw(100.0);
 
-/// Why nothing of this can be measured on this machine, if so.
+/// Returns the reason why this machine cannot measure these scenarios; `None` if it can.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let ours = all
@@ -40,7 +40,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// The device and its driver, for the foot of the table.
+/// Returns the device and its driver, for the foot of the table.
 pub(crate) fn machine() -> Option<String> {
     let gpu = Gpu::first().ok()?;
     let (name, version) = (gpu.name().ok()?, gpu.api_version().ok()?);

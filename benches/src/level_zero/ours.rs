@@ -1,14 +1,15 @@
-//! The calls of the library that are measured, in the form the scenarios need them.
+//! The measured calls of the library, in the form that the scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Context, ContextOptions, Device};
 
-/// A context on the first device, with the options that a program gets without asking.
+/// Returns a context on the first device, with default options.
 pub(super) fn context() -> Result<Context> {
     context_with(ContextOptions::new())
 }
 
-/// The same, in which each allocation owns its memory and returns it when freed.
+/// Returns a context on the first device in which each allocation owns its memory and returns it
+/// when freed.
 pub(super) fn unpooled_context() -> Result<Context> {
     context_with(ContextOptions::new().pooling(false))
 }

@@ -1,4 +1,4 @@
-//! Allocating and freeing device memory that is never exported.
+//! Allocations of device memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;

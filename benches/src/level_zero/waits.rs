@@ -1,4 +1,4 @@
-//! Waits of the host for what has happened.
+//! Waits of the host for finished signals.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Notification: one shared word that counts.
+//! Notification by one shared word that counts.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// A word that counts up, watched by spinning. Nobody can sleep on it.
+/// A word that counts up and is watched by spinning. No process can sleep on it.
 pub(crate) struct SpinCounter<'a>(pub(crate) &'a AtomicU64);
 
 impl SpinCounter<'_> {
@@ -25,7 +25,7 @@ impl SpinCounter<'_> {
 }
 
 /// A word whose high half counts signals and whose low half counts sleepers, so that one operation
-/// signals and says whether anybody must be woken. Never spins.
+/// signals and says whether to wake a sleeper. Never spins.
 pub(crate) struct FutexCounter<'a>(pub(crate) &'a AtomicU64);
 
 /// One signal, in the word's high half.
@@ -61,7 +61,7 @@ impl FutexCounter<'_> {
             }
             let expected = (seen >> 32) as u32;
             match futex::wait(self.sequence(), futex::Flags::empty(), expected, None) {
-                // Woken, or changed before this process slept, or interrupted: look again.
+                // Woken, or changed before this process slept, or interrupted: check again.
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => break Err(error).context("cannot sleep on a futex"),
             }
@@ -71,15 +71,16 @@ impl FutexCounter<'_> {
         slept
     }
 
-    /// The half that the kernel compares; this process never reads it through the reference.
+    /// Returns the half that the kernel compares. This process never reads it through the
+    /// reference.
     fn sequence(&self) -> &AtomicU32 {
         let high = if cfg!(target_endian = "little") { 1 } else { 0 };
-        // SAFETY: the half lies inside the borrowed word, which aligns it.
+        // SAFETY: the half is inside the borrowed word, which aligns it.
         unsafe { &*ptr::from_ref(self.0).cast::<AtomicU32>().add(high) }
     }
 }
 
-/// Whether the sequence in `word` has reached `count`, around its wrapping point too.
+/// Returns whether the sequence in `word` has reached `count`, also around its wrapping point.
 fn reached(word: u64, count: u32) -> bool {
     ((word >> 32) as u32).wrapping_sub(count) as i32 >= 0
 }

@@ -16,12 +16,12 @@ use rustix::net::{
 
 use super::memfd::Mapping;
 
-/// What an exporter offers, by number.
+/// The descriptors that an exporter offers, by number.
 #[derive(Clone, Default)]
 pub(crate) struct Offers(Arc<Mutex<HashMap<u64, OwnedFd>>>);
 
 impl Offers {
-    /// Offers `file` under `number`, instead of what was offered under it.
+    /// Offers `file` under `number`, instead of a former one.
     pub(crate) fn add(&self, number: u64, file: OwnedFd) {
         self.lock().insert(number, file);
     }
@@ -37,7 +37,7 @@ impl Offers {
             .name("raw-exporter".to_owned())
             .spawn(move || {
                 if let Err(error) = offers.answer_all(socket.as_fd()) {
-                    // The importer sees the socket close and says so.
+                    // The importer sees the socket close and reports that.
                     eprintln!("raw exporter: {error:#}");
                 }
             })
@@ -92,8 +92,7 @@ pub(crate) fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> R
     .context("cannot send a descriptor")
 }
 
-/// Receives one descriptor; `None` if this process may open no more, so that the kernel dropped
-/// it on the way.
+/// Receives one descriptor; `None` if this process may open no more, so that the kernel dropped it.
 pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -116,7 +115,7 @@ pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedF
     Ok(None)
 }
 
-/// Asks for what is offered as `number`.
+/// Requests the descriptor with this number.
 #[inline]
 pub(crate) fn request(socket: BorrowedFd<'_>, number: u64) -> Result<OwnedFd> {
     let request = number.to_le_bytes();
@@ -132,7 +131,7 @@ pub(crate) fn request(socket: BorrowedFd<'_>, number: u64) -> Result<OwnedFd> {
     receive_descriptor(socket)?.context("no descriptor came")
 }
 
-/// Asks for what is offered as `number`, maps it and closes the descriptor: the whole opening.
+/// Requests the descriptor with this number, maps it and closes it: a complete open.
 #[inline]
 pub(crate) fn open(socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapping> {
     let file = request(socket, number)?;

@@ -1,4 +1,4 @@
-//! Shared memory: a memfd, mapped.
+//! Shared memory: mapped memfds.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::harness::region::Region;
 
-/// Alignment without which the kernel maps no huge page.
+/// Alignment in bytes without which the kernel maps no huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Creates a memfd of `length` zero bytes.
@@ -22,7 +22,7 @@ pub(crate) fn create(length: usize) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// The page size asked of a mapping.
+/// The requested page size of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     Small,
@@ -36,7 +36,7 @@ pub(crate) struct Mapping {
     reserved: (NonNull<c_void>, usize),
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; what is in it is reached through
+// SAFETY: a mapping belongs to the process, not to a thread. Its contents are accessed through
 // atomics and `Region` only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
@@ -52,7 +52,7 @@ impl Mapping {
         Self::of(start, length, start, length)
     }
 
-    /// Maps `length` bytes of `file`, shared, with small pages whatever the machine's default is.
+    /// Maps `length` bytes of `file`, shared, with small pages whatever the machine's default.
     pub(crate) fn shared_small_pages(file: impl AsFd, length: usize) -> Result<Self> {
         let mapping = Self::shared(file, length)?;
         mapping.advise(Advice::LinuxNoHugepage)?;
@@ -94,17 +94,17 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> Result<()> {
-        // SAFETY: the range is this mapping's own, and none of the advice given here changes what
-        // is in it.
+        // SAFETY: the range is this mapping's own, and none of the advice given here changes its
+        // contents.
         let advised = unsafe { madvise(self.start.as_ptr().cast(), self.length, advice) };
         match advised {
-            // A kernel without huge pages gives small ones anyway.
+            // A kernel without huge pages uses small ones anyway.
             Err(rustix::io::Errno::INVAL) => Ok(()),
             other => other.context("cannot choose the page size of a mapping"),
         }
     }
 
-    /// The mapping's bytes; not to be used once the mapping is dropped.
+    /// Returns the mapping's bytes, which must not be used after the mapping is dropped.
     pub(crate) fn region(&self) -> Region {
         // SAFETY: mapped and writable for as long as `self` lives; mappings start at a page.
         unsafe { Region::new(self.start.as_ptr(), self.length) }
@@ -114,7 +114,7 @@ impl Mapping {
         self.start.as_ptr().addr()
     }
 
-    /// The atomic word at byte `offset`, a multiple of eight.
+    /// Returns the atomic word at byte `offset`, a multiple of eight.
     pub(crate) fn word(&self, offset: usize) -> Result<&AtomicU64> {
         ensure!(
             offset.is_multiple_of(8) && offset + 8 <= self.length,

@@ -1,5 +1,5 @@
-//! The raw techniques: what a careful programmer would write straight on the kernel's calls for
-//! one purpose, with nothing checked, counted or cleaned up that the purpose does not need.
+//! The raw techniques: the code that a careful programmer would write directly on the kernel's
+//! calls for one purpose, without checks, counts and clean-up that the purpose does not need.
 
 pub(crate) mod counter;
 pub(crate) mod cuda;

@@ -1,4 +1,4 @@
-//! Handles: a place in a segment that both processes have mapped already.
+//! Handles: a place in a segment that both processes have already mapped.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use super::memfd::Mapping;
 
-/// Number of a segment, offset and length: all a process needs that trusts the other one.
+/// The number of a segment, offset and length: enough for a process that trusts the other one.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct SlabHandle {
     segment: u64,
     offset: u64,
     length: u64,
 }
 
-impl Place {
+impl SlabHandle {
     pub(crate) const SIZE: usize = 24;
 
-    /// What an exporter sends for `length` bytes at `offset`.
+    /// Returns the bytes that an exporter sends for `length` bytes at `offset`.
     #[inline]
     pub(crate) fn get(segment: u64, offset: u64, length: u64) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -41,7 +41,7 @@ impl Place {
 /// The segments that an importer has mapped.
 pub(crate) struct Segments(HashMap<u64, (Arc<Mapping>, u64)>);
 
-/// Memory of a slab: keeps the segment mapped.
+/// Opened memory of a slab, which keeps the segment mapped.
 pub(crate) struct Opened {
     segment: Arc<Mapping>,
     offset: u64,
@@ -53,8 +53,8 @@ impl Segments {
     }
 
     #[inline]
-    pub(crate) fn open(&self, bytes: &[u8; Place::SIZE]) -> Option<Opened> {
-        let place = Place::parse(bytes);
+    pub(crate) fn open(&self, bytes: &[u8; SlabHandle::SIZE]) -> Option<Opened> {
+        let place = SlabHandle::parse(bytes);
         let (segment, length) = self.0.get(&place.segment)?;
         let end = place.offset.checked_add(place.length)?;
         (end <= *length).then(|| Opened {
@@ -83,12 +83,12 @@ mod tests {
         let segments = Segments::one(9, mapping, 8192);
         assert_eq!(
             segments
-                .open(&Place::get(9, 4096, 4096))
+                .open(&SlabHandle::get(9, 4096, 4096))
                 .unwrap()
                 .first_word(),
             5
         );
-        assert!(segments.open(&Place::get(9, 4096, 4097)).is_none());
-        assert!(segments.open(&Place::get(8, 0, 1)).is_none());
+        assert!(segments.open(&SlabHandle::get(9, 4096, 4097)).is_none());
+        assert!(segments.open(&SlabHandle::get(8, 0, 1)).is_none());
     }
 }

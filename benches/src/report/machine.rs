@@ -1,4 +1,4 @@
-//! The machine that the figures belong to.
+//! The machine of the figures.
 
 use std::fmt;
 use std::fs;
@@ -11,13 +11,13 @@ use crate::harness::procfs;
 #[derive(Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
-    /// CPUs this process may use.
+    /// Number of CPUs that this process may use.
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
-    /// GPUs and their driver, where the figures are theirs.
+    /// GPUs and their driver, if the figures are theirs.
     pub(crate) gpus: Option<String>,
-    /// Load average over one minute, before the first measurement: near zero, or the figures tell
-    /// about others too.
+    /// Load average over one minute before the first measurement. Near zero, or the figures include
+    /// other programs' load.
     pub(crate) load: Option<f64>,
 }
 

@@ -1,11 +1,11 @@
-//! One row of the table: what it asks for, what was found, whether that is enough.
+//! One row of the table: its target, its figures, and its verdict.
 
 use serde::Serialize;
 
 use super::unit::Unit;
 use crate::harness::outcome::{Outcome, Summary};
 
-/// Which figure of a series is compared.
+/// The figure of a series that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
@@ -13,7 +13,7 @@ pub(crate) enum Statistic {
     P99,
 }
 
-/// What ours has to reach.
+/// The target of the library's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "bound", rename_all = "snake_case")]
 pub(crate) enum Target {
@@ -27,17 +27,17 @@ pub(crate) enum Target {
     AtMostOverRaw(f64),
     /// At least this multiple of the raw technique.
     AtLeastTimesRaw(f64),
-    /// Nothing: the row is there to explain others.
+    /// No target: the row explains others.
     None,
 }
 
 /// A row before it is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct RowSpec {
-    /// Unique, stable, shell-safe.
+    /// Identifier: unique, stable, shell-safe.
     pub(crate) id: &'static str,
     pub(crate) what: &'static str,
-    /// The technique in the raw column, or what a missing one means.
+    /// Technique in the raw column, or the meaning of a missing one.
     pub(crate) raw: &'static str,
     pub(crate) unit: Unit,
     pub(crate) statistic: Statistic,
@@ -49,7 +49,7 @@ pub(crate) struct RowSpec {
 pub(crate) enum Verdict {
     Reached,
     Missed,
-    /// Without a target.
+    /// The row has no target.
     Information,
     /// This machine cannot measure it; the note says why.
     Skipped,
@@ -89,13 +89,13 @@ pub(crate) struct Row {
 }
 
 impl RowSpec {
-    /// The same without a target.
+    /// Returns the row without a target.
     pub(crate) const fn for_information(mut self) -> Self {
         self.target = Target::None;
         self
     }
 
-    /// The row with what the scenario reported under its identifier.
+    /// Returns the row with the figures that the scenario reported under its identifier.
     pub(crate) fn measured(&self, outcome: &Outcome) -> Row {
         let ours = outcome.ours.get(self.id).copied();
         let raw = outcome.raw.get(self.id).copied();
@@ -108,7 +108,7 @@ impl RowSpec {
         }
         let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
             if raw.is_some() && self.target == Target::None {
-                // The cost of something that has no counterpart here.
+                // The cost of an operation without a raw counterpart.
                 row.verdict = Verdict::Information;
                 return row;
             }
@@ -129,7 +129,7 @@ impl RowSpec {
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
             (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
-                // Nothing to compare with: all of it is over.
+                // Without a raw figure, all of the library's time is overhead.
                 None => reached(ours <= bound),
             },
             (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
@@ -141,7 +141,7 @@ impl RowSpec {
         row
     }
 
-    /// The row without figures.
+    /// Returns the row without figures.
     pub(crate) fn empty(&self, verdict: Verdict, note: Option<String>) -> Row {
         Row {
             id: self.id,
@@ -161,7 +161,7 @@ impl RowSpec {
 }
 
 impl Row {
-    /// The figure of `summary` that this row compares, with its unit.
+    /// Formats the figure of `summary` that this row compares, with its unit.
     pub(crate) fn show(&self, summary: Option<Summary>) -> String {
         summary.map_or_else(
             || "–".to_owned(),

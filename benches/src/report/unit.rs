@@ -1,13 +1,13 @@
-//! Units of the figures.
+//! The units of the figures.
 
 use serde::Serialize;
 
-/// What a row's figures count.
+/// The unit of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     Nanoseconds,
-    /// Decimal: 10⁹ bytes in a second.
+    /// Decimal gigabytes per second: 10⁹ bytes each.
     GigabytesPerSecond,
     Bytes,
     Count,
@@ -16,7 +16,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// The figure with its unit, to three or four digits.
+    /// Formats a figure with its unit, to three or four digits.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
             Self::Nanoseconds => scaled(value, 1000.0, &["ns", "µs", "ms", "s"]),

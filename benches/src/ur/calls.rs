@@ -44,7 +44,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const OPERATIONS: usize = 10_000;
-/// Handles that are out at one time.
+/// Number of handles that exist at one time.
 const HANDLES: usize = 1_000;
 
 fn lead(seat: &Seat) -> Result<Outcome> {
@@ -136,7 +136,7 @@ fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds per handle since `start`.
+/// Returns the nanoseconds per handle since `start`.
 fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / HANDLES as f64
 }

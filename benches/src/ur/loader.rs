@@ -1,4 +1,4 @@
-//! The stock loader with the adapter in it.
+//! The stock loader, with the adapter loaded into it.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -11,11 +11,11 @@ use unified_runtime_sys::{
     ur_platform_handle_t, ur_queue_handle_t, ur_result_t,
 };
 
-/// Names the directory of `libur_loader.so.0`; `cargo xtask bench ur` sets it, and
-/// `UR_ADAPTERS_FORCE_LOAD` to the adapter.
+/// Environment variable with the directory of `libur_loader.so.0`. `cargo xtask bench ur` sets it,
+/// and sets `UR_ADAPTERS_FORCE_LOAD` to the adapter.
 const DIRECTORY_VARIABLE: &str = "UR_RUNTIME_LIB_DIR";
 
-/// `urLoaderInit`, which is in no table.
+/// The type of `urLoaderInit`, which is in no table.
 type LoaderInit = unsafe extern "C" fn(
     sys::ur_device_init_flags_t,
     sys::ur_loader_config_handle_t,
@@ -23,7 +23,7 @@ type LoaderInit = unsafe extern "C" fn(
 
 macro_rules! functions {
     ($($field:ident: $type:ident = $name:ident,)*) => {
-        /// Functions of the loader, as a program that is linked with it calls them.
+        /// The functions of the loader, as a program that is linked with it calls them.
         struct Functions {
             $($field: sys::$type,)*
         }
@@ -62,7 +62,7 @@ functions! {
     open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
 }
 
-/// A context and an in-order queue of the adapter's first device. They live as long as the
+/// A context and an in-order queue of the adapter's first device, which live as long as the
 /// process.
 pub(super) struct Runtime {
     functions: Functions,
@@ -82,8 +82,8 @@ pub(super) struct Event<'a> {
 macro_rules! call {
     ($runtime:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let function = $runtime.functions.$function.context("a null function")?;
-        // SAFETY: handles are those that the loader gave out and not yet took back, pointers refer
-        // to variables of the caller or memory that the loader gave out.
+        // SAFETY: handles are valid ones of the loader. Pointers refer to variables of the caller
+        // or to memory of the loader.
         let result = unsafe { function($($argument),*) };
         check(result, stringify!($function))
     }};
@@ -161,7 +161,7 @@ impl Runtime {
         })
     }
 
-    /// Memory that lives as long as the process.
+    /// Allocates memory that lives as long as the process.
     pub(super) fn allocate(&self, len: usize) -> Result<*mut c_void> {
         let mut memory = ptr::null_mut();
         let (desc, pool) = (ptr::null(), ptr::null_mut());

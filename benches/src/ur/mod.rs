@@ -1,4 +1,4 @@
-//! The Unified Runtime adapter, through the stock loader, beside the library's own calls.
+//! The Unified Runtime adapter through the stock loader, compared with the library's own calls.
 
 mod calls;
 mod loader;
@@ -8,10 +8,10 @@ use crate::harness::scenario::Scenario;
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// In the order of the table.
+/// The scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[&calls::SCENARIO, &opens::SCENARIO];
 
-/// What loader and adapter may add to a call of the library, in nanoseconds.
+/// Time that loader and adapter may add to a call of the library, in nanoseconds.
 const ADDED: f64 = 30.0;
 
 const fn row(id: &'static str, what: &'static str, raw: &'static str) -> RowSpec {

@@ -1,4 +1,4 @@
-//! Opening handles of another process whose segment is mapped already.
+//! Opens of another process's handles whose segment is already mapped.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "Context::open_memory",
         ),
         row(CLOSE, "urIPCCloseMemHandleExp", "drop"),
-        // An event is an object of its own here, made and destroyed.
+        // Here an event is an object of its own, created and destroyed.
         row(
             EVENT_OPEN,
             "urIPCOpenEventHandleExp, segment mapped",
@@ -44,13 +44,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const OBJECTS: usize = 1_000;
-/// Rounds that map the segments and fill the lists before anything is measured.
+/// Number of unmeasured rounds, which map the segments and fill the lists.
 const WARM_UP: usize = 3;
 
 fn lead(seat: &Seat) -> Result<Outcome> {
     seat.plan.pin(0)?;
     let link = seat.peer()?;
-    // One exporter for each side, so that neither finds what the other has mapped.
+    // One exporter for each side, so that neither finds segments that the other has mapped.
     let exporters: [(Context, Vec<Memory>, Vec<Event>); 2] = [export()?, export()?];
     for (_, memory, events) in &exporters {
         let handles = memory.iter().map(|memory| Ok(*memory.handle()?.as_bytes()));
@@ -163,7 +163,7 @@ fn directly(
     Ok(())
 }
 
-/// Nanoseconds per object since `start`.
+/// Returns the nanoseconds per object since `start`.
 fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / OBJECTS as f64
 }

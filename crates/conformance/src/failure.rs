@@ -1,17 +1,17 @@
-//! Why a case failed.
+//! Failures of cases.
 
 use crate::Outcome;
 use std::fmt;
 use std::panic::Location;
 
-/// What went wrong in a case, and where.
+/// A description of what went wrong in a case, and the source line.
 pub struct Failure(String);
 
-/// The end of a case.
+/// The result of a case.
 pub type Verdict = Result<Outcome, Failure>;
 
 impl Failure {
-    /// A failure in words.
+    /// Returns a failure with a message and the caller's source line.
     #[track_caller]
     pub fn new(message: impl fmt::Display) -> Self {
         let place = Location::caller();
@@ -19,7 +19,7 @@ impl Failure {
     }
 }
 
-/// So that `?` notes the line it stands in.
+/// Conversion by `?`, which records the line it is on.
 impl<E: std::error::Error> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {

@@ -1,4 +1,4 @@
-//! What a case has at hand: a device, a socket directory of its own, and peers.
+//! The environment of a case: a device, a socket directory of its own, and peers.
 
 use crate::failure::Failure;
 use crate::peer::{Peer, PeerOptions};
@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The variable that says how many times as long as usual anything may take: under a checker, say.
+/// Environment variable with the factor by which time limits grow, for example under a checker.
 pub const SLOWDOWN: &str = "CONFORMANCE_SLOWDOWN";
 
-/// How many times as long as usual anything may take.
+/// Returns the factor by which time limits grow.
 pub fn slowdown() -> u32 {
     static TIMES: LazyLock<u32> = LazyLock::new(|| {
         let text = std::env::var(SLOWDOWN).ok();
@@ -24,7 +24,7 @@ pub fn slowdown() -> u32 {
     *TIMES
 }
 
-/// How long anything may take that should be quick.
+/// Returns the time limit of an action that should be quick.
 pub(crate) fn deadline() -> Duration {
     Duration::from_secs(10) * slowdown()
 }
@@ -32,13 +32,13 @@ pub(crate) fn deadline() -> Duration {
 /// The devices of one run of the suite, by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Devices {
-    /// Of the contexts in a case's own process.
+    /// Device of the contexts in a case's own process.
     pub own: String,
-    /// Of those in its peers.
+    /// Device of the contexts in its peers.
     pub peer: String,
 }
 
-/// The scene of one case.
+/// The environment of one case.
 pub struct Harness {
     device: Device,
     peer_device: Device,
@@ -48,20 +48,20 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// A scene on these devices, with peers that run `program`.
+    /// Returns an environment on these devices, with peers that run `program`.
     ///
     /// # Errors
-    /// If there is no such device or no directory can be made.
+    /// Fails if there is no such device or no directory can be made.
     pub fn new(devices: &Devices, program: &Path) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Short: a socket's path has 107 characters at most.
+        // Short, because a socket's path has 107 characters at most.
         let directory = loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let name = format!("xhc-{}-{count}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             match fs::create_dir(&directory) {
                 Ok(()) => break directory,
-                // Of a process that was killed and had the same number.
+                // Left by a killed process that had the same id.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error.into()),
             }
@@ -78,34 +78,34 @@ impl Harness {
         Ok(harness)
     }
 
-    /// The device under test.
+    /// Returns the device under test.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// What it can do.
+    /// Returns the capabilities of the device under test.
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.device.info().capabilities
     }
 
-    /// The peers' device.
+    /// Returns the peers' device.
     pub(crate) fn peer_device(&self) -> &Device {
         &self.peer_device
     }
 
-    /// Its name, for peers.
+    /// Returns the name of the peers' device.
     pub(crate) fn peer_device_name(&self) -> &str {
         &self.peer_name
     }
 
-    /// Whether both devices are the host, whose memory shows in `/proc`.
+    /// Returns whether both devices are the host, whose memory shows in `/proc`.
     pub(crate) fn is_host(&self) -> bool {
         [&self.device, &self.peer_device]
             .iter()
             .all(|device| device.info().backend == BackendKind::Host)
     }
 
-    /// A kind of memory that the host can access.
+    /// Returns a kind of memory that the host can access.
     pub(crate) fn host_kind(&self) -> MemoryKind {
         if self.capabilities().host_accessible_memory {
             MemoryKind::Device
@@ -114,8 +114,8 @@ impl Harness {
         }
     }
 
-    /// Up to what an address in an importer is aligned as it is in the exporter, in bytes: Level
-    /// Zero's drivers choose it, and promise their pages.
+    /// Returns the alignment, in bytes, up to which an address in an importer is aligned as in the
+    /// exporter. Level Zero's drivers choose addresses, and promise no more than their pages.
     pub(crate) fn importers_alignment(&self) -> usize {
         match self.peer_device.info().backend {
             BackendKind::LevelZero => 64 << 10,
@@ -123,14 +123,15 @@ impl Harness {
         }
     }
 
-    /// Whether drivers open memory by handles of their own, so that a descriptor alone is none.
+    /// Returns whether drivers open memory by handles of their own, so that a descriptor alone is
+    /// not enough.
     pub(crate) fn has_driver_handles(&self) -> bool {
         self.peer_device.info().backend == BackendKind::LevelZero
     }
 
-    /// Within which time a death must be known: far more than the 100 ms that are promised, for a
-    /// machine that is busy with other things. A driver cleans up after a process before the
-    /// system closes its connections.
+    /// Returns the time within which a death must be known: far more than the promised 100 ms,
+    /// because the machine may be busy. A driver cleans up after a process before the system closes
+    /// the process's connections.
     pub(crate) fn promptness(&self) -> Duration {
         Duration::from_secs(if self.is_host() { 1 } else { 5 })
     }
@@ -139,7 +140,7 @@ impl Harness {
         &self.program
     }
 
-    /// A copy of the peers' program that every user may run.
+    /// Returns a copy of the peers' program that every user may run.
     pub(crate) fn public_program(&self) -> std::io::Result<PathBuf> {
         let copy = self.copy();
         if !copy.exists() {
@@ -154,36 +155,36 @@ impl Harness {
         self.directory.with_extension("peer")
     }
 
-    /// The socket directory.
+    /// Returns the socket directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Options of a context in the case's socket directory.
+    /// Returns options for a context in the case's socket directory.
     pub fn options(&self) -> ContextOptions {
         ContextOptions::new().socket_dir(&self.directory)
     }
 
-    /// A context in this process.
+    /// Returns a new context in this process.
     ///
     /// # Errors
-    /// As [`Context::with_options`].
+    /// Fails as [`Context::with_options`] does.
     pub fn context(&self) -> crosshandle::Result<Context> {
         Context::with_options(&self.device, self.options())
     }
 
-    /// Another process.
+    /// Starts a peer.
     ///
     /// # Errors
-    /// If it does not start.
+    /// Fails if the peer does not start.
     pub fn peer(&self) -> Result<Peer, Failure> {
         self.peer_with(PeerOptions::new())
     }
 
-    /// Another process, started as the options say.
+    /// Starts a peer as the options say.
     ///
     /// # Errors
-    /// If it does not start.
+    /// Fails if the peer does not start.
     pub fn peer_with(&self, options: PeerOptions) -> Result<Peer, Failure> {
         Peer::start(self, options)
     }
@@ -196,7 +197,7 @@ impl Drop for Harness {
     }
 }
 
-/// Looks again and again until something holds. Only for what sends no message when it happens.
+/// Polls until a condition holds. Only for events that send no message.
 #[track_caller]
 pub(crate) fn eventually(
     what: &str,

@@ -1,4 +1,4 @@
-//! Kernels of which the suite knows what they do, for all backends that run any.
+//! Kernels with known results, for all backends that run kernels.
 
 use crosshandle::handle::BackendKind;
 use crosshandle::{
@@ -10,25 +10,25 @@ use std::ptr::NonNull;
 
 /// An address at which no process has memory.
 const NOWHERE: NonZeroUsize = NonZeroUsize::new(64).unwrap();
-/// Threads of a block.
+/// Number of threads of a block.
 const BLOCK: u32 = 128;
 
-/// Two kernels on words of 32 bits.
+/// Two kernels on 32-bit words.
 pub struct Kernels {
     fill: Kernel,
     scale: Kernel,
 }
 
 impl Kernels {
-    /// Whether a device runs them.
+    /// Returns whether a device can run them.
     pub fn run_on(device: &Device) -> bool {
         device.info().kernels.is_some() && image(device).is_some()
     }
 
-    /// Loads them.
+    /// Loads the kernels.
     ///
     /// # Errors
-    /// As [`Context::load_program`].
+    /// Fails as [`Context::load_program`] does.
     pub fn load(context: &Context) -> Result<Self> {
         let program = Self::program(context)?;
         Ok(Self {
@@ -37,44 +37,45 @@ impl Kernels {
         })
     }
 
-    /// The program that they are in.
+    /// Loads the program that contains the kernels.
     ///
     /// # Errors
-    /// As [`Context::load_program`].
+    /// Fails as [`Context::load_program`] does.
     pub fn program(context: &Context) -> Result<Program> {
         let text = image(context.device()).unwrap_or_default();
         context.load_program(ProgramImage::text(text))
     }
 
-    /// Sets every word to a value.
+    /// Returns a command that sets every word to `value`.
     ///
     /// # Errors
-    /// As [`Command::launch`].
+    /// Fails as [`Command::launch`] does.
     pub fn fill(&self, words: &MemoryRange, value: u32) -> Result<Command> {
         launch(&self.fill, words, value)
     }
 
-    /// Writes where there is no memory, which faults.
+    /// Returns a command that writes to an address without memory, which faults.
     ///
     /// # Errors
-    /// As [`Command::launch`].
+    /// Fails as [`Command::launch`] does.
     pub fn fault(&self) -> Result<Command> {
         let nowhere = NonNull::without_provenance(NOWHERE);
-        // SAFETY: to be wrong is what it is for: in a process that is there for nothing else.
+        // SAFETY: the address is invalid on purpose; only processes that exist for the fault launch
+        // this.
         let words = unsafe { MemoryRange::from_raw_parts(nowhere, 4, Access::ReadWrite) };
         launch(&self.fill, &words, 0)
     }
 
-    /// Multiplies every word by 3 and adds a number.
+    /// Returns a command that multiplies every word by 3 and adds `addend`.
     ///
     /// # Errors
-    /// As [`Command::launch`].
+    /// Fails as [`Command::launch`] does.
     pub fn scale(&self, words: &MemoryRange, addend: u32) -> Result<Command> {
         launch(&self.scale, words, addend)
     }
 }
 
-/// The program for a device, as assembly.
+/// Returns the assembly of the program for a device.
 fn image(device: &Device) -> Option<&'static str> {
     match device.info().backend {
         BackendKind::Cuda => Some(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx")),
@@ -89,6 +90,6 @@ fn launch(kernel: &Kernel, words: &MemoryRange, number: u32) -> Result<Command> 
         .value(number)
         .value(count as u32);
     let shape = LaunchShape::covering(count, BLOCK)?;
-    // SAFETY: both kernels access the words in the range alone, which the arguments keep.
+    // SAFETY: both kernels access only the words in the range, which the arguments keep alive.
     unsafe { Command::launch(kernel, shape, arguments) }
 }

@@ -1,15 +1,16 @@
-//! One suite for every backend: what sharing between processes promises, tested with processes.
+//! A conformance suite for every backend: what sharing between processes promises, tested with real
+//! processes.
 //!
 //! A [`Case`] is one rule. It gets a [`Harness`], which names the device under test and starts
-//! *peers*: processes that run the program `crosshandle-peer` and do what they are told, line by
-//! line. Every answer has a deadline, and a peer that is late is killed, so that no case hangs.
+//! *peers*: processes of the program `crosshandle-peer` that execute commands line by line. Every
+//! answer has a deadline, and a late peer is killed, so that no case hangs.
 //!
-//! The tests of this package run the suite on the host, each case as a test of its own. The
-//! program `conformance` runs it on any device, or between two (`--device cuda:0 --peer-device
-//! cuda:1`), and needs nothing but `crosshandle-peer` beside it.
+//! The tests of this package run the suite on the host, each case as a test of its own. The program
+//! `conformance` runs it on any device, or between two (`--device cuda:0 --peer-device cuda:1`),
+//! and needs only `crosshandle-peer` beside it.
 //!
-//! A [`Transfer`] writes and reads memory also where the host cannot, so that most cases are the
-//! same everywhere. What a device cannot do it says in its capabilities; only that is skipped.
+//! A [`Transfer`] writes and reads memory also where the host cannot access it, so that most cases
+//! run unchanged everywhere. A device's capabilities say what it cannot do; only that is skipped.
 
 mod cases;
 mod failure;

@@ -1,7 +1,7 @@
-//! Bytes that say where they belong.
+//! Byte patterns in which every place is recognisable.
 
-/// `len` bytes that differ for every seed and at every 8-byte place, so that a shifted, mixed or
-/// foreign copy is noticed.
+/// Returns `len` bytes that differ for every seed and in every 8-byte group, so that a shifted,
+/// mixed or wrong copy is noticed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
     let mut word = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -27,7 +27,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a random number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }

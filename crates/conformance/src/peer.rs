@@ -1,4 +1,4 @@
-//! Another process, seen from the suite.
+//! Peers: other processes that the suite controls.
 
 use crate::failure::Failure;
 use crate::harness::{Harness, deadline, eventually};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How a peer is started.
+/// The options for starting a peer.
 #[derive(Clone, Default)]
 pub struct PeerOptions {
     user: Option<u32>,
@@ -24,42 +24,42 @@ pub struct PeerOptions {
 }
 
 impl PeerOptions {
-    /// As this process, in the case's socket directory.
+    /// Returns options for a peer of this process's user, in the case's socket directory.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As another user.
+    /// Starts the peer as another user.
     pub fn user(mut self, id: u32) -> Self {
         self.user = Some(id);
         self
     }
 
-    /// With an environment variable.
+    /// Sets an environment variable for the peer.
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
     }
 
-    /// Its contexts don't get the case's socket directory as an option.
+    /// Leaves the case's socket directory out of the options of the peer's contexts.
     pub fn without_directory(mut self) -> Self {
         self.without_directory = true;
         self
     }
 
-    /// Started by another program, as `unshare --pid` would.
+    /// Starts the peer by another program, such as `unshare --pid`.
     pub fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 }
 
-/// What a peer was refused.
+/// An error that a peer's command returned.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The name of the error's variant.
+    /// Name of the error's variant.
     pub kind: String,
-    /// The error in words.
+    /// Text of the error.
     pub message: String,
 }
 
@@ -71,13 +71,13 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A peer's answer: words, or an error.
+/// The answer of a peer: words, or an error.
 pub type Reply = Result<Vec<String>, Refused>;
 
 #[derive(Default)]
 struct Inbox {
     replies: HashMap<u64, Reply>,
-    /// Threads that have begun what was asked, by question.
+    /// Threads that execute requests, by the request's number.
     begun: HashMap<u64, u32>,
     closed: bool,
 }
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// A process that does what it is told. Killed on drop.
+/// A process that executes commands of the suite. Killed on drop.
 pub struct Peer {
     child: Mutex<Child>,
     pid: u32,
@@ -128,7 +128,7 @@ pub struct Peer {
     next: AtomicU64,
 }
 
-/// A question whose answer is still to come.
+/// A request without an answer yet.
 #[must_use]
 pub struct Pending<'a> {
     peer: &'a Peer,
@@ -139,7 +139,7 @@ pub struct Pending<'a> {
 impl Peer {
     pub(crate) fn start(harness: &Harness, options: PeerOptions) -> Result<Self, Failure> {
         let program = match options.user {
-            // Where the suite was built, another user may have no business.
+            // Another user may not have access to the directory where the suite was built.
             Some(_) => harness.public_program()?,
             None => harness.program().to_owned(),
         };
@@ -196,30 +196,30 @@ impl Peer {
         })
     }
 
-    /// Its process id. Behind a wrapper, that of the wrapper.
+    /// Returns the peer's process id, or that of its wrapper.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Asks, and waits for the answer.
+    /// Executes a command in the peer, and waits for the answer.
     ///
     /// # Errors
-    /// What the peer was refused; also if it is late or has ended.
+    /// Fails with the command's error, and if the peer is late or has ended.
     #[track_caller]
     pub fn ask(&self, question: impl fmt::Display) -> Reply {
         self.start_asking(&question.to_string(), "")
             .reply(deadline())
     }
 
-    /// Has the peer do something in a thread of its own.
+    /// Executes a command in a thread of its own in the peer.
     pub fn begin(&self, question: impl fmt::Display) -> Pending<'_> {
         self.start_asking(&question.to_string(), "&")
     }
 
-    /// Has the peer do something in a thread of its own, and waits until that thread sleeps.
+    /// Executes a command in a thread of its own in the peer, and waits until that thread sleeps.
     ///
     /// # Errors
-    /// If it doesn't fall asleep.
+    /// Fails if the thread does not fall asleep.
     #[track_caller]
     pub fn begin_and_sleep(&self, question: impl fmt::Display) -> Result<Pending<'_>, Failure> {
         let pending = self.begin(question);
@@ -230,10 +230,10 @@ impl Peer {
         Ok(pending)
     }
 
-    /// Asks what must be refused with this kind of error.
+    /// Executes a command that must fail with this kind of error.
     ///
     /// # Errors
-    /// If it isn't.
+    /// Fails if the command succeeds or fails otherwise.
     #[track_caller]
     pub fn refused(&self, question: impl fmt::Display, kind: &str) -> Result<Refused, Failure> {
         let question = question.to_string();
@@ -252,7 +252,7 @@ impl Peer {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(input) = &mut *input {
-            // If it has ended, the answer says so.
+            // If the peer has ended, the answer says so.
             let _ = input.write_all(format!("{mark}{number} {question}\n").as_bytes());
         }
         Pending {
@@ -262,23 +262,23 @@ impl Peer {
         }
     }
 
-    /// What it holds.
+    /// Returns the resources that the peer holds.
     ///
     /// # Errors
-    /// If it has ended.
+    /// Fails if the peer has ended.
     #[track_caller]
     pub fn usage(&self) -> Result<Usage, Failure> {
         Ok(Usage::of(self.pid)?)
     }
 
-    /// Sends it a signal.
+    /// Sends the peer a signal.
     pub(crate) fn send(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.pid as i32) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Kills it with SIGKILL and waits until it is gone; when it was sent.
+    /// Kills the peer with SIGKILL, waits until it is gone, and returns when the signal was sent.
     pub fn kill(&self) -> Instant {
         let sent = Instant::now();
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,10 +287,10 @@ impl Peer {
         sent
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the peer has ended by itself.
     ///
     /// # Errors
-    /// If it doesn't in time.
+    /// Fails if it does not end in time.
     #[track_caller]
     pub fn ended(&self) -> Result<ExitStatus, Failure> {
         let mut status = None;
@@ -302,10 +302,10 @@ impl Peer {
         status.ok_or_else(|| Failure::new("no status"))
     }
 
-    /// The signal that ended it.
+    /// Returns the number of the signal that ended the peer.
     ///
     /// # Errors
-    /// If it hasn't ended, or by itself.
+    /// Fails if the peer has not ended, or ended by itself.
     #[track_caller]
     pub(crate) fn ended_by_signal(&self) -> Result<i32, Failure> {
         let status = self.ended()?;
@@ -314,7 +314,7 @@ impl Peer {
             .ok_or_else(|| Failure::new(format!("it ended with {status}")))
     }
 
-    /// What it has written to standard error.
+    /// Returns what the peer has written to standard error.
     pub(crate) fn complaints(&self) -> String {
         let complaints = &self.shared.complaints;
         let text = complaints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,23 +367,23 @@ impl Pending<'_> {
         }
     }
 
-    /// The answer, which must come within `limit`.
+    /// Waits for the answer, at most for `limit`.
     ///
     /// # Errors
-    /// What the peer was refused; `Late` (then it was killed) and `Ended`.
+    /// Fails with the command's error, with `Late` (after killing the peer) or with `Ended`.
     pub fn reply(self, limit: Duration) -> Reply {
         self.wait(limit, |inbox| inbox.replies.remove(&self.number))?
     }
 
-    /// The thread that does what was asked, once it runs.
+    /// Waits until a thread executes the command, and returns its id.
     ///
     /// # Errors
-    /// As [`reply`](Self::reply).
+    /// Fails as [`reply`](Self::reply) does.
     pub fn begun(&self) -> Result<u32, Refused> {
         self.wait(deadline(), |inbox| inbox.begun.remove(&self.number))
     }
 
-    /// Whether the answer is there.
+    /// Returns whether the answer has come.
     pub fn is_answered(&self) -> bool {
         self.peer.shared.inbox().replies.contains_key(&self.number)
     }

@@ -1,32 +1,32 @@
-//! What the system says of a process.
+//! Facts about a process from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// What a process holds: the things that leak.
+/// The resources of a process that may leak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// Open file descriptors.
+    /// Number of open file descriptors.
     pub descriptors: usize,
-    /// Mappings.
+    /// Number of mappings.
     pub mappings: usize,
     /// Resident memory in KiB.
     pub resident: usize,
 }
 
 impl Usage {
-    /// Of a process.
+    /// Returns the resources of a process.
     ///
     /// # Errors
-    /// If it is gone.
+    /// Fails if the process is gone.
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let resident = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))
             .and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        // Reading one's own directory takes a descriptor that is not there otherwise.
+        // Reading its own directory takes this process one more descriptor.
         let own = usize::from(pid == std::process::id());
         Ok(Self {
             descriptors: fs::read_dir(format!("/proc/{pid}/fd"))?.count() - own,
@@ -35,10 +35,10 @@ impl Usage {
         })
     }
 
-    /// Of this process.
+    /// Returns the resources of this process.
     ///
     /// # Errors
-    /// If there is no `/proc`.
+    /// Fails if there is no `/proc`.
     pub fn of_self() -> io::Result<Self> {
         Self::of(std::process::id())
     }
@@ -48,7 +48,7 @@ impl Usage {
 pub(crate) struct MapsLine {
     start: usize,
     end: usize,
-    /// Such as `r--s`.
+    /// Protection, such as `r--s`.
     pub(crate) protection: String,
     pub(crate) name: String,
 }
@@ -69,7 +69,7 @@ pub(crate) fn maps(pid: u32) -> io::Result<Vec<MapsLine>> {
     Ok(text.lines().filter_map(line).collect())
 }
 
-/// How many mappings of each name and protection a process has.
+/// Returns the number of a process's mappings by name and protection.
 pub(crate) fn mappings(pid: u32) -> io::Result<BTreeMap<String, usize>> {
     let mut counts = BTreeMap::new();
     for line in maps(pid)? {
@@ -79,7 +79,7 @@ pub(crate) fn mappings(pid: u32) -> io::Result<BTreeMap<String, usize>> {
     Ok(counts)
 }
 
-/// Those of which there are more than before, and how many.
+/// Returns the mappings whose number has grown, and by how many.
 pub(crate) fn more_than(
     before: &BTreeMap<String, usize>,
     now: &BTreeMap<String, usize>,
@@ -91,7 +91,7 @@ pub(crate) fn more_than(
         .collect()
 }
 
-/// The protection of what is mapped at an address of a process.
+/// Returns the protection of the mapping at an address of a process.
 pub(crate) fn protection(pid: u32, address: usize) -> io::Result<Option<String>> {
     let found = maps(pid)?
         .into_iter()
@@ -99,18 +99,18 @@ pub(crate) fn protection(pid: u32, address: usize) -> io::Result<Option<String>>
     Ok(found.map(|line| line.protection))
 }
 
-/// Mappings of a process whose name contains `name`.
+/// Returns the number of a process's mappings whose name contains `name`.
 pub(crate) fn mappings_named(pid: u32, name: &str) -> io::Result<usize> {
     let lines = maps(pid)?;
     Ok(lines.iter().filter(|line| line.name.contains(name)).count())
 }
 
-/// Whether a thread is asleep in the kernel.
+/// Returns whether a thread sleeps in the kernel.
 pub(crate) fn is_asleep(pid: u32, thread: u32) -> io::Result<bool> {
     Ok(state(&format!("/proc/{pid}/task/{thread}/stat"))? == Some(b'S'))
 }
 
-/// Whether all threads of a process are stopped.
+/// Returns whether all threads of a process are stopped.
 pub(crate) fn is_stopped(pid: u32) -> io::Result<bool> {
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
         let stat = task?.path().join("stat");
@@ -123,7 +123,7 @@ pub(crate) fn is_stopped(pid: u32) -> io::Result<bool> {
 
 fn state(stat: &str) -> io::Result<Option<u8>> {
     let text = fs::read_to_string(stat)?;
-    // The name before the state is in parentheses and may contain anything.
+    // The thread's name before the state is in parentheses and may contain anything.
     let state = text.rsplit_once(") ");
     Ok(state.and_then(|(_, rest)| rest.bytes().next()))
 }

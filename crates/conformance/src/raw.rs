@@ -1,4 +1,4 @@
-//! The exchange's sockets, spoken to by hand: what a hostile or broken process can do.
+//! Hand-made messages on the broker's sockets, as a hostile or broken process may send them.
 
 use crate::failure::Failure;
 use crate::harness::deadline;
@@ -13,17 +13,17 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The bytes that every message starts with.
+/// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
 pub const VERSION: u16 = 4;
 pub const ATTACH: u16 = 1;
 pub const FETCH: u16 = 2;
-/// Bytes in a request.
+/// Size of a request in bytes.
 pub const REQUEST: usize = 40;
-/// Bytes in a reply.
+/// Size of a reply in bytes.
 pub const REPLY: usize = 160;
 
-/// A request: magic, version, operation, secret, record, generation, access, serial number.
+/// Returns a request: magic, version, operation, secret, record, generation, access, serial number.
 pub fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
@@ -34,8 +34,8 @@ pub fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -
     bytes
 }
 
-/// A reply: magic, version, status, number (the owner's or the segment's), serial number, length,
-/// and an empty note.
+/// Returns a reply: magic, version, status, number (of the owner or of the segment), serial number,
+/// length, and an empty backend blob.
 pub fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
@@ -47,20 +47,20 @@ pub fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> V
     bytes
 }
 
-/// A 16-bit field of a message.
+/// Returns a 16-bit field of a message.
 pub fn field(message: &[u8], offset: usize) -> u16 {
     let part = message.get(offset..offset + 2);
     part.map_or(u16::MAX, |part| u16::from_le_bytes([part[0], part[1]]))
 }
 
-/// The serial number of a request, for its reply.
+/// Returns the serial number of a request, which its reply repeats.
 pub fn serial(request: &[u8]) -> u32 {
     let part = request.get(REQUEST - 4..REQUEST);
     part.and_then(|part| part.try_into().ok())
         .map_or(0, u32::from_le_bytes)
 }
 
-/// A socket of the exchange.
+/// A socket of the broker's protocol.
 pub struct Socket(OwnedFd);
 
 impl Socket {
@@ -93,7 +93,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The next connection; `None` if none comes in time.
+    /// Accepts the next connection; `None` if none comes in time.
     pub fn accept(&self) -> rustix::io::Result<Option<Self>> {
         if !self.is_ready()? {
             return Ok(None);
@@ -109,7 +109,7 @@ impl Socket {
         Ok(poll(&mut ready, limit.as_ref())? > 0)
     }
 
-    /// Sends a message with descriptors, without waiting for room.
+    /// Sends a message with descriptors, without waiting for buffer space.
     pub fn send(&self, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -120,7 +120,8 @@ impl Socket {
         net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags).map(drop)
     }
 
-    /// The next message and its descriptors; no bytes at a hang-up, an error if none comes in time.
+    /// Receives the next message and its descriptors: no bytes at a hang-up, an error if none comes
+    /// in time.
     pub fn receive(&self) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         if !self.is_ready()? {
             return Err(rustix::io::Errno::TIMEDOUT);
@@ -145,14 +146,14 @@ impl Socket {
         Ok((bytes, descriptors))
     }
 
-    /// Whether the other end has hung up.
+    /// Returns whether the other end has hung up.
     pub fn is_hung_up(&self) -> bool {
         matches!(self.receive(), Ok((bytes, _)) if bytes.is_empty())
             || matches!(self.receive(), Err(rustix::io::Errno::CONNRESET))
     }
 }
 
-/// The only socket in a directory.
+/// Returns the path of the only socket in a directory.
 pub fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -164,7 +165,7 @@ pub fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A memfd of a length, sealed as the exchange wants it or not at all.
+/// Returns a memfd of a length, sealed as the broker demands or not at all.
 pub fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len)?;
@@ -174,12 +175,12 @@ pub fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// A pipe's reading end.
+/// Returns the read end of a pipe.
 pub fn pipe() -> rustix::io::Result<OwnedFd> {
     Ok(rustix::pipe::pipe()?.0)
 }
 
-/// Descriptors to send.
+/// Borrows descriptors to send them.
 pub fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(AsFd::as_fd).collect()
 }

@@ -1,30 +1,30 @@
-//! The list of cases, and how one is run.
+//! The list of cases, and the way to run one.
 
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
 use crate::kernels::Kernels;
 use crosshandle::Capabilities;
 
-/// One rule that every backend keeps.
+/// One rule that every backend must keep.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// `topic::rule`.
+    /// Name of the form `topic::rule`.
     pub name: &'static str,
     body: fn(&Harness) -> Verdict,
 }
 
-/// How a case ended well.
+/// The result of a case that did not fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The rule holds. The text holds what was measured on the way, if anything.
+    /// The rule holds. The text contains measurements, if any.
     Passed(String),
-    /// The device says that it cannot do this (the name of the capability).
+    /// The device lacks a capability, which the text names.
     Skipped(&'static str),
-    /// The machine does not let the test set up its scene (what it refused).
+    /// The machine refused a precondition of the test, which the text names.
     Unavailable(String),
 }
 
-/// The end of a case with nothing to tell.
+/// The result of a case that passed without measurements.
 pub(crate) const PASSED: Verdict = Ok(Outcome::Passed(String::new()));
 
 /// Calls a macro with every case: `topic { rule… }…`.
@@ -217,12 +217,12 @@ macro_rules! list {
     };
 }
 
-/// Every case, by topic.
+/// Returns all cases, by topic.
 pub fn suite() -> &'static [Case] {
     for_each_case!(list)
 }
 
-/// The case with this name.
+/// Returns the case with this name.
 pub fn find(name: &str) -> Option<&'static Case> {
     suite().iter().find(|case| case.name == name)
 }
@@ -230,7 +230,7 @@ pub fn find(name: &str) -> Option<&'static Case> {
 /// Runs a case between two devices, with peers that run the program `peer`.
 ///
 /// # Errors
-/// What went wrong.
+/// Fails with what went wrong.
 pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
     let harness = Harness::new(devices, peer)?;
     let topic = case.name.split("::").next().unwrap_or_default();
@@ -240,7 +240,7 @@ pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
     (case.body)(&harness)
 }
 
-/// What a topic needs and the devices lack.
+/// Returns a capability that a topic needs and the devices lack.
 fn missing(topic: &str, harness: &Harness) -> Option<&'static str> {
     let both = [harness.device(), harness.peer_device()].map(|device| device.info());
     let lacks = |can: fn(&Capabilities) -> bool| both.iter().any(|info| !can(&info.capabilities));

@@ -1,8 +1,8 @@
-//! Handles that are well-formed and wrong: fields are changed and the tag is made right again.
+//! Well-formed handles with wrong contents: a field is changed and the tag is fixed.
 
 use crosshandle::handle::HANDLE_SIZE;
 
-/// Where fields lie in a handle's bytes.
+/// Offsets of the fields in a handle, in bytes.
 pub mod at {
     pub const BACKEND: usize = 6;
     pub const FLAGS: usize = 7;
@@ -19,7 +19,7 @@ pub mod at {
     pub const TAG: usize = 100;
 }
 
-/// The handle's bytes with `replacement` at `offset`, and a right tag.
+/// Returns the handle's bytes with `replacement` at `offset`, and a valid tag.
 pub fn with(handle: &[u8; HANDLE_SIZE], offset: usize, replacement: &[u8]) -> [u8; HANDLE_SIZE] {
     let mut bytes = *handle;
     bytes[offset..offset + replacement.len()].copy_from_slice(replacement);

@@ -1,4 +1,4 @@
-//! Bytes into and out of memory that the host may not be able to access.
+//! Access to memory that the host may not be able to access.
 
 use crate::harness::deadline;
 use crosshandle::{
@@ -6,17 +6,17 @@ use crosshandle::{
     VirtualRange,
 };
 
-/// Reads and writes memory: directly where the host can, otherwise through a queue.
+/// A reader and writer of memory: directly where the host can access it, otherwise through a queue.
 pub struct Transfer {
     context: Context,
     queue: Option<Queue>,
 }
 
 impl Transfer {
-    /// For memory of this context.
+    /// Returns a transfer for memory of this context.
     ///
     /// # Errors
-    /// If there can be no queue.
+    /// Fails if no queue can be created.
     pub fn new(context: &Context) -> Result<Self> {
         let direct = context.device().info().capabilities.host_accessible_memory;
         let queue = (!direct).then(|| context.create_queue()).transpose()?;
@@ -29,23 +29,23 @@ impl Transfer {
     /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// As [`Memory::write`].
+    /// Fails as [`Memory::write`] does.
     pub fn write(&self, memory: &Memory, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
             None => memory.write(offset, bytes),
-            Some(queue) => self.copy_in(queue, memory.range(offset, bytes.len())?, bytes),
+            Some(queue) => self.copy_in(queue, memory.range(offset..offset + bytes.len())?, bytes),
         }
     }
 
     /// Reads bytes at an offset.
     ///
     /// # Errors
-    /// As [`Memory::read`].
+    /// Fails as [`Memory::read`] does.
     pub fn read(&self, memory: &Memory, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match &self.queue {
             None => memory.read(offset, &mut bytes)?,
-            Some(queue) => self.copy_out(queue, memory.range(offset, len)?, &mut bytes)?,
+            Some(queue) => self.copy_out(queue, memory.range(offset..offset + len)?, &mut bytes)?,
         }
         Ok(bytes)
     }
@@ -53,39 +53,41 @@ impl Transfer {
     /// Compares memory with the pattern of a seed.
     ///
     /// # Errors
-    /// Where they differ first.
+    /// Fails with the first difference.
     pub fn check(&self, memory: &Memory, offset: usize, seed: u64, len: usize) -> Result<()> {
         compare(&self.read(memory, offset, len)?, offset, seed)
     }
 
-    /// Writes bytes to what is mapped in a range.
+    /// Writes bytes to memory that is mapped in a range.
     ///
     /// # Errors
-    /// As [`VirtualRange::with_bytes`].
+    /// Fails as [`VirtualRange::with_bytes`] does.
     pub fn write_range(&self, range: &VirtualRange, offset: usize, bytes: &[u8]) -> Result<()> {
         match &self.queue {
-            None => range.with_bytes(offset, bytes.len(), |place| place.write(0, bytes))?,
+            None => {
+                range.with_bytes(offset..offset + bytes.len(), |place| place.write(0, bytes))?
+            }
             Some(queue) => self.copy_in(queue, mapped(range, offset, bytes.len())?, bytes),
         }
     }
 
-    /// Reads bytes of what is mapped in a range.
+    /// Reads bytes of memory that is mapped in a range.
     ///
     /// # Errors
-    /// As [`VirtualRange::with_bytes`].
+    /// Fails as [`VirtualRange::with_bytes`] does.
     pub fn read_range(&self, range: &VirtualRange, offset: usize, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         match &self.queue {
-            None => range.with_bytes(offset, len, |place| place.read(0, &mut bytes))??,
+            None => range.with_bytes(offset..offset + len, |place| place.read(0, &mut bytes))??,
             Some(queue) => self.copy_out(queue, mapped(range, offset, len)?, &mut bytes)?,
         }
         Ok(bytes)
     }
 
-    /// Compares what is mapped in a range with the pattern of a seed.
+    /// Compares memory that is mapped in a range with the pattern of a seed.
     ///
     /// # Errors
-    /// Where they differ first.
+    /// Fails with the first difference.
     pub fn check_range(
         &self,
         range: &VirtualRange,
@@ -102,7 +104,7 @@ impl Transfer {
         }
         let staging = self.staging(bytes.len())?;
         staging.write(0, bytes)?;
-        queue.submit(Command::copy(to, staging.all())?)?;
+        queue.submit(Command::copy(staging.all(), to)?)?;
         queue.finish_timeout(deadline())
     }
 
@@ -111,7 +113,7 @@ impl Transfer {
             return Ok(());
         }
         let staging = self.staging(bytes.len())?;
-        queue.submit(Command::copy(staging.all(), from)?)?;
+        queue.submit(Command::copy(from, staging.all())?)?;
         queue.finish_timeout(deadline())?;
         staging.read(0, bytes)
     }
@@ -122,11 +124,11 @@ impl Transfer {
     }
 }
 
-/// Mapped bytes, for a copy.
+/// Returns mapped bytes for a copy.
 fn mapped(range: &VirtualRange, offset: usize, len: usize) -> Result<MemoryRange> {
-    // SAFETY: every copy is waited for before this file's functions return, and no case unmaps
-    // meanwhile; one that is late fails its case.
-    unsafe { range.range(offset, len) }
+    // SAFETY: the functions of this file wait for every copy before they return, and no case unmaps
+    // memory during a copy. A late copy fails its case.
+    unsafe { range.range(offset..offset + len) }
 }
 
 fn compare(found: &[u8], offset: usize, seed: u64) -> Result<()> {

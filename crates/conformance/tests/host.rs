@@ -5,7 +5,7 @@ use std::path::Path;
 
 const PEER: &str = env!("CARGO_BIN_EXE_crosshandle-peer");
 
-/// Capabilities that the host device doesn't have.
+/// Capabilities that the host device lacks.
 const LACKS: [&str; 1] = ["kernels"];
 
 fn check(name: &str) {

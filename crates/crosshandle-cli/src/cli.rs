@@ -38,7 +38,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What holds for every command.
+/// The options that every command takes.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Settings {
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// A line on standard error, if such were asked for.
+    /// Prints a line on standard error if `--verbose` was given.
     pub(crate) fn say(&self, what: impl std::fmt::Display) {
         if self.verbose {
             let _ = writeln!(io::stderr(), "crosshandle: {what}");
@@ -84,8 +84,8 @@ pub(crate) enum Command {
     Man(man::Args),
 }
 
-/// How the command starts itself again, as the second process of `demo` and `doctor`. No subcommand
-/// of the one above, so that neither manual pages nor completions speak of it.
+/// The command line with which the command starts itself as the second process of `demo` and
+/// `doctor`. Not a subcommand of [`Cli`], so that manual pages and completions do not show it.
 #[derive(Parser, Debug)]
 #[command(name = "crosshandle")]
 pub(crate) struct Restarted {
@@ -102,8 +102,8 @@ pub(crate) enum RestartedCommand {
 }
 
 impl Restarted {
-    /// Whether the command line is one of this kind.
-    pub(crate) fn is_meant() -> bool {
+    /// Returns whether this process was started with such a command line.
+    pub(crate) fn is_requested() -> bool {
         std::env::args_os()
             .nth(1)
             .is_some_and(|name| name == "peer")

@@ -1,18 +1,18 @@
-//! What a command fails with: one clear line, and an exit code.
+//! Failures of commands: one clear line, and an exit code.
 
 use crosshandle::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why the command ends with something else than 0. Wrong usage (2) is reported by the parser.
+/// The reason for an exit code other than 0. The parser reports wrong usage (2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Something else than what follows.
+    /// Any reason but the following ones.
     Error,
-    /// A deadline passed first.
+    /// A deadline passed.
     TimedOut,
-    /// The process at the other end has ended.
+    /// The peer process has ended.
     PeerDied,
 }
 
@@ -26,12 +26,12 @@ impl Cause {
     }
 }
 
-/// Ends a command.
+/// The end of a command without success.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something went wrong.
+    /// The command failed.
     Failed { cause: Cause, message: String },
-    /// Nobody reads the output any more (`crosshandle read … | head`), which is no error.
+    /// The reader of the output has closed it (`crosshandle read … | head`), which is no error.
     OutputClosed,
 }
 
@@ -57,7 +57,7 @@ impl Failure {
         Self::new(Cause::TimedOut, message)
     }
 
-    /// An error of the system, met while doing something with standard output.
+    /// Returns the failure for a system error on standard output.
     pub(crate) fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -66,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// What went wrong, in words.
+    /// Returns the message.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,
@@ -84,11 +84,11 @@ impl Failure {
         )
     }
 
-    /// Says it on standard error, and gives the exit code.
+    /// Prints the message on standard error, and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Failed { cause, message } => {
-                // Where nobody can read it the exit code must do.
+                // If standard error cannot be written, the exit code must do.
                 let _ = writeln!(io::stderr(), "crosshandle: {message}");
                 ExitCode::from(cause.code())
             }
@@ -116,7 +116,7 @@ impl From<crosshandle::handle::HandleError> for Failure {
     }
 }
 
-/// Puts what was being done before the message of an error.
+/// An extension that prefixes the message of an error with the action that failed.
 pub(crate) trait Context<T> {
     fn context(self, doing: impl Display) -> Result<T>;
 }

@@ -8,11 +8,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// No message is longer; a line that is comes from something else.
-const MOST: usize = 1 << 20;
+/// Longest message in bytes. A longer line does not come from this program.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// One end of a pair of pipes. The other process's end closes when that process dies, so nothing
-/// here waits for the dead.
+/// One end of a pair of pipes. The other end closes when its process dies, so a wait for a dead
+/// process ends.
 pub(crate) struct Link {
     reader: OwnedFd,
     writer: OwnedFd,
@@ -28,7 +28,7 @@ impl Link {
         }
     }
 
-    /// The end of a process that was started with pipes as its standard input and output.
+    /// Returns the end of a process that was started with pipes as its standard input and output.
     pub(crate) fn to_parent() -> Result<Self> {
         let reader = std::io::stdin().as_fd().try_clone_to_owned();
         let writer = std::io::stdout().as_fd().try_clone_to_owned();
@@ -72,7 +72,7 @@ impl Link {
                 let rest = self.received.split_off(end + 1);
                 return Ok(std::mem::replace(&mut self.received, rest));
             }
-            if self.received.len() > MOST {
+            if self.received.len() > MAX_MESSAGE_BYTES {
                 return Err(Failure::error("the other process sends no messages"));
             }
             self.wait_readable(deadline)?;
@@ -86,7 +86,7 @@ impl Link {
     }
 
     fn wait_readable(&self, deadline: Instant) -> Result<()> {
-        // Also readable once the other end is closed.
+        // A pipe is also readable once its other end is closed.
         if wait_for(&self.reader, deadline)? {
             return Ok(());
         }
@@ -96,11 +96,11 @@ impl Link {
     }
 }
 
-/// Waits until there is something to read, and says whether that came in time.
+/// Waits until a descriptor is readable, and returns whether that was before the deadline.
 pub(crate) fn wait_for(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // What does not fit is for ever, nearly.
+        // A time that does not fit is practically endless.
         let left = Timespec::try_from(left).ok();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {

@@ -18,8 +18,8 @@ use cli::{Cli, Restarted};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Wrong usage ends here, with status 2.
-    let result = if Restarted::is_meant() {
+    // For wrong usage the parser ends the process with exit code 2.
+    let result = if Restarted::is_requested() {
         commands::run_restarted(&Restarted::parse())
     } else {
         commands::run(Cli::parse())

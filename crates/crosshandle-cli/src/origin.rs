@@ -1,4 +1,4 @@
-//! Where exporters are found, and contexts for what is to be opened.
+//! The socket directory, and contexts for exporting and opening.
 
 use crate::failure::{Context as _, Failure, Result};
 use crosshandle::handle::{BackendKind, DeviceUuid};
@@ -7,7 +7,7 @@ use std::io::{self, BufRead};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where exporters listen and are looked for.
+/// The place where exporters listen and are looked for.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Origin {
     /// Directory of the exporters' sockets, the same on both sides [default:
@@ -17,7 +17,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The options of a context that exports or opens there.
+    /// Returns the options of a context that exports or opens there.
     pub(crate) fn options(&self) -> ContextOptions {
         match &self.socket_dir {
             Some(directory) => ContextOptions::new().socket_dir(directory),
@@ -25,60 +25,66 @@ impl Origin {
         }
     }
 
-    /// A context on a named device.
+    /// Returns a context on a named device.
     pub(crate) fn context_on(&self, device: &str) -> Result<Context> {
-        self.patient_context_on(device, None)
+        self.context_on_within(device, None)
     }
 
-    /// The same, which waits no longer than this for an exporter's answer.
-    pub(crate) fn patient_context_on(
+    /// Returns such a context with a limit on the wait for an exporter's answer.
+    pub(crate) fn context_on_within(
         &self,
         device: &str,
-        patience: Option<Duration>,
+        time_limit: Option<Duration>,
     ) -> Result<Context> {
         let device = Device::find(device)?;
-        Ok(Context::with_options(&device, self.patient(patience))?)
+        Ok(Context::with_options(
+            &device,
+            self.options_within(time_limit),
+        )?)
     }
 
-    fn patient(&self, patience: Option<Duration>) -> ContextOptions {
-        match patience {
-            Some(patience) => self.options().exchange_timeout(patience),
+    fn options_within(&self, time_limit: Option<Duration>) -> ContextOptions {
+        match time_limit {
+            Some(time_limit) => self.options().exchange_timeout(time_limit),
             None => self.options(),
         }
     }
 
-    /// A context in which a handle for this device can be opened.
+    /// Returns a context in which a handle for this device can be opened.
     pub(crate) fn context_for(&self, backend: BackendKind, uuid: DeviceUuid) -> Result<Context> {
-        self.patient_context_for(backend, uuid, None)
+        self.context_for_within(backend, uuid, None)
     }
 
-    /// The same, which waits no longer than this for an exporter's answer.
-    pub(crate) fn patient_context_for(
+    /// Returns such a context with a limit on the wait for an exporter's answer.
+    pub(crate) fn context_for_within(
         &self,
         backend: BackendKind,
         uuid: DeviceUuid,
-        patience: Option<Duration>,
+        time_limit: Option<Duration>,
     ) -> Result<Context> {
         let devices = Device::all();
-        // Without the right device the open fails, and says best why.
+        // Without the right device the open fails with the best explanation.
         let device = devices
             .iter()
             .find(|device| device.info().backend == backend && device.info().uuid == uuid)
             .or(devices.first())
             .ok_or_else(|| Failure::error("there is no device; run `crosshandle doctor`"))?;
-        Ok(Context::with_options(device, self.patient(patience))?)
+        Ok(Context::with_options(
+            device,
+            self.options_within(time_limit),
+        )?)
     }
 }
 
-/// The handle's text: what was given, or the first line of standard input for `-`.
+/// Returns the text of a handle: the argument, or the first line of standard input for `-`.
 pub(crate) fn handle_text(given: &str) -> Result<String> {
-    /// Far more than any handle has.
-    const MOST: u64 = 4096;
+    /// Longest line of standard input in bytes: far more than any handle has.
+    const MAX_LINE_BYTES: u64 = 4096;
     if given != "-" {
         return Ok(given.to_owned());
     }
     let mut line = String::new();
-    io::BufReader::new(io::Read::take(io::stdin(), MOST))
+    io::BufReader::new(io::Read::take(io::stdin(), MAX_LINE_BYTES))
         .read_line(&mut line)
         .context("reading the handle from standard input")?;
     if line.trim().is_empty() {

@@ -1,4 +1,4 @@
-//! A second process of this program, started to share with.
+//! The second process of this program, which is started to share with.
 
 use crate::cli::Settings;
 use crate::commands::peer::Role;
@@ -12,21 +12,22 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process that has nothing left to do may take to end.
-const ENDING: Duration = Duration::from_secs(5);
+/// Longest time in which a process without work ends.
+const EXIT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Killed when dropped, if it still runs.
+/// A second process. Killed when dropped, if it still runs.
 pub(crate) struct Peer {
     process: Running,
     link: Link,
-    /// Readable once the process has ended.
+    /// Descriptor that is readable once the process has ended.
     ended: OwnedFd,
 }
 
 impl Peer {
-    /// Starts this very program again in another role.
+    /// Starts this program again in another role.
     pub(crate) fn start(role: Role, settings: &Settings) -> Result<Self> {
-        // The file may have been replaced since this process was started; the link has not.
+        // The file may have been replaced since this process was started; this link leads to the
+        // running one.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("crosshandle").arg("peer");
         if let Some(role) = role.to_possible_value() {
@@ -62,7 +63,7 @@ impl Peer {
         &mut self.link
     }
 
-    /// Waits until the process has ended by itself, as it should.
+    /// Waits until the process has ended by itself.
     pub(crate) fn finish(mut self, timeout: Duration) -> Result<()> {
         if !wait_for(&self.ended, Instant::now() + timeout)? {
             return Err(Failure::timed_out("the second process does not end"));
@@ -78,13 +79,14 @@ impl Peer {
         Err(explain(status))
     }
 
-    /// The reason of a failure on this side: often that the second process has failed first.
-    pub(crate) fn blame(&mut self, failure: Failure) -> Failure {
+    /// Returns the cause of a failure on this side, which often is an earlier failure of the second
+    /// process.
+    pub(crate) fn cause_of(&mut self, failure: Failure) -> Failure {
         if !failure.is_peer_dead() {
             return failure;
         }
-        // What it held is closed a little before it has ended.
-        let _ = wait_for(&self.ended, Instant::now() + ENDING);
+        // A process's descriptors are closed a little before it has ended.
+        let _ = wait_for(&self.ended, Instant::now() + EXIT_TIME_LIMIT);
         match self.process.0.try_wait() {
             Ok(Some(status)) if !status.success() => explain(status),
             _ => failure,
@@ -96,7 +98,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both do nothing if it was waited for already.
+        // Both do nothing if the process was already waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Progress on a terminal's standard error, of what takes longer than a moment.
+//! A progress bar on a terminal's standard error, for long actions.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -6,28 +6,29 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What is quicker than this shows nothing.
-const MOMENT: Duration = Duration::from_millis(400);
+/// Time before the bar appears: quicker actions show none.
+const SHOW_DELAY: Duration = Duration::from_millis(400);
 
-/// How often it moves, so that one sees it alive during a long step.
-const TICK: Duration = Duration::from_millis(100);
+/// Interval of the bar's movement, which shows during a long step that the program is alive.
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Hidden at first, and altogether where standard error is no terminal. Gone when dropped.
+/// A progress bar: hidden at first, and always where standard error is no terminal. Removed when
+/// dropped.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Shows the bar after a moment, even if a single step takes long.
-    shower: Option<(Sender<()>, JoinHandle<()>)>,
+    /// The thread that shows the bar after a moment, even during a long step.
+    show_thread: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Of so many bytes.
+    /// Returns a bar for a known number of bytes.
     pub(crate) fn bytes(total: u64, doing: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         let template = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         Self::new(bar, template, doing)
     }
 
-    /// Of steps that take what they take.
+    /// Returns a bar for steps of unknown length.
     pub(crate) fn steps(doing: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         Self::new(bar, "{spinner} {msg}", doing)
@@ -37,16 +38,16 @@ impl Progress {
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(doing);
-        let shower = stderr().is_terminal().then(|| show_later(bar.clone()));
-        Self { bar, shower }
+        let show_thread = stderr().is_terminal().then(|| show_later(bar.clone()));
+        Self { bar, show_thread }
     }
 
-    /// So many more are done.
+    /// Advances the bar.
     pub(crate) fn advance(&self, by: u64) {
         self.bar.inc(by);
     }
 
-    /// Something else is being done now.
+    /// Sets the name of the current step.
     pub(crate) fn step(&self, doing: &'static str) {
         self.bar.set_message(doing);
     }
@@ -55,9 +56,9 @@ impl Progress {
 fn show_later(bar: ProgressBar) -> (Sender<()>, JoinHandle<()>) {
     let (done, wait) = channel();
     let thread = thread::spawn(move || {
-        if wait.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
+        if wait.recv_timeout(SHOW_DELAY) == Err(RecvTimeoutError::Timeout) {
             bar.set_draw_target(ProgressDrawTarget::stderr());
-            bar.enable_steady_tick(TICK);
+            bar.enable_steady_tick(TICK_INTERVAL);
         }
     });
     (done, thread)
@@ -65,8 +66,8 @@ fn show_later(bar: ProgressBar) -> (Sender<()>, JoinHandle<()>) {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some((done, thread)) = self.shower.take() {
-            // Not to be shown any more, and no longer being shown, before it is cleared.
+        if let Some((done, thread)) = self.show_thread.take() {
+            // Makes sure that the bar is not and will not be shown, before it is cleared.
             drop(done);
             let _ = thread.join();
         }

@@ -1,15 +1,14 @@
-//! Copies between this program and device memory, wherever that is.
+//! Copies between this program and device memory, whether or not the host can access it.
 
 use crate::failure::Result;
 use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
 
-/// How much is copied at a time, in bytes: large enough to be fast, small enough to stay in a
-/// cache.
-pub(crate) const CHUNK: usize = 256 << 10;
+/// Number of bytes to copy at a time: large enough to be fast, small enough to stay in a cache.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
-/// Access to a memory's bytes from here.
+/// A reader and writer of a memory's bytes.
 pub(crate) struct Transfer<'a> {
     memory: &'a Memory,
     way: Way<'a>,
@@ -35,7 +34,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn staged(context: &Context, memory: &'a Memory) -> Result<Self> {
-        let options = AllocationOptions::new(CHUNK).kind(MemoryKind::Host);
+        let options = AllocationOptions::new(CHUNK_BYTES).kind(MemoryKind::Host);
         let staging = context.allocate_with(options)?;
         let queue = context.create_queue()?;
         Ok(Self {
@@ -44,7 +43,7 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Bytes in the memory.
+    /// Returns the size of the memory in bytes.
     pub(crate) fn len(&self) -> usize {
         self.memory.len()
     }
@@ -54,10 +53,11 @@ impl<'a> Transfer<'a> {
         match &self.way {
             Way::Direct(bytes) => bytes.read(offset, into)?,
             Way::Staged { staging, queue } => {
-                for (index, part) in into.chunks_mut(CHUNK).enumerate() {
-                    let from = self.memory.range(offset + index * CHUNK, part.len())?;
-                    let to = staging.range(0, part.len())?;
-                    queue.submit(Command::copy(to, from)?)?;
+                for (index, part) in into.chunks_mut(CHUNK_BYTES).enumerate() {
+                    let start = offset + index * CHUNK_BYTES;
+                    let from = self.memory.range(start..start + part.len())?;
+                    let to = staging.range(..part.len())?;
+                    queue.submit(Command::copy(from, to)?)?;
                     queue.finish()?;
                     staging.read(0, part)?;
                 }
@@ -74,11 +74,12 @@ impl<'a> Transfer<'a> {
                 if self.memory.access() == Access::ReadOnly {
                     return Err(Error::ReadOnly.into());
                 }
-                for (index, part) in from.chunks(CHUNK).enumerate() {
+                for (index, part) in from.chunks(CHUNK_BYTES).enumerate() {
                     staging.write(0, part)?;
-                    let to = self.memory.range(offset + index * CHUNK, part.len())?;
-                    let from = staging.range(0, part.len())?;
-                    queue.submit(Command::copy(to, from)?)?;
+                    let start = offset + index * CHUNK_BYTES;
+                    let to = self.memory.range(start..start + part.len())?;
+                    let from = staging.range(..part.len())?;
+                    queue.submit(Command::copy(from, to)?)?;
                     queue.finish()?;
                 }
             }
@@ -96,7 +97,7 @@ mod tests {
     fn both_ways_copy_the_same_bytes() {
         let device = Device::find("host").expect("the host is always there");
         let context = Context::new(&device).expect("a context");
-        let memory = context.allocate(2 * CHUNK + 100).expect("memory");
+        let memory = context.allocate(2 * CHUNK_BYTES + 100).expect("memory");
         let direct = Transfer::new(&context, &memory).expect("direct access");
         let staged = Transfer::staged(&context, &memory).expect("staged access");
         assert!(matches!(direct.way, Way::Direct(_)));

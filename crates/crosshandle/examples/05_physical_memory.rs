@@ -26,13 +26,13 @@ fn exporter() -> Result<(), Box<dyn Error>> {
     let memory = context.create_physical_memory(len)?;
 
     let ring = context.reserve(2 * len)?;
-    ring.map(0, &memory, 0, len, Access::ReadWrite)?;
-    ring.map(len, &memory, 0, len, Access::ReadWrite)?;
+    ring.map(0, &memory, ..len, Access::ReadWrite)?;
+    ring.map(len, &memory, ..len, Access::ReadWrite)?;
     // Across both mappings: two parts, each in a mapping of its own.
     write(&ring, len - BEFORE, &MESSAGE[..BEFORE])?;
     write(&ring, len, &MESSAGE[BEFORE..])?;
     let mut wrapped = vec![0; MESSAGE.len() - BEFORE];
-    ring.with_bytes(0, wrapped.len(), |bytes| bytes.read(0, &mut wrapped))??;
+    ring.with_bytes(..wrapped.len(), |bytes| bytes.read(0, &mut wrapped))??;
     println!("exporter: {len} bytes, mapped twice; the end is at the beginning");
     assert_eq!(wrapped, &MESSAGE[BEFORE..]);
 
@@ -42,13 +42,15 @@ fn exporter() -> Result<(), Box<dyn Error>> {
     if !status.success() {
         return Err(format!("the importer failed: {status}").into());
     }
-    ring.unmap(len, len)?;
-    ring.unmap(0, len)?;
+    ring.unmap(len..)?;
+    ring.unmap(..len)?;
     Ok(())
 }
 
 fn write(range: &VirtualRange, offset: usize, bytes: &[u8]) -> ShareResult<()> {
-    range.with_bytes(offset, bytes.len(), |shared| shared.write(0, bytes))?
+    range.with_bytes(offset..offset + bytes.len(), |shared| {
+        shared.write(0, bytes)
+    })?
 }
 
 fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
@@ -56,15 +58,15 @@ fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
     let memory = context.open_physical_memory_read_only(&handle.parse()?)?;
     let len = memory.len();
     let addresses = context.reserve(len)?;
-    addresses.map(0, &memory, 0, len, Access::ReadOnly)?;
+    addresses.map(0, &memory, ..len, Access::ReadOnly)?;
 
     let mut message = vec![0; len];
-    addresses.with_bytes(0, len, |bytes| bytes.read(0, &mut message))??;
+    addresses.with_bytes(..len, |bytes| bytes.read(0, &mut message))??;
     message.rotate_right(BEFORE);
     message.truncate(MESSAGE.len());
     println!("importer: read \"{}\"", String::from_utf8_lossy(&message));
     assert_eq!(message, MESSAGE);
     // Writing was not granted, and mapping for it is refused.
-    assert!(addresses.set_access(0, len, Access::ReadWrite).is_err());
+    assert!(addresses.set_access(.., Access::ReadWrite).is_err());
     Ok(())
 }

@@ -51,7 +51,7 @@ fn producer(context: &Context) -> Result<(), Box<dyn Error>> {
     // The copy waits for the consumer's kernel, which is not even submitted yet.
     let options = AllocationOptions::new(4 * COUNT).kind(MemoryKind::Host);
     let result = context.allocate_with(options)?;
-    let copy = Command::copy(result.all(), memory.all())?;
+    let copy = Command::copy(memory.all(), result.all())?;
     queue.submit(copy.after_value(&scaled, 1))?;
     queue.finish_timeout(TIMEOUT)?;
     let words = result.typed::<u32>()?;

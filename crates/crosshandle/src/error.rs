@@ -157,12 +157,12 @@ pub enum Error {
     Protocol(&'static str),
 
     /// The operating system refused.
-    #[error("{operation}: {errno}")]
+    #[error("{operation}: {}", std::io::Error::from_raw_os_error(*.code))]
     Os {
         /// What was tried.
         operation: &'static str,
-        /// The system's own code.
-        errno: Errno,
+        /// The system's own code (`errno`).
+        code: i32,
     },
 
     /// A driver refused.
@@ -215,7 +215,7 @@ impl Error {
     /// The operating system's code, if it was the one to refuse.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Os { errno, .. } => Some(errno.raw_os_error()),
+            Self::Os { code, .. } => Some(*code),
             _ => None,
         }
     }
@@ -253,7 +253,10 @@ impl Error {
                 what: format!("{operation}: the system has no file descriptor left"),
                 remedy: "raise fs.file-max".into(),
             },
-            errno => Self::Os { operation, errno },
+            errno => Self::Os {
+                operation,
+                code: errno.raw_os_error(),
+            },
         }
     }
 

@@ -113,11 +113,14 @@ pub mod adapter_support {
 }
 
 pub use api::command::Command;
-pub use api::context::{AllocationOptions, Context, ContextOptions, EventOptions, NativeEvent};
+pub use api::context::{Context, NativeEvent};
+pub use api::core::ContextOptions;
 pub use api::device::{BackendStatus, Device};
-pub use api::event::{Event, EventProfile, EventStatus};
+pub use api::event::{Event, EventOptions, EventProfile, EventStatus};
 pub use api::kernel::Kernel;
-pub use api::memory::{Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange};
+pub use api::memory::{
+    Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
+};
 pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
@@ -127,7 +130,9 @@ pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;
 pub use types::{
-    Access, Capabilities, DeviceInfo, KernelArguments, KernelLimits, KernelParameter,
-    KernelProperties, LaunchShape, MemoryKind, NativeHandle, Ownership, Pitches, ProgramImage,
-    ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
+    Access, AllocationOptions, Capabilities, DeviceInfo, KernelArguments, KernelLimits,
+    KernelParameter, KernelProperties, LaunchShape, MemoryKind, NativeObject, Ownership, Pitches,
+    Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SharedBytes, TypedSlice,
 };
+/// The crate whose traits make a type [plain data](Pod).
+pub use zerocopy;

@@ -5,8 +5,14 @@ mod common;
 
 use common::{Directory, Parent, Process, alone, context, is, take_descriptors};
 use crosshandle::{Context, ContextOptions, Error, EventHandle, MemoryHandle, PeerPolicy};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
+    socket_with,
+};
 use std::fs;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -246,7 +252,7 @@ fn contexts_keep_their_own_policies() {
 }
 
 /// Locks places of importers in the arena that this process has open, as one does that has been
-/// hung up on but lives on. Knows the layout: the locks of `sharing::arena`.
+/// hung up on but lives on. Knows the layout: the locks of `ipc::arena`.
 fn lock_places(places: std::ops::Range<u64>) {
     const LOCKS_AT: u64 = 1 << 40;
     let is_arena = |entry: &fs::DirEntry| {
@@ -304,4 +310,79 @@ fn places_that_are_held_are_passed_over() {
     assert_eq!(holder.hear(), "locked");
     let event = directory.context().open_event(&handle);
     event.expect("another place").signal().expect("signalled");
+}
+
+/// The socket of an exporter, listened on by the test itself. Knows the layout: names of sockets.
+fn socket_of(exporter: u64, directory: &Directory) -> (OwnedFd, PathBuf) {
+    let path = directory.path().join(format!("{exporter:016x}.sock"));
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let socket = socket.expect("a socket");
+    let address = SocketAddrUnix::new(&path).expect("a short path");
+    bind(&socket, &address).expect("a name");
+    listen(&socket, 4).expect("listening");
+    (socket, path)
+}
+
+/// Locks an exporter's byte of the socket directory. Knows the layout: the locks of
+/// `ipc::broker::sweep`.
+fn lock_exporter(exporter: u64, directory: &fs::File) {
+    let lock = libc::flock {
+        l_type: libc::F_RDLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: (exporter >> 2) as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the directory stays open, and `lock` is a valid `flock`.
+    let result = unsafe { libc::fcntl(directory.as_raw_fd(), libc::F_SETLK, &lock) };
+    assert_eq!(result, 0);
+}
+
+#[test]
+fn a_new_exporter_removes_dead_sockets_and_pokes_no_living_exporter() {
+    const TEST: &str = "a_new_exporter_removes_dead_sockets_and_pokes_no_living_exporter";
+    if is("exporter") {
+        return export();
+    }
+    let directory = Directory::new();
+    let locks = fs::File::open(directory.path()).expect("a directory");
+    let living = [4_u64, 8, 12, u64::MAX].map(|number| {
+        let (socket, path) = socket_of(number, &directory);
+        lock_exporter(number, &locks);
+        (socket, path)
+    });
+    // Without a lock, as where the system has none: tried, and left alone.
+    let (unlocked, unlocked_path) = socket_of(16, &directory);
+    let dead: Vec<_> = (100..140)
+        .map(|number| socket_of(4 * number, &directory).1)
+        .collect();
+    // A full queue must not hold up anybody either.
+    let (full, full_path) = socket_of(20, &directory);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let address = SocketAddrUnix::new(&full_path).expect("a short path");
+    let mut waiting = Vec::new();
+    loop {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = socket.expect("a socket");
+        if connect(&socket, &address).is_err() {
+            break;
+        }
+        waiting.push(socket);
+    }
+
+    let _exporter = exporter(TEST, &directory);
+    let left: Vec<_> = dead.iter().filter(|path| path.exists()).collect();
+    assert!(left.is_empty(), "dead sockets are left: {left:?}");
+    for (socket, path) in &living {
+        assert!(path.exists());
+        assert_eq!(
+            accept(socket).err(),
+            Some(Errno::AGAIN),
+            "{path:?} was poked"
+        );
+    }
+    assert!(unlocked_path.exists() && full_path.exists());
+    accept(&unlocked).expect("it was tried whether it answers");
+    drop(full);
 }

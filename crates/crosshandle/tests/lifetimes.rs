@@ -158,16 +158,16 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
             let memory = context.create_physical_memory(2 * unit).expect("memory");
             let range = context.reserve(2 * unit).expect("addresses");
             range
-                .map(0, &memory, 0, 2 * unit, Access::ReadWrite)
+                .map(0, &memory, ..2 * unit, Access::ReadWrite)
                 .expect("mapped");
             let refused = |what: &str, result: Result<(), Error>| {
                 let is_refused = matches!(result, Err(Error::InvalidArgument(_)));
                 assert!(is_refused, "{what}: {result:?}");
             };
-            let nested = range.with_bytes(0, 8, |first| {
-                range.with_bytes(unit, 8, |second| {
-                    refused("unmap", range.unmap(0, 2 * unit));
-                    refused("access", range.set_access(0, 2 * unit, Access::ReadOnly));
+            let nested = range.with_bytes(..8, |first| {
+                range.with_bytes(unit..unit + 8, |second| {
+                    refused("unmap", range.unmap(..2 * unit));
+                    refused("access", range.set_access(..2 * unit, Access::ReadOnly));
                     first.write(0, b"first").expect("still mapped");
                     second.write(0, b"second").expect("still mapped");
                 })
@@ -175,10 +175,10 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
             nested.expect("the first").expect("the second");
             // A panic on the way ends the use as well.
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                let _ = range.with_bytes(0, 8, |_| panic!("as asked"));
+                let _ = range.with_bytes(..8, |_| panic!("as asked"));
             }));
             assert!(panicked.is_err());
-            range.unmap(0, 2 * unit).expect("nobody uses it any more");
+            range.unmap(..2 * unit).expect("nobody uses it any more");
         },
     );
 }

@@ -91,7 +91,7 @@ fn a_short_command_that_panics_when_it_is_dropped_is_done() {
         let submitted = catch_unwind(AssertUnwindSafe(|| queue.submit(fill)));
         submitted.expect_err("the panic is the caller's");
         event.wait_timeout(DEADLINE).expect("it is done");
-        assert_eq!(event.value(), u64::from(value));
+        assert_eq!(event.submitted(), u64::from(value));
         let mut found = [0; 64];
         memory.read(0, &mut found).expect("read");
         assert_eq!(found, [value; 64]);

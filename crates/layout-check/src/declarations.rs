@@ -1,31 +1,31 @@
-//! What the generated sources declare.
+//! The declarations in the generated sources.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use syn::{Fields, Item};
 
-/// A structure or union with fields. Where a C header gives it a tag that is its name after a
-/// `_`, it goes by its name here.
+/// A structure or union with fields. Its tag in a C header may be its name after a `_`; here it
+/// always has the name.
 pub struct Record {
-    /// Its name.
+    /// Name without a `_` in front.
     pub name: String,
-    /// Each field, by its Rust name, and the last segment of its type where that is a path.
+    /// Rust name of each field, and the last segment of its type if that is a path.
     pub fields: Vec<(String, String)>,
 }
 
-/// Everything that the generated sources declare.
+/// All declarations in the generated sources.
 #[derive(Default)]
 pub struct Declarations {
     /// Structures and unions whose layout is known.
     pub records: Vec<Record>,
-    /// Structures that have no fields to be seen.
+    /// Structures whose fields the headers do not show.
     pub opaque: Vec<String>,
     /// Names of enumerations and other types.
     pub types: Vec<String>,
-    /// Constants of enumerations: the type and the name.
+    /// Constants of enumerations, each with its type and its name.
     pub enumerators: Vec<(String, String)>,
-    /// Constants that stand alone: flags, and macros with a number.
+    /// Free constants: flags, and macros with a number.
     pub numbers: Vec<String>,
     /// Macros with a text.
     pub texts: Vec<String>,
@@ -33,11 +33,11 @@ pub struct Declarations {
 }
 
 impl Declarations {
-    /// Reads Rust sources.
+    /// Reads the declarations in Rust sources.
     ///
     /// # Panics
     ///
-    /// Where one of them cannot be read, or holds what is no declaration.
+    /// Panics if a source cannot be read, or contains an item that is not a declaration.
     pub fn read(sources: &[PathBuf]) -> Self {
         let mut found = Self::default();
         for path in sources {
@@ -49,16 +49,16 @@ impl Declarations {
         found
     }
 
-    /// Whether `name` of a C header is a name here.
+    /// Returns whether the name of a C header is declared.
     pub fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// The fields of a structure, in order, with the names of their types.
+    /// Returns the fields of a structure, in order, with the names of their types.
     ///
     /// # Panics
     ///
-    /// Where there is no such structure.
+    /// Panics if there is no such structure.
     pub fn fields_of(&self, name: &str) -> &[(String, String)] {
         let record = self.records.iter().find(|record| record.name == name);
         &record.unwrap().fields
@@ -75,7 +75,7 @@ impl Declarations {
                 fields => self.record(&item.ident, fields),
             },
             Item::Union(item) => self.record(&item.ident, Fields::Named(item.fields)),
-            // The name beside a tag says nothing more.
+            // An alias of a tag, which is declared by itself.
             Item::Type(item) if last_segment(&item.ty) == format!("_{}", item.ident) => {}
             Item::Type(item) => {
                 let name = self.name(untagged(&item.ident));
@@ -93,7 +93,7 @@ impl Declarations {
                 let owner = owner.trim_start_matches('_').to_owned();
                 for item in item.items {
                     let syn::ImplItem::Const(item) = item else {
-                        panic!("{owner} has something that is no constant");
+                        panic!("{owner} has an item that is not a constant");
                     };
                     let name = self.name(item.ident.to_string());
                     self.enumerators.push((owner.clone(), name));
@@ -113,7 +113,7 @@ impl Declarations {
             })
             .collect();
         match fields.as_slice() {
-            // Its tag alone: the name is that of a pointer to it.
+            // An opaque structure under its tag: the name without the tag is that of a pointer.
             [(only, _)] if only == "_unused" => {
                 let name = self.name(ident.to_string());
                 self.opaque.push(name);

@@ -1,10 +1,10 @@
-//! What the C headers name.
+//! The names in the C headers.
 
 use std::collections::BTreeSet;
 
 use crate::Interface;
 
-/// Every type and constant that the headers name. Functions are not among them.
+/// Returns every name of a type or constant in the headers. Functions are not among them.
 pub(crate) fn names(interface: &Interface<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let ours = |word: &&str| {
@@ -22,7 +22,8 @@ pub(crate) fn names(interface: &Interface<'_>) -> BTreeSet<String> {
     names
 }
 
-/// `text` without comments of either kind. No literal of the headers holds the start of one.
+/// Returns `text` without comments of either kind. No literal of the headers contains the start of
+/// one.
 fn without_comments(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;

@@ -1,10 +1,10 @@
-//! Compares declarations with the real headers: every size, alignment, offset and value. For the
-//! tests of the crates that declare a C interface.
+//! A comparison of Rust declarations with the C headers they come from: every size, alignment,
+//! offset and value. For the tests of the crates that declare a C interface.
 //!
-//! What to compare is read from the sources of such a crate, so nothing can be forgotten. It is
-//! written down twice, as a C and as a Rust program that print the same facts; the first is
-//! compiled against the headers, the second against the declarations. That all that the headers
-//! name is declared is compared by name.
+//! The list of declarations is read from the sources of such a crate, so none can be forgotten. It
+//! is written as a C program and as a Rust program that print the same facts. The first is compiled
+//! with the headers, the second with the declarations, and their outputs must be equal. That every
+//! name of the headers is declared is checked by name alone.
 
 mod declarations;
 mod headers;
@@ -15,28 +15,29 @@ use std::path::{Path, PathBuf};
 
 pub use crate::declarations::{Declarations, Record};
 
-/// Declarations, and what they have to match.
+/// The sources of a crate's declarations, and the headers that they must match.
 pub struct Interface<'a> {
-    /// The files with the declarations; their names are the names of their modules.
+    /// Files with the declarations. Their names are the names of their modules.
     pub sources: &'a [PathBuf],
-    /// Where headers are looked for.
+    /// Directory of the headers.
     pub include: &'a Path,
-    /// The headers, in there.
+    /// Paths of the headers in that directory.
     pub headers: &'a [&'a str],
-    /// What names of the interface begin with.
+    /// Prefixes of the interface's names.
     pub prefixes: &'a [&'a str],
-    /// Whether a name of the headers need not be declared: decorations, macros with arguments.
+    /// Returns whether a name of the headers need not be declared, such as a decoration or a macro
+    /// with arguments.
     pub not_abi: fn(&str) -> bool,
-    /// A directory for the two programs.
+    /// Directory in which the two programs are written and built.
     pub scratch: &'a Path,
 }
 
 impl Interface<'_> {
-    /// Compares all facts, and says how many of each kind there are.
+    /// Compares all facts, and returns a line with the number of each kind.
     ///
     /// # Panics
     ///
-    /// Where a fact differs, naming all that do.
+    /// Panics with a list of all differences if a fact differs.
     pub fn check_layout(&self) -> String {
         let declarations = Declarations::read(self.sources);
         std::fs::create_dir_all(self.scratch).unwrap();
@@ -68,11 +69,11 @@ impl Interface<'_> {
         format!("compared: {counts:?}; {opaque} structures have no layout to compare")
     }
 
-    /// Looks for everything that the headers name, and says how much that is.
+    /// Checks that every name of the headers is declared, and returns a line with their number.
     ///
     /// # Panics
     ///
-    /// Where something is not declared, naming all of that.
+    /// Panics with a list of all missing names if one is not declared.
     pub fn check_names(&self) -> String {
         let declarations = Declarations::read(self.sources);
         let names = headers::names(self);
@@ -85,8 +86,8 @@ impl Interface<'_> {
     }
 }
 
-/// The directory with headers that `variable` names, or a line that says why `test` checks
-/// nothing. `cargo xtask test` sets the variable.
+/// Returns the directory of headers in the environment variable `variable`. If it is not set, prints
+/// why `test` checks nothing. `cargo xtask test` sets the variable.
 pub fn include_dir(variable: &str, header: &str, test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os(variable).filter(|value| !value.is_empty());
     if directory.is_none() {

@@ -1,5 +1,5 @@
-/* Prints a line for every fact that stands in the place of the word FACTS, of the
-   headers in the place of the word HEADERS. */
+/* Prints a line for every fact about the headers. The words HEADERS and FACTS are replaced before
+   the program is compiled. */
 
 #include <stddef.h>
 #include <stdio.h>

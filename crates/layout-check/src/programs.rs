@@ -1,12 +1,12 @@
-//! Two programs, in C and in Rust, that print the same facts in the same order, one on a line:
-//! a kind, a name, one or two figures.
+//! Two programs, in C and in Rust, that print the same facts in the same order. Each line is one
+//! fact: a kind, a name, and one or two numbers or a text.
 
 use std::fmt::Write;
 use std::process::Command;
 
 use crate::{Declarations, Interface};
 
-/// The facts that the headers have.
+/// Returns the facts of the headers.
 pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
@@ -41,7 +41,7 @@ pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> V
     let program = scratch.join("probe-c");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
-    // The headers use `bool` without its header.
+    // The headers use `bool` without including its header.
     command.args(["-std=c11", "-include", "stdbool.h", "-I"]);
     command
         .arg(interface.include)
@@ -52,7 +52,7 @@ pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> V
     lines(&mut Command::new(program))
 }
 
-/// The facts that the declarations have.
+/// Returns the facts of the declarations.
 pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
@@ -78,7 +78,7 @@ pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -
     for name in &declarations.texts {
         writeln!(facts, "text!({name}),").unwrap();
     }
-    // The files alone, without what else the crate may have.
+    // The files alone, without other modules of the crate.
     let mut modules = String::new();
     for path in interface.sources {
         let name = path.file_stem().unwrap().to_str().unwrap();
@@ -96,7 +96,7 @@ pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -
     lines(&mut Command::new(program))
 }
 
-/// The compiler itself: Cargo has no way to build what a test has just written.
+/// Returns a command of the compiler itself: Cargo cannot build a file that a test has just written.
 fn rustc() -> Command {
     let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(program);
@@ -104,7 +104,7 @@ fn rustc() -> Command {
     command
 }
 
-/// The name in C of a field: bindgen adds a `_` to Rust's keywords.
+/// Returns the C name of a field. bindgen appends a `_` to Rust's keywords.
 fn c_name(field: &str) -> &str {
     match field.strip_suffix('_') {
         Some(word) if syn::parse_str::<syn::Ident>(word).is_err() => word,

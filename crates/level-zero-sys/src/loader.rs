@@ -1,4 +1,4 @@
-//! The stock loader, found at run time.
+//! The stock Level Zero loader, loaded at run time.
 
 use core::error::Error;
 use core::ffi::c_void;
@@ -7,12 +7,13 @@ use libloading::os::unix::Library;
 
 use crate::*;
 
-/// Under which names the loader is looked for: as programs link it, then as developers have it.
+/// Names under which the loader is looked for: first that of its run-time package, then that of its
+/// development package.
 const NAMES: [&str; 2] = ["libze_loader.so.1", "libze_loader.so"];
 
-/// A type `ze_pfn…_t`, for what it is without its `Option`.
+/// A type `ze_pfn…_t`, with access to the function pointer inside its `Option`.
 pub trait Pointer {
-    /// The function pointer that is not null.
+    /// The type of the function pointer that is not null.
     type Function;
 }
 
@@ -20,9 +21,11 @@ impl<F> Pointer for Option<F> {
     type Function = F;
 }
 
-/// `zelLoaderTranslateHandle`: with several drivers at hand, older loaders give out handles of
-/// their own, and this is the way from one to the driver's; from a driver's handle there is no way
-/// back. Functions that `zeDriverGetExtensionFunctionAddress` found take and give the driver's.
+/// The type of `zelLoaderTranslateHandle`, which translates a loader's handle into the driver's.
+///
+/// With several drivers present, older loaders return handles of their own. There is no way back
+/// from a driver's handle. Functions found by `zeDriverGetExtensionFunctionAddress` take and return
+/// the driver's handles.
 pub type zel_pfnLoaderTranslateHandle_t = Option<
     unsafe extern "C" fn(
         handleType: core::ffi::c_int,
@@ -31,11 +34,11 @@ pub type zel_pfnLoaderTranslateHandle_t = Option<
     ) -> ze_result_t,
 >;
 
-/// What kind of handle is to be translated, as `ze_loader.h` numbers them.
+/// The kind of handle to translate: a driver. The number is that of `ze_loader.h`.
 pub const ZEL_HANDLE_DRIVER: core::ffi::c_int = 0;
-/// See [`ZEL_HANDLE_DRIVER`].
+/// The kind of handle to translate: a device.
 pub const ZEL_HANDLE_DEVICE: core::ffi::c_int = 1;
-/// See [`ZEL_HANDLE_DRIVER`].
+/// The kind of handle to translate: a context.
 pub const ZEL_HANDLE_CONTEXT: core::ffi::c_int = 2;
 
 macro_rules! loader {
@@ -44,9 +47,9 @@ macro_rules! loader {
         optional { $($(#[$doc:meta])* $optional:ident: $optional_pointer:ident,)* }
     ) => {
         /// The functions of the loader, each under its C name. All fields are plain function
-        /// pointers: what they demand of their callers is Level Zero's own contract.
+        /// pointers; their callers must fulfil the contract of Level Zero.
         ///
-        /// The library is never unloaded: drivers have threads.
+        /// The library is never unloaded, because drivers have threads that run its code.
         #[derive(Debug, Clone, Copy)]
         pub struct Loader {
             $(pub $name: <$pointer as Pointer>::Function,)*
@@ -54,9 +57,9 @@ macro_rules! loader {
         }
 
         impl Loader {
-            /// Loads the library and finds its functions. The error says what was looked for
-            /// and where, or what the library lacks. It is no error that the machine has no
-            /// driver: `zeInit` says that.
+            /// Loads the library and finds its functions. The error says what was looked for and
+            /// where, or which function the library lacks. A machine without a driver is not an
+            /// error here: `zeInit` reports that.
             pub fn load() -> Result<Self, String> {
                 let library = open()?;
                 let loader = Self {
@@ -85,7 +88,7 @@ fn open() -> Result<Library, String> {
         // SAFETY: the loader's constructors only read the environment.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
-            // The linker's own words are in the source.
+            // The dynamic linker's own text is in the source.
             Err(error) => reasons.push(match error.source() {
                 Some(source) => source.to_string(),
                 None => error.to_string(),
@@ -206,11 +209,12 @@ loader! {
         zeDevicePciGetPropertiesExt: ze_pfnDevicePciGetPropertiesExt_t,
         /// Since 1.3.
         zeMemFreeExt: ze_pfnMemFreeExt_t,
-        /// Since 1.6. Before, an immediate list is waited for by an event that it signals.
+        /// Since 1.6. Without it, a caller waits for an immediate list by an event that the list
+        /// signals.
         zeCommandListHostSynchronize: ze_pfnCommandListHostSynchronize_t,
         /// Since 1.6.
         zeDriverGetLastErrorDescription: ze_pfnDriverGetLastErrorDescription_t,
-        /// Since 1.6. Before, the driver keeps what a handle needs as long as the allocation.
+        /// Since 1.6. Without it, the driver keeps a handle's resources as long as the allocation.
         zeMemPutIpcHandle: ze_pfnMemPutIpcHandle_t,
         /// Since 1.9.
         zeCommandListIsImmediate: ze_pfnCommandListIsImmediate_t,
@@ -218,7 +222,7 @@ loader! {
         zeCommandListGetContextHandle: ze_pfnCommandListGetContextHandle_t,
         /// Since 1.9.
         zeEventPoolPutIpcHandle: ze_pfnEventPoolPutIpcHandle_t,
-        /// Since 1.15. Before, see [`zex`](crate::zex).
+        /// Since 1.15. For older drivers see [`zex`](crate::zex).
         zeEventCounterBasedCreate: ze_pfnEventCounterBasedCreate_t,
         /// Since 1.15.
         zeEventCounterBasedGetIpcHandle: ze_pfnEventCounterBasedGetIpcHandle_t,
@@ -228,7 +232,7 @@ loader! {
         zeEventCounterBasedCloseIpcHandle: ze_pfnEventCounterBasedCloseIpcHandle_t,
         /// Since 1.15.
         zePhysicalMemGetProperties: ze_pfnPhysicalMemGetProperties_t,
-        /// The loader's own, with its later versions for 1.4.
+        /// A function of the loader alone, in its later versions for 1.4.
         zelLoaderTranslateHandle: zel_pfnLoaderTranslateHandle_t,
     }
 }

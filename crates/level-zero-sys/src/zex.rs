@@ -1,6 +1,6 @@
 //! Counter-based events as drivers offered them before Level Zero 1.15: functions that
-//! `zeDriverGetExtensionFunctionAddress` knows by name. Everything but the names and the value of
-//! `stype` became part of the core API unchanged.
+//! `zeDriverGetExtensionFunctionAddress` finds by name. The core API adopted them unchanged except
+//! for the names and the value of `stype`.
 
 use core::ffi::CStr;
 
@@ -11,7 +11,7 @@ use crate::{
     ze_structure_type_t,
 };
 
-/// The extension, as `zeDriverGetExtensionProperties` lists it.
+/// The name of the extension in the list of `zeDriverGetExtensionProperties`.
 pub const ZEX_COUNTER_BASED_EVENT_EXT_NAME: &CStr = c"ZEX_counter_based_event";
 
 /// `stype` of a [`zex_counter_based_event_desc_t`].
@@ -26,8 +26,11 @@ pub type zex_pfnCounterBasedEventGetIpcHandle_t = ze_pfnEventCounterBasedGetIpcH
 pub type zex_pfnCounterBasedEventOpenIpcHandle_t = ze_pfnEventCounterBasedOpenIpcHandle_t;
 pub type zex_pfnCounterBasedEventCloseIpcHandle_t = ze_pfnEventCounterBasedCloseIpcHandle_t;
 
-/// The functions, as they are asked for.
+/// The name of the function that creates an event, for `zeDriverGetExtensionFunctionAddress`.
 pub const ZEX_COUNTER_BASED_EVENT_CREATE2: &CStr = c"zexCounterBasedEventCreate2";
+/// The name of the function that returns an IPC handle of an event.
 pub const ZEX_COUNTER_BASED_EVENT_GET_IPC_HANDLE: &CStr = c"zexCounterBasedEventGetIpcHandle";
+/// The name of the function that opens an IPC handle.
 pub const ZEX_COUNTER_BASED_EVENT_OPEN_IPC_HANDLE: &CStr = c"zexCounterBasedEventOpenIpcHandle";
+/// The name of the function that closes an opened event.
 pub const ZEX_COUNTER_BASED_EVENT_CLOSE_IPC_HANDLE: &CStr = c"zexCounterBasedEventCloseIpcHandle";

@@ -1,11 +1,11 @@
-//! The list of tables, for code that treats all of them alike.
+//! The list of tables, for code that handles all of them in one way.
 
-/// Expands the macro whose path is in brackets once with every table, in the order of
+/// Expands the macro whose path is in brackets once, with all tables in the order of
 /// [`ur_dditable_t`](crate::ur_dditable_t).
 ///
 /// A table is written as its field, the type of the field, and the symbol that a loader looks
-/// up in an adapter to have that table filled. An expression after the macro comes before all of
-/// them, with a semicolon.
+/// up in an adapter to have that table filled. If there is an expression after the macro's path, it
+/// comes before all tables, followed by a semicolon.
 ///
 /// ```
 /// macro_rules! count {

@@ -10,7 +10,7 @@ use crate::object::{Object, Ref, Shared, from_handles, release, retain};
 use crate::platform::platform;
 use crate::query::Query;
 use crate::{usm, virtual_memory};
-use crosshandle::NativeHandle;
+use crosshandle::NativeObject;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 use unified_runtime_sys::{
@@ -213,7 +213,7 @@ unsafe extern "C" fn get_native_handle(
             let context = Shared::<Context>::from_handle(handle)?;
             let (_, inner) = context.first();
             // The driver has a context for each device.
-            let native_of_driver = inner.native_handle().map(NativeHandle::value);
+            let native_of_driver = inner.native().map(NativeObject::raw);
             put(
                 native,
                 native_of_driver.unwrap_or_else(|| NATIVE.of(&context.state)),

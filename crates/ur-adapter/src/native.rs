@@ -6,14 +6,14 @@
 
 use crate::description;
 use crate::failure::{Failure, Result};
-use crosshandle::{NativeHandle, Ownership};
+use crosshandle::{NativeObject, Ownership};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use unified_runtime_sys::ur_native_handle_t;
 
 /// An object of the adapter's driver.
-pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeHandle {
-    NativeHandle::new(description::get().backend, value)
+pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
+    NativeObject::new(description::get().backend, value)
 }
 
 /// Who destroys an object of the driver, as UR's properties tell.

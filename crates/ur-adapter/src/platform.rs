@@ -119,7 +119,7 @@ unsafe extern "C" fn get_api_version(
 /// The driver of a device, where drivers have a handle of their own.
 fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
     let native = device.inner().native_driver()?;
-    Some(native.value())
+    Some(native.raw())
 }
 
 /// The driver of the first device; where there is none, the platform's handle.

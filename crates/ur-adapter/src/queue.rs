@@ -10,7 +10,7 @@ use crate::native::{NativeHandles, of_driver, ownership};
 use crate::object::{Object, Ref, Shared, release, retain};
 use crate::query::Query;
 use crate::stub::{Reason, Stub};
-use crosshandle::{Command, NativeHandle, QueueOrder};
+use crosshandle::{Command, NativeObject, QueueOrder};
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ unsafe extern "C" fn get_native_handle(
             if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
                 put_optional(kind, own);
             }
-            let native_of_driver = queue.inner().native_handle().map(NativeHandle::value);
+            let native_of_driver = queue.inner().native().map(NativeObject::raw);
             put(
                 native,
                 native_of_driver.unwrap_or_else(|| NATIVE.of(&queue.state)),

@@ -169,7 +169,12 @@ unsafe extern "C" fn map(
         let access = access(flags)?;
         memory.check_context(context)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.map(place, memory.inner(), offset, size, access)?)
+        Ok(range.map(
+            place,
+            memory.inner(),
+            offset..offset.saturating_add(size),
+            access,
+        )?)
     })
 }
 
@@ -183,7 +188,7 @@ unsafe extern "C" fn unmap(
         let context = unsafe { Shared::<Context>::from_handle(context) }?;
         not_null(start)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.unmap(place, size)?)
+        Ok(range.unmap(place..place.saturating_add(size))?)
     })
 }
 
@@ -199,7 +204,7 @@ unsafe extern "C" fn set_access(
         not_null(start)?;
         let access = access(flags)?;
         let (range, place) = context.state().ranges.find(start, size)?;
-        Ok(range.set_access(place, size, access)?)
+        Ok(range.set_access(place..place.saturating_add(size), access)?)
     })
 }
 

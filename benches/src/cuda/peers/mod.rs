@@ -1,4 +1,5 @@
-//! What Python programs have for the same purpose: torch and cuda.core, where they are installed.
+//! Comparison with Python programs for the same purpose: torch and cuda.core, where they are
+//! installed.
 
 mod ours;
 mod python;
@@ -15,30 +16,30 @@ use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
 use python::Peer;
 
-/// One of them.
+/// One Python package, and what it can do.
 struct Kind {
     script: &'static str,
     rows: &'static [RowSpec],
-    /// What is measured: the ability's name, the series in its answer, our own way, and the row.
+    /// The abilities to measure.
     abilities: &'static [Ability],
 }
 
 struct Ability {
     name: &'static str,
-    /// Times that it is measured in a round.
+    /// Number of measurements in a round.
     count: usize,
     own: Own,
-    /// Each series of the answer, and its row.
+    /// Each series of the peer's answer, and its row.
     series: &'static [(&'static str, &'static str)],
 }
 
-/// What is ours of it.
+/// The library's counterpart of an ability.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
     Memory,
     Event,
     Trip,
-    /// From imported memory to memory of one's own, within a GPU or from GPU 1.
+    /// Copies imported memory to this process's own, within a GPU or from GPU 1.
     Copy,
     PeerCopy,
 }
@@ -180,12 +181,12 @@ pub(crate) static CORE: Scenario = Scenario {
     hand: ours::hand,
 };
 
-/// Rounds, after one that nobody measures.
+/// Returns the number of rounds after an unmeasured one.
 fn rounds(seat: &Seat) -> usize {
     1 + seat.plan.pick(7, 3)
 }
 
-/// The importer, which also asks the peer.
+/// Runs the importer, which also asks the peer.
 fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let link = seat.peer()?;
     let mut recorder = Recorder::default();
@@ -240,7 +241,7 @@ fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()>
 }
 
 impl Own {
-    /// Times that each byte of a copy passes the memory of one GPU.
+    /// Returns how many times each byte of a copy passes the memory of one GPU.
     fn passes(self) -> f64 {
         if self == Self::Copy { 2.0 } else { 1.0 }
     }

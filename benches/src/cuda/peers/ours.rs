@@ -1,4 +1,4 @@
-//! What is ours of what peers do.
+//! The library's counterparts of the peers' abilities.
 
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Context, Queue};
@@ -14,10 +14,10 @@ use crate::harness::scenario::Seat;
 use crate::harness::timing::{clock_cost, drop_once, once};
 use crate::host::ours::{Waiters, open_event, open_memory};
 
-/// What exported memory starts with.
+/// First word of exported memory.
 const TOKEN: u64 = 0x5_0000_0005;
 
-/// The importer.
+/// The importer's state.
 pub(super) struct Lead<'a> {
     link: &'a Link,
     context: Context,
@@ -38,7 +38,7 @@ impl<'a> Lead<'a> {
         })
     }
 
-    /// Does once what a peer does as often when it is asked once.
+    /// Measures an ability as often as a peer does for one request.
     pub(super) fn measure(&mut self, ability: &Ability, figures: &mut Recorder) -> Result<()> {
         let mut push = |series: usize, figure| {
             figures.push(ability.series[series].1, Side::Ours, figure);
@@ -79,7 +79,7 @@ impl<'a> Lead<'a> {
                 let own = self.context.allocate(COPY)?;
                 let copies = || {
                     copy(&self.queue, |_| {
-                        Ok(Command::copy(own.all(), imported.all())?)
+                        Ok(Command::copy(imported.all(), own.all())?)
                     })
                 };
                 copies()?;
@@ -94,7 +94,7 @@ impl<'a> Lead<'a> {
         Ok(())
     }
 
-    /// Opens and closes memory that was not seen before; nanoseconds of both.
+    /// Opens and closes memory that was not seen before, and returns both times in nanoseconds.
     fn open_memory(&self) -> Result<(f64, f64)> {
         let handle = self.ask(b"memory")?;
         let open = || open_memory(&self.context, &handle);
@@ -112,7 +112,7 @@ impl<'a> Lead<'a> {
     }
 }
 
-/// The exporter, which does what it is told.
+/// Runs the exporter, which executes the importer's requests.
 pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
     let link = seat.peer()?;
     if link.receive()?.bytes == b"end" {
@@ -146,7 +146,7 @@ pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
     }
 }
 
-/// Lets the other process copy from memory of a context.
+/// Shares memory of a context for the other process to copy from.
 fn lend(context: &Context, link: &Link) -> Result<()> {
     let memory = context.allocate(COPY)?;
     let queue = context.create_queue()?;

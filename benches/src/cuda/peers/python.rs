@@ -1,4 +1,4 @@
-//! A peer: a Python program that measures itself when it is asked to.
+//! A peer: a Python program that measures itself on request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -7,16 +7,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Runs the program that is in this variable, so that no file need be written.
+/// Program that runs the source in an environment variable, so that no file need be written.
 const BOOT: &str = "import os; exec(os.environ['CROSSHANDLE_BENCH_SCRIPT'])";
 const VARIABLE: &str = "CROSSHANDLE_BENCH_SCRIPT";
 
-/// Killed and reaped when dropped; it ends by itself if this process does.
+/// A running Python program. Killed and reaped when dropped; it ends by itself if this process
+/// does.
 pub(super) struct Peer {
     process: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// What it is, with its version.
+    /// Name and version of the package.
     pub(super) name: String,
 }
 
@@ -29,12 +30,12 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// Starts it; the reason why it is not there comes as the inner error.
+    /// Starts the program. The inner error is the reason why the package is absent.
     pub(super) fn start(script: &str) -> Result<Result<Self, String>> {
         let spawned = Command::new("python3")
             .args(["-c", BOOT])
             .env(VARIABLE, script)
-            // What lies in the current directory is no module.
+            // A file in the current directory must not be taken for a module.
             .env("PYTHONSAFEPATH", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -62,12 +63,12 @@ impl Peer {
                 Ok(peer)
             }
             Some(("absent", reason)) => Err(format!("absent: {reason}")),
-            // It said why to a standard error that nobody reads: an import failed.
+            // The import failed; its message went to a standard error that is discarded.
             _ => Err("absent: python3 does not have it".to_owned()),
         })
     }
 
-    /// What it measures, by name: each a series.
+    /// Returns the series that it measures, by name.
     pub(super) fn ask(
         &mut self,
         ability: &str,

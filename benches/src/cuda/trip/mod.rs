@@ -1,4 +1,4 @@
-//! Round trips: something starts in one process, passes a stream of another one, and comes back.
+//! Round trips: a signal starts in one process, passes a stream of another one, and comes back.
 
 mod kinds;
 mod ours;
@@ -21,8 +21,8 @@ pub(crate) use kinds::{
     ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
 };
 
-/// The way of one trip. The other process's stream always waits for it and sends it back, with
-/// commands that were submitted before the trip starts.
+/// The route of one trip. The other process's stream always waits for the signal and sends it back,
+/// with commands that were submitted before the trip starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
     /// From a stream of this process, back to that stream, and then to the host.
@@ -33,22 +33,22 @@ enum Route {
     Echo,
 }
 
-/// What the library is compared with.
+/// The technique with which the library is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     /// Counters in a page of host memory that both processes have registered.
     Page,
-    /// The same, with all operations of one end in one call.
+    /// Counters in such a page, with all operations of one end in one call.
     Batches,
     /// Counters in device memory: each GPU waits for a word in its own memory.
     DeviceWords,
-    /// The driver's inter-process events, with a message to say that one was recorded.
+    /// The driver's inter-process events, with a message that an event was recorded.
     Native,
 }
 
-/// One arrangement.
+/// One arrangement of GPUs, technique and routes.
 struct Kind {
-    /// The GPU of the answering process; the other has 0.
+    /// Index of the answering process's GPU. The other process uses GPU 0.
     gpu: usize,
     rival: Rival,
     /// Each route with its rows.
@@ -56,30 +56,30 @@ struct Kind {
     rows: &'static [RowSpec],
 }
 
-/// The process where trips start.
+/// The side of the process where trips start.
 trait Lead {
     fn go(&mut self, route: Route) -> Result<()>;
 }
 
-/// The process that sends them back.
+/// The side of the process that sends signals back.
 trait Hand {
-    /// Sees to the next `count` trips of a route; calls `ready` as soon as they may start.
+    /// Answers the next `count` trips of a route, and calls `ready` as soon as they may start.
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()>;
 }
 
-/// Trips that the answering process submits its commands for at once. Few, so that nothing of the
-/// driver fills up behind the wait.
+/// Number of trips for which the answering process submits its commands at once. Few, so that no
+/// buffer of the driver fills up behind the wait.
 pub(super) const BATCH: usize = 8;
-/// Batches of each turn that nobody measures.
+/// Number of unmeasured batches of each turn.
 const WARM_UP: usize = 2;
 
 impl Kind {
-    /// The pairs of words or events that the routes use: each its own.
+    /// Returns the number of pairs of words or events: one for each route.
     fn pairs(&self) -> usize {
         self.routes.len()
     }
 
-    /// Which of them a route uses.
+    /// Returns the index of a route's pair.
     fn pair(&self, route: Route) -> Result<usize> {
         let mut routes = self.routes.iter();
         routes
@@ -89,7 +89,7 @@ impl Kind {
 
     fn batches(&self, seat: &Seat, side: Side) -> usize {
         let batches = match (self.rival, side) {
-            // Slow.
+            // The raw technique is slow.
             (Rival::Native, Side::Raw) => seat.plan.pick(8, 4),
             _ => seat.plan.pick(40, 20),
         };
@@ -97,14 +97,15 @@ impl Kind {
     }
 }
 
-/// Where on the page the two words are that keep both processes in step.
+/// Offsets on the page of the two words that keep both processes in step, in bytes.
 const READY: usize = 0;
 const TAKEN: usize = 256;
-/// Where those of the first pair are, and from one word to the next.
+/// Offset of the first pair's words, and distance of one word from the next, in bytes.
 const PAIRS: usize = 512;
 const STEP: usize = 256;
 
-/// Lets both processes take turns: the hand is ready for a batch of trips, the lead has taken it.
+/// The words that keep both processes in step: the hand is ready for a batch of trips, the lead has
+/// taken it.
 struct Step {
     ready: &'static AtomicU64,
     taken: &'static AtomicU64,
@@ -121,12 +122,12 @@ impl Step {
     }
 }
 
-/// Looks at a word until it has reached a value.
+/// Polls a word until it has reached a value.
 fn watch(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {
         looks += 1;
-        // The other process may need this CPU to get there.
+        // The other process may need this CPU to make progress.
         if looks.is_multiple_of(1024) {
             std::thread::yield_now();
         }

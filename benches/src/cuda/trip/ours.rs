@@ -1,4 +1,4 @@
-//! Trips through the library: an event each way, and one for the way's end.
+//! Trips through the library: one event for each direction, and one for the end of the trip.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Command, Context, Event, Queue};

@@ -6,7 +6,7 @@ use super::kinds::ONE;
 use super::{BATCH, Hand as _, Lead as _, Route, ours};
 use crate::harness::link::Link;
 
-/// Where trips start.
+/// The side where trips start.
 pub(in crate::cuda) struct Lead(ours::Lead);
 
 impl Lead {
@@ -14,13 +14,13 @@ impl Lead {
         ours::Lead::new(&ONE, link).map(Self)
     }
 
-    /// A trip back to the stream where it starts, and to the host.
+    /// Makes a trip back to the stream where it starts, and to the host.
     pub(in crate::cuda) fn go(&mut self) -> Result<()> {
         self.0.go(Route::Back)
     }
 }
 
-/// Who sends them back.
+/// The side that sends signals back.
 pub(in crate::cuda) struct Hand(ours::Hand);
 
 impl Hand {
@@ -28,7 +28,7 @@ impl Hand {
         ours::Hand::new(&ONE, link).map(Self)
     }
 
-    /// Sees to the next trips.
+    /// Answers the next trips.
     pub(in crate::cuda) fn answer(&mut self) -> Result<()> {
         self.0.answer(Route::Back, BATCH, &mut || ())
     }

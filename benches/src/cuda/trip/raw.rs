@@ -11,16 +11,16 @@ use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
 use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
 
-/// Bytes of device memory that a word needs: the least that the driver gives.
+/// Size of the device memory for a word, in bytes: the least that the driver allocates.
 const DEVICE_MEMORY: usize = 2 << 20;
 
 /// The words of one route.
 struct Pair {
     ping: Word,
     pong: Word,
-    /// Where the lead's stream says that it is back.
+    /// The word in which the lead's stream reports the end of the trip.
     done: Word,
-    /// The same for the host, where it can reach them.
+    /// The first word for the host, where the host can reach it.
     host_ping: &'static AtomicU64,
     host_pong: &'static AtomicU64,
     host_done: &'static AtomicU64,
@@ -122,7 +122,7 @@ pub(super) fn hand(
     })
 }
 
-/// Sends memory to the other process, and receives its.
+/// Sends memory to the other process, and receives its memory.
 fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
     link.send_with(b"memory", &[own.export()?.as_fd()])?;
     let message = link.receive()?;
@@ -195,8 +195,8 @@ impl super::Hand for Counters {
     }
 }
 
-/// The driver's events. Waiting for one means its latest record, so the other process must be
-/// told that it was made.
+/// The driver's events. A wait is for an event's latest record, so the other process must be told
+/// that it was made.
 struct Native {
     stream: Stream,
     own: Event,
@@ -204,7 +204,7 @@ struct Native {
     socket: OwnedFd,
 }
 
-/// `is_lead`: which of the two processes this is; it makes the socket.
+/// Creates the events. The lead (`is_lead`) makes the socket.
 fn native(gpu: &Gpu, stream: Stream, link: &Link, is_lead: bool) -> Result<Native> {
     let own = Event::create(gpu)?;
     link.send(&own.export()?)?;

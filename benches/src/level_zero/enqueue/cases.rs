@@ -1,4 +1,4 @@
-//! What is submitted, and when.
+//! The commands to submit, and the state of the device meanwhile.
 
 use super::super::{CLOSE, row};
 use crate::report::row::{RowSpec, Target};
@@ -14,7 +14,7 @@ const COPY_SIGNAL: &str = "zeCommandListAppendMemoryCopy with the event";
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum What {
     Signal,
-    /// Of an event that no device waits for, in no process.
+    /// A signal of an event that no device of any process waits for.
     SignalHosts,
     Wait,
     Copy,
@@ -27,11 +27,12 @@ pub(super) enum What {
 pub(super) enum When {
     /// The device has nothing else to do.
     Idle,
-    /// The same, and everything was finished a moment ago: one command.
+    /// The device is idle, and everything finished a moment ago: one command.
     FirstIdle,
-    /// It is at a longer command meanwhile.
+    /// The device executes a longer command meanwhile.
     Busy,
-    /// The same, and nothing was submitted for a while: one command, which finds cold caches.
+    /// The device is busy, and nothing was submitted for a while: one command, which finds cold
+    /// caches.
     First,
 }
 
@@ -41,7 +42,7 @@ impl When {
     }
 }
 
-/// With the raw call as it tells nobody when it is done, where there is a choice.
+/// A case. The raw call signals no event when it is done, where there is a choice.
 pub(super) struct Case {
     pub(super) row: RowSpec,
     pub(super) what: What,

@@ -21,7 +21,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// In the current context, which is that of `gpu`.
+    /// Creates an event in the current context, which is that of `gpu`.
     pub(crate) fn create(gpu: &Gpu) -> Result<Self> {
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint
             | CUevent_flags::CU_EVENT_INTERPROCESS as c_uint;
@@ -45,7 +45,7 @@ impl Event {
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// In the current context, which is that of `gpu`.
+    /// Opens an event in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; EVENT_HANDLE_SIZE]) -> Result<Self> {
         let mut handle = ptr::null_mut();
@@ -66,14 +66,15 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once; the driver keeps it as long as streams need it.
+        // SAFETY: the event is this object's own and destroyed once; the driver keeps it as long as
+        // streams need it.
         let code: c_uint = unsafe { (self.gpu.library.event_destroy)(self.handle) };
         debug_assert_eq!(code, 0, "cuEventDestroy");
     }
 }
 
 impl Memory {
-    /// The driver's handle to the allocation.
+    /// Returns the driver's handle to the allocation.
     pub(crate) fn export(&self) -> Result<[u8; MEMORY_HANDLE_SIZE]> {
         let library = self.gpu().library;
         let mut handle = CUipcMemHandle {
@@ -94,7 +95,7 @@ pub(crate) struct LegacyMemory {
 }
 
 impl LegacyMemory {
-    /// In the current context, which is that of `gpu`.
+    /// Opens memory in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; MEMORY_HANDLE_SIZE]) -> Result<Self> {
         let mut address = 0;
@@ -109,7 +110,7 @@ impl LegacyMemory {
         Ok(Self { gpu: *gpu, address })
     }
 
-    /// The first eight bytes.
+    /// Returns the first eight bytes.
     pub(crate) fn first_word(&self) -> Result<u64> {
         read(&self.gpu, self.address)
     }

@@ -11,7 +11,8 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpParams,
 };
 
-/// What a call returns, as a number: a newer driver may know codes that the bindings don't.
+/// The result of a call as a number, since a newer driver may return codes that the bindings do not
+/// have.
 type Code = c_uint;
 
 macro_rules! library {
@@ -23,11 +24,11 @@ macro_rules! library {
 
         impl Library {
             fn load() -> Result<Self> {
-                // SAFETY: loads the driver's own library, whose constructors are sound.
+                // SAFETY: loads the driver's own library, whose constructors have no conditions.
                 if !unsafe { sys::is_culib_present() } {
                     bail!("there is no NVIDIA driver");
                 }
-                // SAFETY: it was found a moment ago, so this doesn't panic.
+                // SAFETY: the library was found a moment ago, so this does not panic.
                 let library = unsafe { sys::culib() };
                 Ok(Self {
                     // SAFETY: the type is that of the function in cuda.h, with the result as a
@@ -109,12 +110,12 @@ library! {
     ipc_close_memory = cuIpcCloseMemHandle(CUdeviceptr);
 }
 
-/// The driver, loaded and started with the first call.
+/// Returns the driver, which the first call loads and initialises.
 pub(super) fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let start = || {
         let library = Library::load().map_err(|error| format!("{error:#}"))?;
-        // SAFETY: the first call of all, with the only flags there are: none.
+        // SAFETY: the first call of all, with the only value that the flags may have.
         let code = unsafe { (library.init)(0) };
         let started = library.check("cuInit", code);
         started.map_err(|error| format!("{error:#}"))?;

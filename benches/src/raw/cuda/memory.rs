@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{Gpu, Stream};
 
-/// Device memory; freed when dropped, which waits for what uses it.
+/// Device memory. Freed when dropped, which waits for commands that use it.
 pub(crate) struct Memory {
     gpu: Gpu,
     address: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// On the current GPU, which is `gpu`.
+    /// Allocates on the current GPU, which is `gpu`.
     pub(crate) fn allocate(gpu: &Gpu, length: usize) -> Result<Self> {
         let mut address = 0;
         // SAFETY: the result is live.
@@ -40,10 +40,10 @@ impl Memory {
         self.length
     }
 
-    /// Sets all of it to a repeated word.
+    /// Sets all of the memory to a repeated word.
     pub(crate) fn fill(&self, stream: &Stream, word: u32) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: all of this memory, which a whole number of words fits.
+        // SAFETY: the range is all of this memory, whose size is a multiple of a word's.
         library.check("cuMemsetD32Async", unsafe {
             (library.memset_32)(self.address, word, self.length / 4, stream.handle())
         })?;
@@ -59,7 +59,7 @@ impl Drop for Memory {
     }
 }
 
-/// Allocates from the driver's default pool and frees, both in the order of a stream.
+/// Allocates from the driver's default pool and frees again, both in stream order.
 #[inline]
 pub(crate) fn pool_round(gpu: &Gpu, stream: &Stream, length: usize) -> Result<()> {
     let library = gpu.library;
@@ -75,7 +75,7 @@ pub(crate) fn pool_round(gpu: &Gpu, stream: &Stream, length: usize) -> Result<()
     })
 }
 
-/// Eight bytes of device memory, once the current GPU is done with everything.
+/// Returns eight bytes of device memory, after the current GPU has finished everything.
 pub(super) fn read(gpu: &Gpu, address: u64) -> Result<u64> {
     let mut value = 0_u64;
     // SAFETY: the result is live and as long as said; an address without memory is an error.

@@ -1,4 +1,5 @@
-//! The CUDA driver's own calls, as a program uses them that shares between processes by itself.
+//! The CUDA driver's own calls, as a program without the library would use them to share between
+//! processes.
 //!
 //! Everything is in the primary context of its GPU, which the library under test uses too.
 
@@ -32,7 +33,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// How many there are.
+    /// Returns the number of GPUs.
     pub(crate) fn count() -> Result<usize> {
         let library = library()?;
         let mut count = 0;
@@ -43,7 +44,7 @@ impl Gpu {
         Ok(usize::try_from(count)?)
     }
 
-    /// One of them, whose context becomes the calling thread's current one.
+    /// Opens a GPU, and makes its context the calling thread's current one.
     pub(crate) fn open(index: usize) -> Result<Self> {
         let library = library()?;
         let (mut device, mut context) = (0, ptr::null_mut());
@@ -60,12 +61,12 @@ impl Gpu {
             device,
             context,
         };
-        gpu.enter()?;
+        gpu.make_current()?;
         Ok(gpu)
     }
 
-    /// Makes its context the calling thread's current one.
-    pub(crate) fn enter(&self) -> Result<()> {
+    /// Makes the GPU's context the calling thread's current one.
+    pub(crate) fn make_current(&self) -> Result<()> {
         let library = self.library;
         // SAFETY: a context that is never released.
         library.check("cuCtxSetCurrent", unsafe {
@@ -73,7 +74,7 @@ impl Gpu {
         })
     }
 
-    /// Asks which context is current: what a call costs that does next to nothing.
+    /// Asks which context is current: the cost of a call that does next to nothing.
     #[inline]
     pub(crate) fn ask_current(&self) -> Result<()> {
         let library = self.library;
@@ -84,7 +85,7 @@ impl Gpu {
         })
     }
 
-    /// Lets it access the memory that `peer` allocates; it must be the current one.
+    /// Lets this GPU, which must be the current one, access the memory that `peer` allocates.
     pub(crate) fn enable_peer(&self, peer: &Self) -> Result<()> {
         let library = self.library;
         // SAFETY: a context that is never released; there are no flags.
@@ -105,7 +106,7 @@ impl Gpu {
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Bytes that are free on the current GPU.
+    /// Returns the bytes that are free on the current GPU.
     pub(crate) fn free_memory(&self) -> Result<u64> {
         let library = self.library;
         let (mut free, mut total) = (0, 0);

@@ -11,11 +11,11 @@ use cudarc::driver::sys;
 use super::{Gpu, Word};
 use crate::raw::memfd::Mapping;
 
-/// A memfd's page that is registered with the driver, for as long as the process lives.
+/// A memfd's page that is registered with the driver as long as the process lives.
 #[derive(Clone, Copy)]
 pub(crate) struct Page {
     mapping: &'static Mapping,
-    /// Where GPUs see it.
+    /// Address of the page for GPUs.
     address: u64,
 }
 
@@ -36,12 +36,12 @@ impl Page {
         Ok(Self { mapping, address })
     }
 
-    /// The word at byte `offset`, for the host.
+    /// Returns the word at byte `offset`, for the host.
     pub(crate) fn word(&self, offset: usize) -> Result<&'static AtomicU64> {
         self.mapping.word(offset)
     }
 
-    /// The same word, for streams.
+    /// Returns the word at byte `offset`, for streams.
     pub(crate) fn device_word(&self, offset: usize) -> Result<Word> {
         ensure!(
             offset.is_multiple_of(8) && offset < Self::LENGTH,
@@ -54,14 +54,14 @@ impl Page {
 fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
     let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-    // SAFETY: whole pages; the driver refuses what is not mapped, and keeps the pages otherwise.
+    // SAFETY: whole pages; the driver refuses unmapped ones, and keeps the others.
     gpu.library.check("cuMemHostRegister", unsafe {
         (gpu.library.mem_host_register)(start, length, flags)
     })?;
     Ok(start)
 }
 
-/// Registers the first bytes of a mapping until dropped.
+/// The registration of the first bytes of a mapping, until dropped.
 pub(crate) struct Registered<'a> {
     gpu: Gpu,
     start: *mut c_void,

@@ -17,14 +17,14 @@ use super::{Gpu, Stream, Word};
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// Physical memory; this process's hold on it ends when dropped.
+/// Physical memory. This process releases it when this is dropped.
 pub(crate) struct Physical {
     gpu: Gpu,
     handle: u64,
 }
 
 impl Physical {
-    /// On `gpu`, the current one; `length` is a multiple of 2 MiB.
+    /// Creates memory on `gpu`, the current one. `length` is a multiple of 2 MiB.
     pub(crate) fn create(gpu: &Gpu, length: usize) -> Result<Self> {
         // SAFETY: for this structure of plain numbers, all zeros are a value.
         let mut properties: CUmemAllocationProp = unsafe { mem::zeroed() };
@@ -52,7 +52,7 @@ impl Physical {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Into the current context, which is that of `gpu`.
+    /// Imports memory into the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn import(gpu: &Gpu, descriptor: impl AsFd) -> Result<Self> {
         let number = descriptor.as_fd().as_raw_fd() as usize;
@@ -64,7 +64,7 @@ impl Physical {
         Ok(Self { gpu: *gpu, handle })
     }
 
-    /// Maps `length` bytes of it, for the GPU of this context to read and write.
+    /// Maps `length` bytes of the memory, for the GPU of this context to read and write.
     #[inline]
     pub(crate) fn map(self, length: usize) -> Result<Mapped> {
         let library = self.gpu.library;
@@ -96,7 +96,7 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // SAFETY: our own handle, released once. What is mapped stays.
+        // SAFETY: the handle is this object's own and released once. Mappings stay.
         let code: c_uint = unsafe { (self.gpu.library.mem_release)(self.handle) };
         debug_assert_eq!(code, 0, "cuMemRelease");
     }
@@ -110,7 +110,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// The first eight bytes.
+    /// Returns the first eight bytes.
     pub(crate) fn first_word(&self) -> Result<u64> {
         read(&self.physical.gpu, self.address)
     }
@@ -125,7 +125,7 @@ impl Mapped {
         stream.synchronize()
     }
 
-    /// The word at byte `offset`, for streams. The mapping stays as long as the process.
+    /// Returns the word at byte `offset`, for streams. The mapping stays as long as the process.
     pub(crate) fn into_word(self, offset: usize) -> Result<Word> {
         ensure!(
             offset.is_multiple_of(8) && offset < self.length,

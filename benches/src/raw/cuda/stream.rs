@@ -1,4 +1,4 @@
-//! Streams, and what is queued in them.
+//! Streams, and the operations in them.
 
 use std::ffi::c_uint;
 use std::mem;
@@ -24,7 +24,7 @@ pub(crate) enum Operation {
 }
 
 impl Word {
-    /// At an address where eight aligned bytes stay for as long as the process lives.
+    /// Returns the word at an address where eight aligned bytes stay as long as the process lives.
     pub(super) fn new(address: u64) -> Self {
         Self(address)
     }
@@ -40,7 +40,7 @@ pub(crate) struct Stream {
 const WAIT: c_uint = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
 
 impl Stream {
-    /// In the current context, which is that of `gpu`.
+    /// Creates a stream in the current context, which is that of `gpu`.
     pub(crate) fn create(gpu: &Gpu) -> Result<Self> {
         let mut handle = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -73,7 +73,7 @@ impl Stream {
         })
     }
 
-    /// The lower half of a word alone.
+    /// Uses the lower half of a word alone.
     #[inline]
     pub(crate) fn write_32(&self, word: Word, value: u32) -> Result<()> {
         let library = self.gpu.library;
@@ -83,7 +83,7 @@ impl Stream {
         })
     }
 
-    /// The lower half of a word alone.
+    /// Uses the lower half of a word alone.
     #[inline]
     pub(crate) fn wait_32(&self, word: Word, value: u32) -> Result<()> {
         let library = self.gpu.library;
@@ -93,7 +93,7 @@ impl Stream {
         })
     }
 
-    /// Several operations with one call.
+    /// Submits several operations with one call.
     #[inline]
     pub(crate) fn batch<const N: usize>(&self, operations: [Operation; N]) -> Result<()> {
         let library = self.gpu.library;
@@ -151,7 +151,7 @@ impl Stream {
         })
     }
 
-    /// Waits until all of it is done.
+    /// Waits until all operations are done.
     #[inline]
     pub(crate) fn synchronize(&self) -> Result<()> {
         let library = self.gpu.library;
@@ -161,7 +161,7 @@ impl Stream {
         })
     }
 
-    /// Asks whether all of it is done, and does not look at the answer: what asking costs.
+    /// Asks whether all operations are done, and ignores the answer: the cost of asking.
     #[inline]
     pub(crate) fn query(&self) {
         // SAFETY: a stream that stays.

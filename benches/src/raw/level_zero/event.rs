@@ -20,7 +20,7 @@ use level_zero_sys::{
 
 use super::{Gpu, HANDLE_SIZE, check, description};
 
-/// Under whichever names the loader or the driver has them.
+/// The functions for counter-based events, under the loader's or the driver's names.
 pub(super) struct CounterEvents {
     stype: ze_structure_type_t,
     create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
@@ -58,7 +58,7 @@ impl CounterEvents {
     }
 }
 
-/// A function that only the driver knows; a null pointer where it doesn't.
+/// Returns a function that only the driver knows; a null pointer if it does not.
 fn extension<F: Default + Copy>(loader: &Loader, driver: ze_driver_handle_t, name: &CStr) -> F {
     let mut address: *mut c_void = ptr::null_mut();
     let find = loader.zeDriverGetExtensionFunctionAddress;
@@ -73,7 +73,7 @@ fn extension<F: Default + Copy>(loader: &Loader, driver: ze_driver_handle_t, nam
     }
 }
 
-/// What lists signal and wait for.
+/// An event that lists signal and wait for.
 pub(crate) trait Signalled {
     fn handle(&self) -> ze_event_handle_t;
 }
@@ -87,7 +87,7 @@ fn synchronize(gpu: &Gpu, event: ze_event_handle_t) -> Result<()> {
     })
 }
 
-/// Asks whether it is.
+/// Returns whether an event is signalled.
 #[inline]
 fn is_done(gpu: &Gpu, event: ze_event_handle_t) -> Result<bool> {
     // SAFETY: the caller's event, which lives.
@@ -166,7 +166,7 @@ pub(crate) struct OpenedEvent {
 }
 
 impl OpenedEvent {
-    /// From a handle with the number of an own descriptor.
+    /// Opens a handle that contains the number of a descriptor of this process.
     #[inline]
     pub(crate) fn open(gpu: &'static Gpu, bytes: [u8; HANDLE_SIZE]) -> Result<Self> {
         let theirs = ze_ipc_event_counter_based_handle_t {
@@ -203,7 +203,7 @@ impl PooledEvent {
         Self::create_at(&Pool::create(gpu, 1)?, 0)
     }
 
-    /// Several of one pool, as programs have them.
+    /// Creates several events of one pool, as programs do.
     pub(crate) fn create_many(gpu: &'static Gpu, count: u32) -> Result<Vec<Self>> {
         let pool = Pool::create(gpu, count)?;
         (0..count)

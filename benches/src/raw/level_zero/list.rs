@@ -13,19 +13,19 @@ use super::event::Signalled;
 use super::memory::Memory;
 use super::{Gpu, check, description};
 
-/// One whose commands run in order; destroyed when dropped.
+/// An immediate list whose commands run in order. Destroyed when dropped.
 pub(crate) struct List {
     gpu: &'static Gpu,
     handle: ze_command_list_handle_t,
 }
 
-/// The event that a command signals itself, if any.
+/// Returns the handle of the event that a command signals itself, if any.
 fn event_of(event: Option<&dyn Signalled>) -> ze_event_handle_t {
     event.map_or(ptr::null_mut(), |event| event.handle())
 }
 
 impl List {
-    /// On the first group of queues.
+    /// Creates a list on the first group of queues.
     pub(crate) fn create(gpu: &'static Gpu) -> Result<Self> {
         let mut desc = description!(
             ze_command_queue_desc_t,
@@ -41,7 +41,7 @@ impl List {
         Ok(Self { gpu, handle })
     }
 
-    /// The event is not dropped before the list is past this.
+    /// Appends a signal. The event must live until the list has passed it.
     #[inline]
     pub(crate) fn signal(&self, event: &dyn Signalled) -> Result<()> {
         let append = self.gpu.loader.zeCommandListAppendSignalEvent;

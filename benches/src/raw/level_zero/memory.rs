@@ -1,4 +1,4 @@
-//! Device memory: allocated here, or another process's.
+//! Device memory: allocated here, or opened from another process.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use level_zero_sys::ze_ipc_mem_handle_t;
 
 use super::{Gpu, HANDLE_SIZE, check, description};
 
-/// Allocated here; freed when dropped.
+/// Memory that was allocated here; freed when dropped.
 pub(crate) struct Memory {
     gpu: &'static Gpu,
     start: *mut c_void,
@@ -59,14 +59,14 @@ impl Drop for Memory {
     }
 }
 
-/// Another process's; closed when dropped.
+/// Another process's memory; closed when dropped.
 pub(crate) struct OpenedMemory {
     gpu: &'static Gpu,
     start: *mut c_void,
 }
 
 impl OpenedMemory {
-    /// From a handle with the number of an own descriptor.
+    /// Opens a handle that contains the number of a descriptor of this process.
     #[inline]
     pub(crate) fn open(gpu: &'static Gpu, bytes: [u8; HANDLE_SIZE]) -> Result<Self> {
         let handle = ze_ipc_mem_handle_t {

@@ -1,7 +1,8 @@
-//! Level Zero's own calls, as a program uses them that shares between processes by itself.
+//! Level Zero's own calls, as a program without the library would use them to share between
+//! processes.
 //!
-//! All is in one context of the first driver, on its first device, both of which live as long as
-//! the process.
+//! Everything is in one context of the first driver, on its first device. Both live as long as the
+//! process.
 
 mod event;
 mod list;
@@ -22,10 +23,11 @@ pub(crate) use event::{CounterEvent, OpenedEvent, PooledEvent, Signalled};
 pub(crate) use list::List;
 pub(crate) use memory::{Memory, OpenedMemory};
 
-/// Bytes of the driver's handles for other processes; the first four are a descriptor's number.
+/// Size of the driver's handles for other processes in bytes. The first four are a descriptor's
+/// number.
 pub(crate) const HANDLE_SIZE: usize = 64;
 
-/// A structure of Level Zero with its `stype`, and zeros.
+/// Makes a structure of Level Zero: its `stype`, and zeros.
 macro_rules! description {
     ($type:ident, $stype:ident) => {{
         // SAFETY: zeros are a valid value of every structure of Level Zero.
@@ -105,7 +107,7 @@ impl Gpu {
         Ok(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// Its driver's version of Level Zero.
+    /// Returns the version of Level Zero of the device's driver.
     pub(crate) fn api_version(&self) -> Result<String> {
         let mut version = level_zero_sys::ze_api_version_t(0);
         // SAFETY: a driver of the loader's and a live result.
@@ -115,7 +117,7 @@ impl Gpu {
     }
 }
 
-/// A descriptor of what a handle leads to: the one in it stays the driver's.
+/// Returns a descriptor of the object of a handle. The one in the handle stays the driver's.
 pub(crate) fn descriptor_of(handle: &[u8; HANDLE_SIZE]) -> Result<OwnedFd> {
     let (number, _) = handle.split_first_chunk().context("a handle is longer")?;
     // SAFETY: the driver keeps it open as long as what was exported, which the caller has.
@@ -123,7 +125,7 @@ pub(crate) fn descriptor_of(handle: &[u8; HANDLE_SIZE]) -> Result<OwnedFd> {
     Ok(file.try_clone_to_owned()?)
 }
 
-/// Another process's handle, with the number of an own descriptor put in place.
+/// Returns another process's handle with the number of a descriptor of this process.
 pub(crate) fn put_in_place(handle: &[u8], file: BorrowedFd<'_>) -> Result<[u8; HANDLE_SIZE]> {
     let mut handle: [u8; HANDLE_SIZE] = handle.try_into()?;
     handle[..4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());

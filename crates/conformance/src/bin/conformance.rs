@@ -1,13 +1,14 @@
 //! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list]
 //! [FILTER]`.
 //!
-//! Without options all contexts are on the host. `--device cuda:0` puts those of the cases and of
-//! their peers on that device, `--peer-device cuda:1` the peers' on another one. `--under
-//! "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it more time.
+//! Without options all contexts are on the host. `--device cuda:0` puts the contexts of the cases
+//! and of their peers on that device, and `--peer-device cuda:1` those of the peers on another one.
+//! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
+//! more time.
 //!
-//! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own,
-//! so that a crash or a hang is that case's alone; with `--jobs` several at a time. Ends with the
-//! counts; exit code 1 if a case failed, 2 for a wrong command line.
+//! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
+//! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
+//! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
 use crosshandle_conformance::{Case, Devices, Outcome, SLOWDOWN, find, run, slowdown, suite};
 use std::collections::BTreeMap;
@@ -21,22 +22,22 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
-/// How long a case may take.
-const LIMIT: Duration = Duration::from_secs(120);
-/// How many times as long under a checker.
-const CHECKING: u32 = 4;
-/// Exit codes of a case's process.
+/// Longest time of a case. A hang costs this much.
+const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);
+/// Factor by which every time limit grows under a checker.
+const CHECKER_SLOWDOWN: u32 = 4;
+/// Exit codes of a case's process that neither passed nor failed.
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Arguments {
     devices: Devices,
     jobs: usize,
-    /// The words of a command that runs each case's process; none for no such command.
+    /// Words of a command that runs each case's process. Empty: no such command.
     under: Vec<String>,
     list: bool,
-    /// One case, in this process.
+    /// Name of the one case to run in this process.
     case: Option<String>,
     filter: String,
 }
@@ -71,11 +72,11 @@ impl Arguments {
         })
     }
 
-    /// How many times as long as usual everything may take.
+    /// Returns the factor by which time limits grow.
     fn slowdown(&self) -> u32 {
         match self.under.is_empty() {
             true => slowdown(),
-            false => CHECKING.max(slowdown()),
+            false => CHECKER_SLOWDOWN.max(slowdown()),
         }
     }
 }
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a case in this process.
+/// Runs a case in this process, and returns its exit code.
 fn one(devices: &Devices, name: &str) -> ExitCode {
     let Some(case) = find(name) else {
         eprintln!("no case {name}");
@@ -169,7 +170,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Runs a case in a process of its own, and prints its line.
+/// Runs a case in a process of its own, prints its line, and returns its result in a word.
 fn show(arguments: &Arguments, case: &Case) -> &'static str {
     let started = Instant::now();
     let (result, text) = in_process_of_its_own(arguments, case.name);
@@ -179,7 +180,7 @@ fn show(arguments: &Arguments, case: &Case) -> &'static str {
     result
 }
 
-/// What became of a case, in a word, and what it said.
+/// Runs a case in a process of its own, and returns its result in a word and what it printed.
 fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, String) {
     let Arguments { devices, under, .. } = arguments;
     let child = std::env::current_exe().and_then(|program| {
@@ -200,7 +201,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     };
     let output = collect(child.stdout.take());
     let complaints = collect(child.stderr.take());
-    let limit = LIMIT * arguments.slowdown();
+    let limit = CASE_TIME_LIMIT * arguments.slowdown();
     let status = wait(&mut child, limit);
     let text = output.join().unwrap_or_default();
     let complaints = complaints.join().unwrap_or_default();
@@ -214,7 +215,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     }
 }
 
-/// Waits for a child until it is late, and then ends it.
+/// Waits for a child, and kills it if it exceeds the limit.
 fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let end = Instant::now() + limit;
     loop {
@@ -230,7 +231,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> 
     }
 }
 
-/// Reads all that a child writes.
+/// Starts a thread that reads everything that a child writes.
 fn collect(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

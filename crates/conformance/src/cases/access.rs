@@ -1,4 +1,4 @@
-//! What may be done with memory, and how the host looks at it.
+//! Access rights to memory, and the host's views of it.
 
 use super::memory::KINDS;
 use crate::failure::Verdict;
@@ -9,10 +9,10 @@ use crate::{Transfer, pattern};
 use crosshandle::{AllocationOptions, Error};
 use std::sync::atomic::Ordering;
 
-/// SIGSEGV.
+/// Number of SIGSEGV.
 const FAULT: i32 = 11;
 
-/// A read-only handle opens read-only, and any handle may.
+/// A read-only handle opens read-only, and any other handle can be opened read-only.
 pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
     if !harness.capabilities().read_only_memory {
         return Ok(crate::Outcome::Skipped("read_only_memory"));
@@ -34,12 +34,12 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
             peer.ask("allocate own 10000")?;
             peer.ask("queue q")?;
             peer.refused("submit q fill m 7", "ReadOnly")?;
-            // It is a view, not a copy.
+            // The opened memory is a view, not a copy.
             transfer.write(&memory, 0, &pattern(2, 10_000))?;
             peer.ask("check m 0 2 10000")?;
             transfer.write(&memory, 0, &pattern(1, 10_000))?;
         }
-        // A read-only open does not stand in the way of a writable one.
+        // A read-only open does not prevent a writable one.
         peer.ask(format!("open-memory w {}", memory.handle()?))?;
         peer.ask("write w 0 3 100")?;
         peer.ask("check m 0 3 100")?;
@@ -47,7 +47,7 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What is open read-only is mapped read-only: who writes there anyway gets a fault.
+/// Memory that is open read-only is mapped read-only: a write to it faults.
 pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict {
     if !harness.capabilities().read_only_memory {
         return Ok(crate::Outcome::Skipped("read_only_memory"));
@@ -75,7 +75,7 @@ pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict 
                 }
             }
             transfer.check(&memory, 0, 1, 1_000)?;
-            // The same write to memory that is open for writing is fine.
+            // The same write succeeds on memory that is open for writing.
             let peer = harness.peer()?;
             peer.ask(format!("open-memory m {}", memory.handle()?))?;
             peer.ask("poke m 0")?;
@@ -85,7 +85,7 @@ pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict 
     PASSED
 }
 
-/// Memory as typed elements and as words that several processes change at once.
+/// Memory can be viewed as typed elements, and as words that several processes change atomically.
 pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
     const EACH: u64 = 200_000;
     let context = harness.context()?;
@@ -120,7 +120,7 @@ pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
         view.typed::<u64>()?.set(0, 1),
         Err(Error::ReadOnly)
     ));
-    // A part that is not aligned, or no whole number of elements.
+    // A part that is unaligned, or whose size is not a multiple of the element's.
     let odd = context.open_memory(&memory.handle_at(4)?)?;
     assert!(matches!(odd.typed::<u64>(), Err(Error::InvalidArgument(_))));
     assert_eq!(odd.typed::<u32>()?.len(), 15);

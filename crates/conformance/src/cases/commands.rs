@@ -1,4 +1,4 @@
-//! What commands keep, and when and where that goes.
+//! The objects that commands keep, and when they are dropped.
 
 use crate::failure::Verdict;
 use crate::harness::{Harness, deadline};
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-/// Short enough for the host to run it at once, and long enough for it not to.
+/// Lengths in bytes: one short enough for the host to copy at once, and one too long for that.
 const LENS: [usize; 2] = [100, 200_000];
 
-/// Uses a queue when it is dropped, and says so.
-struct Last {
+/// An object that uses a queue when it is dropped, and reports that.
+struct UsesQueueOnDrop {
     queue: Arc<Queue>,
     said: Sender<()>,
 }
 
-impl Drop for Last {
+impl Drop for UsesQueueOnDrop {
     fn drop(&mut self) {
         self.queue.is_idle();
         self.queue
@@ -28,7 +28,8 @@ impl Drop for Last {
     }
 }
 
-/// What a command keeps goes when it is done, or skipped, and may use the queue meanwhile.
+/// An object that a command keeps is dropped when the command is done or skipped, and may use the
+/// queue then.
 pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
@@ -41,7 +42,7 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
         for len in LENS {
             let memory = context.allocate(len)?;
             for is_skipped in [false, true] {
-                let last = Last {
+                let last = UsesQueueOnDrop {
                     queue: Arc::clone(&queue),
                     said: said.clone(),
                 };
@@ -66,16 +67,17 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A command that is refused when it is submitted lets nothing pass that waits for those before it.
+/// Refusing a command at submission lets no later command overtake those that the refused one waits
+/// for.
 pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
-    /// The greatest number of an event, and how far it may be moved on at once.
+    /// Greatest number of an event, and longest jump of its value.
     const LAST: u64 = (1 << 50) - 1;
     const STEP: u64 = 1 << 29;
     let context = harness.context()?;
     let [spent, first, after] = [(); 3].map(|()| context.create_event());
     let (spent, first, after) = (spent?, first?, after?);
-    while spent.value() < LAST {
-        spent.signal_value(LAST.min(spent.value() + STEP))?;
+    while spent.submitted() < LAST {
+        spent.signal_value(LAST.min(spent.submitted() + STEP))?;
     }
     let queue = context.create_queue()?;
     let (release, released) = mpsc::channel();
@@ -95,7 +97,8 @@ pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A command keeps the event that it signals, and what that needs, also if its context goes.
+/// A command keeps the event that it signals, and what the event needs, also after the context is
+/// dropped.
 pub(crate) fn they_keep_their_event(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let [calls, waits] = [context.create_queue()?, context.create_queue()?];

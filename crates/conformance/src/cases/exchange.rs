@@ -1,4 +1,4 @@
-//! Where and by whom handles are opened: users, directories, namespaces.
+//! Access to a broker: users, directories, namespaces.
 
 use super::stopped::Stopped;
 use crate::failure::{Failure, Verdict};
@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The user and group without rights.
+/// Id of the user and group without rights.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
@@ -29,7 +29,7 @@ fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Another user reaches nothing: not the directory, and not past either side's check.
+/// Another user is refused by the directory's mode, and by each side's check.
 pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     if !is_root() {
         return needs_root();
@@ -41,7 +41,7 @@ pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     let refused = stranger.ask(format!("open-memory m {handle}"));
     let refused = refused.expect_err("the directory is closed");
     assert_eq!(refused.kind, "InvalidArgument", "{refused}");
-    // Even if somebody opens the directory and the socket by hand.
+    // Even with the directory and the socket opened by hand.
     set_mode(harness.directory(), 0o711)?;
     set_mode(&crate::raw::only_socket(harness.directory())?, 0o666)?;
     stranger.refused(format!("open-memory m {handle}"), "NotAdmitted")?;
@@ -54,7 +54,7 @@ pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// With both sides' consent another user is served, and cannot get more than was granted.
+/// Another user is served if both sides admit it, and gets no more than was granted.
 pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     if !is_root() {
         return needs_root();
@@ -74,7 +74,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     guest.ask("signal e")?;
     event.wait_value_timeout(1, deadline())?;
     if harness.capabilities().read_only_memory {
-        // The guest has a descriptor for reading, and may not make a writable one of it.
+        // The other user has a read-only descriptor, and cannot make a writable one of it.
         let unit = context.device().info().granularity;
         let physical = context.create_physical_memory(unit)?;
         let handle = physical.handle_read_only()?;
@@ -88,7 +88,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
             );
         }
     }
-    // A context that admits nobody else stays closed, although the process's socket is open.
+    // A context that admits no other user stays closed, although the process's socket is open.
     let private = harness.context()?;
     let secret = private.allocate(100)?;
     let open = format!("open-memory s {} context=c", secret.handle()?);
@@ -96,7 +96,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The socket directory comes from the option, else from the environment.
+/// The socket directory comes from the option, or else from the environment.
 pub(crate) fn directories_are_found(harness: &Harness) -> Verdict {
     let (a, b) = (harness.directory().join("a"), harness.directory().join("b"));
     let with = |path: &Path| {
@@ -114,7 +114,7 @@ pub(crate) fn directories_are_found(harness: &Harness) -> Verdict {
     assert!(refused.message.contains(SOCKET_DIR_VARIABLE), "{refused}");
     elsewhere.ask(format!("context c directory={}", a.display()))?;
     elsewhere.ask(format!("open-memory m {handle} context=c"))?;
-    // An exporter's end takes its socket away.
+    // An exporter removes its socket when it ends.
     exporter.ask("close m default")?;
     drop(elsewhere);
     crate::harness::eventually("a socket goes with its last context", || {
@@ -123,7 +123,7 @@ pub(crate) fn directories_are_found(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A directory that cannot be used is refused in words, and nothing is broken by that.
+/// An unusable directory is refused with a clear error, and everything else works on.
 pub(crate) fn unusable_directories_are_refused(harness: &Harness) -> Verdict {
     let base = harness.directory();
     fs::write(base.join("file"), "")?;
@@ -151,13 +151,13 @@ pub(crate) fn unusable_directories_are_refused(harness: &Harness) -> Verdict {
             set_mode(&path, 0o700)?;
             memory.handle()?;
         }
-        // Memory that is not shared needs no directory.
+        // Memory that is never shared needs no directory.
         Transfer::new(&context)?.write(&memory, 0, &[1])?;
     }
     PASSED
 }
 
-/// Sockets of killed processes are removed by the next exporter, those of living ones never.
+/// The next exporter removes sockets of killed processes, and never those of living ones.
 pub(crate) fn dead_sockets_are_swept(harness: &Harness) -> Verdict {
     let export = |peer: &Peer| -> Result<String, Failure> {
         peer.ask("allocate m 100")?;
@@ -179,8 +179,8 @@ pub(crate) fn dead_sockets_are_swept(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// No ptrace permission is needed: both processes are closed to others, and without privileges if
-/// that can be had.
+/// No ptrace permission is needed: both processes are not dumpable and, where the machine permits,
+/// without privileges.
 pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     let directory = harness.directory().join("n");
     fs::create_dir(&directory)?;
@@ -197,7 +197,7 @@ pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
         harness.peer_with(options)?,
     );
     for peer in [&one, &two] {
-        // A driver may need its own `/proc` files while it starts.
+        // A driver may need the `/proc` files of its process while it starts.
         peer.ask(&context)?;
         peer.ask("undumpable")?;
     }
@@ -212,7 +212,7 @@ pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     let waiter = two.begin("wait-value e 1 10000");
     one.ask("signal e")?;
     waiter.reply(deadline())?;
-    // Deaths are noticed all the same.
+    // Deaths are noticed without ptrace, too.
     let waiter = two.begin("wait-value e 2");
     waiter.begun()?;
     one.kill();
@@ -221,9 +221,9 @@ pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A directory is all that two PID namespaces need to have in common.
+/// Two PID namespaces need only a directory in common.
 pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
-    // With its own view of processes, as containers have; a driver may look at it.
+    // With a `/proc` of its own, as containers have, since a driver may read it.
     let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let permitted = std::process::Command::new(wrapper[0])
         .args(&wrapper[1..])
@@ -245,7 +245,7 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     inner.ask("signal e")?;
     event.wait_value_timeout(1, deadline())?;
     transfer.check(&memory, 0, 1, 1_000)?;
-    // From the inside to the outside, and the death of what is inside.
+    // From inside the namespace to the outside, and the death of a process inside.
     inner.ask("event own")?;
     let handle = inner.ask("event-handle own")?.remove(0).parse()?;
     let own = context.open_event(&handle)?;
@@ -264,7 +264,7 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     )))
 }
 
-/// One connection serves all that is opened of a context.
+/// One connection serves all objects that are opened of a context.
 pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -287,12 +287,12 @@ pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Either side dies while a question is under way: the other goes on at once.
+/// Either side dies during a request: the other side goes on at once.
 pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     let exporter = harness.peer()?;
     exporter.ask("allocate m 5000000")?;
     let handle = exporter.ask("memory-handle m")?.remove(0);
-    // The importer dies: the exporter, once it goes on, serves others.
+    // The importer dies: the exporter, once it goes on, serves other importers.
     let (victim, survivor) = (harness.peer()?, harness.peer()?);
     let stopped = Stopped::new(&exporter)?;
     let asked = victim.begin_and_sleep(format!("open-memory m {handle}"))?;
@@ -300,7 +300,7 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     drop(asked);
     drop(stopped);
     survivor.ask(format!("open-memory m {handle}"))?;
-    // The exporter dies: importers that are being served learn it at once.
+    // The exporter dies: importers with an open request learn of it at once.
     exporter.ask("allocate n 5000000")?;
     let other = exporter.ask("memory-handle n")?.remove(0);
     let newcomer = harness.peer()?;
@@ -310,7 +310,7 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
         survivor.begin_and_sleep(format!("open-memory n {other}"))?,
     ];
     let began = Instant::now();
-    // It never goes on.
+    // The exporter stays stopped.
     std::mem::forget(stopped);
     exporter.kill();
     for question in questions {
@@ -324,7 +324,7 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exchange takes any timeout: none at all may be too short, for ever is not too long.
+/// The broker accepts any timeout, however short or long.
 pub(crate) fn any_timeout_will_do(harness: &Harness) -> Verdict {
     let exporter = harness.peer()?;
     exporter.ask("event e")?;
@@ -345,8 +345,8 @@ pub(crate) fn any_timeout_will_do(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Threads that attach to an exporter and leave it at the same time don't get in each other's way,
-/// and the process still counts as living afterwards.
+/// Threads that attach to an exporter and detach at the same time do not disturb each other, and
+/// the process is still considered alive afterwards.
 pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     const THREADS: u64 = 6;
     const ROUNDS: u64 = 40;
@@ -357,7 +357,7 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     witness.ask(format!("open-event e {event}"))?;
     let event = event.parse()?;
     let memory = exporter.ask("memory-handle m")?.remove(0).parse()?;
-    // What a driver opens when it starts is no growth.
+    // Descriptors that a driver opens when it starts do not count as growth.
     drop(harness.context()?.create_queue()?);
     let before = (crate::Usage::of_self()?, exporter.usage()?);
     std::thread::scope(|scope| {
@@ -377,7 +377,7 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     let all = THREADS * ROUNDS;
     witness.ask(format!("wait-value e {all} 10000"))?;
     assert_eq!(witness.ask("value e")?, [all.to_string()]);
-    // Attached once more, with a signal under way: nobody may take this process for dead.
+    // Attached once more with a signal pending: no survivor may take this process for dead.
     let context = harness.context()?;
     let (opened, gate) = (context.open_event(&event)?, context.create_event()?);
     let queue = context.create_queue()?;
@@ -389,8 +389,8 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     drop((queue, opened, gate, context));
     crate::harness::eventually("nothing is left", || {
         let now = (crate::Usage::of_self()?, exporter.usage()?);
-        // The exchange's own descriptors were made on the way, and a driver's own event may ride
-        // along with the exporter's by now.
+        // The broker's own descriptors were opened meanwhile, and the exporter's event may have a
+        // native mirror by now.
         let event = if harness.has_driver_handles() { 3 } else { 0 };
         Ok(now.0.descriptors <= before.0.descriptors + 3 + event
             && now.1.descriptors <= before.1.descriptors + event)

@@ -1,4 +1,4 @@
-//! Processes die at any point: nothing hangs, and everybody else goes on.
+//! Processes die at any point: nothing hangs, and all other processes go on.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -25,7 +25,7 @@ pub(super) fn memory_of(peer: &Peer, name: &str, seed: u64) -> Result<MemoryHand
         .parse()?)
 }
 
-/// Leaves a signal of `event` unfinished for ever.
+/// Submits a signal of `event` in the peer that never finishes.
 pub(super) fn leave_unfinished(peer: &Peer, event: &str) -> Result<(), Failure> {
     peer.ask(format!("event gate-{event}"))?;
     peer.ask(format!("queue queue-{event}"))?;
@@ -35,8 +35,8 @@ pub(super) fn leave_unfinished(peer: &Peer, event: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Checks how a command of this device ended that waited for a signal which failed later: with
-/// this kind of error, unless the device doesn't notice. It always ends.
+/// Checks that a command of this device, which waited for a signal that failed later, ended with
+/// this kind of error, or without one if the device does not notice.
 #[track_caller]
 pub(super) fn failed_late(
     device: &Device,
@@ -50,7 +50,7 @@ pub(super) fn failed_late(
     }
 }
 
-/// A handle of a process that is gone says so.
+/// Opening a handle of a dead process reports that.
 pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (exporter, importer) = (harness.peer()?, harness.peer()?);
@@ -71,11 +71,11 @@ pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exporter is killed while its handles are opened, sooner or later: an open works, and then
-/// the memory does, or says that the exporter is gone.
+/// The exporter is killed while its handles are being opened. An open succeeds and the memory
+/// works, or it reports that the exporter is gone.
 pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
     const DELAYS: [u64; 7] = [0, 100, 400, 2_000, 10_000, 50_000, 200_000];
-    // So that the device is ready.
+    // Makes the device ready.
     let _context = harness.context()?;
     let mut opens = 0;
     for delay in DELAYS.map(Duration::from_micros) {
@@ -89,7 +89,7 @@ pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
             });
             let start = Instant::now();
             while start.elapsed() < deadline() {
-                // A new one, which connects anew and maps anew.
+                // A new context, which connects and maps anew.
                 let context = harness.context()?;
                 let opened = context
                     .open_memory(&memory)
@@ -110,7 +110,7 @@ pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("{opens} opens before")))
 }
 
-/// What is open stays open: the memory can be read and written, finished signals stay finished.
+/// Open objects stay open: the memory can be read and written, and finished signals stay finished.
 pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     let (exporter, one, two) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let event = event_of(&exporter, "e")?;
@@ -124,7 +124,7 @@ pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     one.ask("check m 0 1 100000")?;
     one.ask("write m 0 2 100000")?;
     two.ask("check m 0 2 100000")?;
-    // The survivors go on signalling each other.
+    // The survivors still signal each other.
     assert_eq!(two.ask("status e")?, ["5", "5", "ok"]);
     assert_eq!(one.ask("signal e")?, ["6"]);
     two.ask("wait e 10000")?;
@@ -141,11 +141,11 @@ pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Who dies with signals unfinished fails them, promptly and everywhere; others carry on.
+/// The unfinished signals of a dead process fail promptly in every process; other processes go on.
 pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let mut slowest = Duration::ZERO;
-    // The victim is an importer, the event this process's own.
+    // The victim is an importer of an event of this process.
     for _ in 0..5 {
         let (victim, witness) = (harness.peer()?, harness.peer()?);
         let (event, other) = (context.create_event()?, context.create_event()?);
@@ -172,7 +172,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         }
         slowest = slowest.max(sent.elapsed());
         assert_eq!(witness.ask("status e")?, ["1", "1", "PeerDied"]);
-        // Nothing else is disturbed, and the event itself goes on.
+        // Other events are not disturbed, and the event itself can be used on.
         assert_eq!(witness.ask("signal other")?, ["1"]);
         other.wait_value_timeout(1, deadline())?;
         assert_eq!(event.signal()?, 2);
@@ -205,7 +205,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
     )))
 }
 
-/// Who only looks now and then learns of deaths, too.
+/// A process that only polls learns of deaths, too.
 pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (victim, witness, exporter) = (harness.peer()?, harness.peer()?, harness.peer()?);
@@ -233,7 +233,8 @@ pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A newcomer takes a dead process's place, but not its unfinished signals.
+/// A new process may reuse a dead process's owner number, but does not take over its unfinished
+/// signals.
 pub(crate) fn newcomers_inherit_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -288,7 +289,7 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     failed_late(there, failed, witness.ask("wait own 10000").map(drop))?;
     queue.finish_timeout(deadline())?;
     witness.ask("finish q 10000")?;
-    // A command without an event of its own tells `finish`.
+    // The error of a command without an event comes from `finish`.
     let second = harness.peer()?;
     second.ask(format!("open-event unfinished {}", unfinished.handle()?))?;
     leave_unfinished(&second, "unfinished")?;
@@ -299,7 +300,7 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process killed in its sleep leaves nothing that would disturb signals or other sleepers.
+/// A process killed in its sleep disturbs neither signals nor other sleepers.
 pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -308,7 +309,7 @@ pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
     for round in 0..5 {
         let victim = harness.peer()?;
         victim.ask(format!("open-event e {}", event.handle()?))?;
-        let value = event.value() + 1;
+        let value = event.submitted() + 1;
         let asleep = [
             victim.begin_and_sleep(format!("wait-value e {value}"))?,
             victim.begin_and_sleep(format!("wait-value e {}", value + 7))?,
@@ -325,7 +326,7 @@ pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Waits that no submitted signal answers end with the event's exporter.
+/// Waits for values that were never submitted end when the event's exporter dies.
 pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -355,13 +356,13 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let there = witness.ask("wait done 10000").map(drop);
     failed_late(harness.peer_device(), failed, there)?;
     failed_late(harness.device(), failed, own.wait_timeout(deadline()))?;
-    // The survivors can still use it among themselves. What a device waited for is taken by then.
+    // The survivors can still use the event. A number that a device waited for is taken by then.
     let number = event.signal()?;
     witness.ask(format!("wait-value e {number} 10000"))?;
     Ok(Outcome::Passed(format!("known after {taken:?}")))
 }
 
-/// With the exporter gone, survivors still learn of each other's deaths.
+/// Survivors learn of each other's deaths also after the exporter's.
 pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
     let (exporter, second, third) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let handle = event_of(&exporter, "e")?;

@@ -1,4 +1,4 @@
-//! A handle that is well-formed and wrong is refused for what is wrong with it.
+//! Well-formed handles with wrong contents are refused with the right error.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -13,7 +13,7 @@ fn number<const N: usize>(bytes: &Bytes, offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("inside")
 }
 
-/// Fields that say where an object is, changed one by one.
+/// Each field that locates an object is changed by itself, and gets an error of its own.
 pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -39,7 +39,7 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             context.open_event(&event)?;
         }
         for (offset, bytes, kind) in cases {
-            // A secret that is known here needs no exporter to be asked.
+            // If the importer knows the secret already, it asks no exporter.
             if opened_before && offset == at::EXPORTER {
                 continue;
             }
@@ -47,14 +47,14 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             expect(context.open_memory(&wrong).map(drop), kind)?;
             let wrong = EventHandle::from_bytes(&with(event.as_bytes(), offset, bytes))?;
             if offset == at::BACKEND || offset == at::DEVICE {
-                // Events are for everybody on this host.
+                // Contexts of all devices on this host can open events.
                 context.open_event(&wrong)?;
                 continue;
             }
             expect(context.open_event(&wrong).map(drop), kind)?;
         }
     }
-    // The right ones still work.
+    // The correct handles still work.
     context.open_memory(&memory)?;
     context.open_event(&event)?;
     PASSED
@@ -70,7 +70,7 @@ fn expect(result: crosshandle::Result<()>, kind: &str) -> Result<(), Failure> {
     }
 }
 
-/// Records that are not there, or are something else.
+/// Handles of records that do not exist, or of another kind, are stale.
 pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -86,12 +86,12 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
         let wrong = EventHandle::from_bytes(&with(event.as_bytes(), at::RECORD, &bytes))?;
         expect(context.open_event(&wrong).map(drop), "Stale")?;
     }
-    // An event is no memory.
+    // A handle of memory with an event's record.
     let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), at::RECORD, &event_record))?;
     let generation: [u8; 4] = number(event.as_bytes(), at::GENERATION);
     let wrong = MemoryHandle::from_bytes(&with(wrong.as_bytes(), at::GENERATION, &generation))?;
     expect(context.open_memory(&wrong).map(drop), "Stale")?;
-    // Memory taken for an event: whatever comes of it, nobody is harmed.
+    // A handle of an event with memory's record: any result is right that harms no process.
     let record: [u8; 4] = number(memory.as_bytes(), at::RECORD);
     let generation: [u8; 4] = number(memory.as_bytes(), at::GENERATION);
     let wrong = with(event.as_bytes(), at::RECORD, &record);
@@ -105,7 +105,7 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// More bytes than the exporter shares, and what lies beyond its memory.
+/// Extents beyond the shared bytes, and beyond the exporter's memory, are refused.
 pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -128,14 +128,14 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
                 let wrong = with(handle.as_bytes(), at::SEGMENT_LENGTH, &claim);
                 let wrong = MemoryHandle::from_bytes(&wrong)?;
                 expect(context.open_memory(&wrong).map(drop), "Extent")?;
-                // And with a length that only fits the claim.
+                // And with a length that is only inside the claimed segment.
                 let longer = (claimed - u64::from_le_bytes(number(handle.as_bytes(), at::OFFSET)))
                     .to_le_bytes();
                 let wrong = with(wrong.as_bytes(), at::LENGTH, &longer);
                 let wrong = MemoryHandle::from_bytes(&wrong)?;
                 expect(context.open_memory(&wrong).map(drop), "Extent")?;
             }
-            // Not inside what the handle itself claims: no handle at all.
+            // Outside of the segment that the handle itself claims: not a well-formed handle.
             let wrong = with(handle.as_bytes(), at::LENGTH, &(real + 1).to_le_bytes());
             assert!(MemoryHandle::from_bytes(&wrong).is_err());
             drop(kept);
@@ -149,7 +149,7 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Nobody gets more access or another context's objects by changing a handle.
+/// A changed handle gives neither more access nor another context's objects.
 pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -160,7 +160,7 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     let granted = peer.ask("memory-handle m read-only=yes")?.remove(0);
     let granted: MemoryHandle = granted.parse()?;
     let secret: MemoryHandle = peer.ask("memory-handle secret")?.remove(0).parse()?;
-    // The flag is cleared, but the exporter knows what it granted.
+    // The flag is cleared, but the exporter knows which access it granted.
     for opened_before in [false, true] {
         let kept = opened_before
             .then(|| context.open_memory_read_only(&granted))
@@ -169,12 +169,12 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
         expect(context.open_memory(&forged).map(drop), "ReadOnly")?;
         drop(kept);
     }
-    // Place and record of one context with the secret of the other.
+    // Place and record of one context, with the secret of another.
     let mut mixed = *secret.as_bytes();
     let own: [u8; 16] = number(granted.as_bytes(), at::SECRET);
     mixed = with(&mixed, at::SECRET, &own);
     let refused = context.open_memory(&MemoryHandle::from_bytes(&mixed)?);
-    // At best it names something of the context whose secret it has: read-only, here.
+    // At best it names an object of the context with that secret, which is shared read-only here.
     match refused {
         Err(Error::Stale | Error::ReadOnly | Error::Extent { .. } | Error::Handle(_)) => {}
         other => return Err(Failure::new(format!("{other:?}"))),
@@ -182,8 +182,8 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle with one object's segment and another one's record is refused, and the true handle of
-/// either opens what it is to.
+/// A handle with one object's segment and another one's record is refused, and the correct handles
+/// of both still open the right objects.
 pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -201,7 +201,7 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
         numbers[0], numbers[1],
         "large memory has a segment to itself"
     );
-    // Kept open, if it opens, since such a segment is only known as long as that.
+    // Kept open if it opens, since the importer knows such a segment only that long.
     let forged = with(b, at::SEGMENT, &numbers[0]);
     let forged = context.open_memory(&MemoryHandle::from_bytes(&forged)?);
     for (handle, seed) in handles.iter().zip([1, 2]) {
@@ -218,7 +218,7 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Every single wrong bit is refused before anybody is asked.
+/// Every single flipped bit is refused before the exporter is asked.
 pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     peer.ask("allocate m 100")?;
@@ -234,7 +234,7 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
         assert!(MemoryHandle::from_bytes(&bytes).is_err(), "{len} bytes");
     }
     assert!(EventHandle::from_bytes(handle.as_bytes()).is_err());
-    // Through the text form, in another process.
+    // In the text form, in another process.
     let text = handle.to_string();
     let other = harness.peer()?;
     other.refused(

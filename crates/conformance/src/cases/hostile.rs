@@ -1,4 +1,4 @@
-//! Importers that don't keep to the protocol harm nobody but themselves.
+//! Importers that break the protocol harm only themselves.
 
 use crate::Peer;
 use crate::failure::{Failure, Verdict};
@@ -14,13 +14,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes in a ledger: four for each of 2²⁰ records.
+/// Size of a ledger in bytes: four for each of 2²⁰ records.
 pub(super) const LEDGER: u64 = 4 << 20;
 const BAD_REQUEST: u16 = 1;
 const OTHER_VERSION: u16 = 2;
 const UNKNOWN_CONTEXT: u16 = 3;
 
-/// An exporter with one object.
+/// Starts an exporter with one object.
 pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failure> {
     let peer = harness.peer()?;
     peer.ask("allocate m 5000000")?;
@@ -36,7 +36,7 @@ pub(super) fn secret(handle: &MemoryHandle) -> [u8; 16] {
         .expect("inside")
 }
 
-/// Whether an honest process is served.
+/// Checks that a well-behaved process is served.
 fn check_served(harness: &Harness, handle: &MemoryHandle) -> Result<(), Failure> {
     let peer = harness.peer()?;
     peer.ask(format!("open-memory m {handle}"))?;
@@ -44,7 +44,7 @@ fn check_served(harness: &Harness, handle: &MemoryHandle) -> Result<(), Failure>
     Ok(())
 }
 
-/// The status that a broker answers with, on a connection of its own.
+/// Returns the broker's status for a message on a connection of its own.
 fn answer(harness: &Harness, message: &[u8], files: &[OwnedFd]) -> Result<u16, Failure> {
     let socket = Socket::connect_in(harness.directory())?;
     socket.send(message, &borrowed(files))?;
@@ -54,7 +54,7 @@ fn answer(harness: &Harness, message: &[u8], files: &[OwnedFd]) -> Result<u16, F
     Ok(field(&answer, 6))
 }
 
-/// Requests that make no sense are answered as such, and grant nothing.
+/// Senseless requests are refused as such, and grant nothing.
 pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let secret = secret(&handle);
@@ -85,7 +85,7 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     ] {
         assert_eq!(answer(harness, message, &[ledger()?])?, BAD_REQUEST);
     }
-    // Attached, and then everything a second time or out of place.
+    // Attached, and then every request a second time or out of place.
     let socket = Socket::connect_in(harness.directory())?;
     socket.send(&attach, &borrowed(&[ledger()?]))?;
     let (answer, granted) = socket.receive()?;
@@ -104,7 +104,7 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Too long, too many descriptors: such a connection is closed.
+/// A connection with a request that is too long or has too many descriptors is closed.
 pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     check_served(harness, &handle)?;
@@ -121,7 +121,7 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
             assert!(socket.is_hung_up(), "{count} descriptors");
         }
     }
-    // None of the descriptors stayed.
+    // The exporter keeps none of the descriptors.
     eventually("all are closed", || {
         Ok(exporter.usage()?.descriptors <= before.descriptors)
     })?;
@@ -129,8 +129,9 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Who is let into a context may write anything into what it shares: that context's events become
-/// nonsense, but its process neither crashes nor hangs, and its other contexts notice nothing.
+/// A process that is admitted to a context may write anything into its shared memory. That
+/// context's events become meaningless, but its process neither crashes nor hangs, and its other
+/// contexts are not affected.
 pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     const RECORDS_AT: u64 = 4096;
     const SLOTS_AT: u64 = RECORDS_AT + (8 << 20);
@@ -147,7 +148,7 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     let event: EventHandle = event.parse()?;
     let record = event.as_bytes()[at::RECORD..at::RECORD + 4].try_into()?;
     let slot = SLOTS_AT + SLOT * u64::from(u32::from_le_bytes(record));
-    // In by the front door.
+    // Attached as a regular importer.
     let socket = Socket::connect_in(harness.directory())?;
     let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
     socket.send(&attach, &borrowed(&[raw::memfd(LEDGER, true)?]))?;
@@ -160,7 +161,7 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     }
     let mut random = Random(7);
     for round in 0..300 {
-        // Whole slots of noise, then single words, some of them extreme.
+        // First whole slots of noise, then single words, some of them extreme.
         if random.below(3) == 0 {
             arena.write_all_at(&crate::pattern(random.next(), SLOT as usize), slot)?;
         }
@@ -175,7 +176,7 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
             arena.write_all_at(&word.to_le_bytes(), slot + place)?;
         }
         if round % 50 == 49 {
-            // What says how many records there are.
+            // The number of records.
             arena.write_all_at(&[0xFF; 4], 8)?;
         }
         let peer = if round % 2 == 0 { &victim } else { &witness };
@@ -200,8 +201,8 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     }
     drop((socket, arena));
     for peer in [&victim, &witness] {
-        // Failed commands without an event are none of this; what hangs would be late. A device
-        // that only compares numbers may wait for ever for one that was made up.
+        // Failed commands without an event do not matter here; a command that hangs would be late.
+        // A device that only compares numbers may wait for ever for an invented one.
         if harness.peer_device().info().capabilities.late_failures {
             peer.ask("finish q 5000")?;
         }
@@ -220,7 +221,7 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Random bytes, and random changes of sensible requests.
+/// Random requests, and random changes of valid ones, do no harm.
 pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let mut random = Random(42);
@@ -239,7 +240,7 @@ pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
                 *byte = random.next() as u8;
             }
         }
-        // An empty message looks like a hang-up.
+        // An empty message is like a hang-up.
         let sent = socket.send(&message, &[]);
         let answered = sent.is_ok() && socket.receive().is_ok_and(|(answer, _)| !answer.is_empty());
         if !answered || round % 50 == 0 {
@@ -252,7 +253,7 @@ pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Those who flood the exporter, or never read, take nobody else's turn.
+/// Importers that flood the exporter, or never read, do not delay others.
 pub(crate) fn floods_hold_up_nobody(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let before = exporter.usage()?;
@@ -269,7 +270,7 @@ pub(crate) fn floods_hold_up_nobody(harness: &Harness) -> Verdict {
         for socket in &floods {
             let message = &message;
             scope.spawn(move || {
-                // Nothing is ever read.
+                // This importer never reads.
                 while !done.load(Ordering::Relaxed) {
                     match socket.send(message, &[]) {
                         Ok(()) | Err(Errno::AGAIN) => {}

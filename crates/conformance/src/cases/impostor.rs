@@ -1,4 +1,4 @@
-//! False exporters: importers see through them, and come to no harm.
+//! Importers detect false exporters, and are not harmed by them.
 
 use super::hostile::{LEDGER, exporter, secret};
 use crate::failure::{Failure, Verdict};
@@ -10,8 +10,8 @@ use crate::{Peer, Pending};
 use crosshandle::MemoryHandle;
 use std::os::fd::OwnedFd;
 
-/// What a false exporter answers, given the question's serial number; the descriptor that comes
-/// with it; the error that this must give.
+/// A false exporter's answer, given the request's serial number; the descriptor sent with it; and
+/// the error that the importer must report.
 type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Option<OwnedFd>, &'static str);
 
 /// A false exporter, for handles that name it.
@@ -30,7 +30,7 @@ impl Impostor {
         })
     }
 
-    /// A peer opens the handle; its connection, and its first request.
+    /// Has a peer open the handle, and returns the peer's connection and first request.
     fn lure<'a>(&self, peer: &'a Peer) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
         let pending = peer.begin(format!("open-memory m {} context=hasty", self.handle));
         let nobody = || Failure::new("nobody connects");
@@ -47,7 +47,7 @@ fn expect(pending: Pending<'_>, kind: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whatever a false exporter answers at first, the importer gets an error that says so.
+/// For any first answer of a false exporter, the importer reports a fitting error.
 pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     const ARENA: u64 = 4096 + (1 << 20) * (8 + 384);
     let (_exporter, handle) = exporter(harness)?;
@@ -117,7 +117,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
             "LimitReached",
         ),
         (Box::new(|n| reply(VERSION, 99, 0, n, 0)), None, "Protocol"),
-        // The answer to another question is waited past.
+        // An answer to another request is skipped.
         (
             Box::new(|n| reply(VERSION, 5, 0, n + 1, 0)),
             None,
@@ -141,21 +141,22 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     let (pending, _connection, _) = impostor.lure(&importer)?;
     expect(pending, "TimedOut")?;
     assert_eq!(importer.usage()?.descriptors, usage.descriptors);
-    // The true one is still believed.
+    // The true exporter is still trusted.
     importer.ask(format!("open-memory m {handle} context=hasty"))?;
     importer.ask("check m 0 1 100")?;
     PASSED
 }
 
-/// An exporter that answers rightly at first and then hands out what could do harm.
+/// An exporter that first answers correctly and then sends harmful descriptors is refused.
 pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
-    // What is no file is of the wrong size where all memory is files, and else no memory.
+    // Where all memory is files, a descriptor of no file has the wrong size; elsewhere it is no
+    // memory.
     let no_file = if harness.is_host() {
         "Extent"
     } else {
         "Protocol"
     };
-    // Without a driver's handle, a file is not even looked at.
+    // Where a driver's handle is needed, the file is not even examined.
     let (wrong_size, unwritable) = match harness.has_driver_handles() {
         true => ("Protocol", "Protocol"),
         false => ("Extent", "Os"),
@@ -168,7 +169,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     let bytes = handle.as_bytes();
     let len = u64::from_le_bytes(bytes[at::SEGMENT_LENGTH..at::SEGMENT_LENGTH + 8].try_into()?);
     let segment = u32::from_le_bytes(bytes[at::SEGMENT..at::SEGMENT + 4].try_into()?);
-    // The first question is passed on, and its answer passed back.
+    // The first request is forwarded to the true exporter, and its answer back.
     let pending = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
     let nobody = || Failure::new("nobody connects");
     let connection = impostor.socket.accept()?.ok_or_else(nobody)?;
@@ -239,7 +240,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         expect(asked, kind)
             .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
     }
-    // The importer lives, and takes what is right.
+    // The importer lives on, and accepts correct memory.
     let asked = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
     let (question, _) = connection.receive()?;
     truth.send(&question, &[])?;
@@ -250,8 +251,8 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What a false exporter passes off as its own is refused, if the importer has it already, and
-/// taking it for a moment costs the importer nothing: it is not taken for dead.
+/// Another exporter's arena, passed off by a false exporter, is refused if the importer has it open
+/// already. Holding it for a moment does not make others take the importer for dead.
 pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
@@ -263,7 +264,7 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     importer.ask("event gate")?;
     importer.ask("queue q")?;
     importer.ask("submit q barrier after-value=gate:1 signal=e")?;
-    // In by the front door, under a secret of its own.
+    // Attached as a regular importer, with a secret of its own.
     let truth = Socket::connect(&true_path)?;
     let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
     truth.send(&attach, &borrowed(&[raw::memfd(LEDGER, true)?]))?;

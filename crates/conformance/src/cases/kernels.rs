@@ -1,4 +1,4 @@
-//! Kernels compute on what processes share, in the order that events give.
+//! Kernels compute on shared memory, in the order of events.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -10,7 +10,7 @@ use crosshandle::{Command, Error, Memory, QueueOrder};
 const COUNT: usize = 100_000;
 const ROUNDS: u32 = 20;
 
-/// Fails unless all words have a value.
+/// Fails unless all words have this value.
 fn check(transfer: &Transfer, memory: &Memory, value: u32) -> Result<(), Failure> {
     let bytes = transfer.read(memory, 0, memory.len())?;
     let words = bytes.as_chunks::<4>().0.iter();
@@ -21,7 +21,7 @@ fn check(transfer: &Transfer, memory: &Memory, value: u32) -> Result<(), Failure
     }
 }
 
-/// A peer that has this memory open as `memory`, with its kernels loaded and a queue.
+/// Starts a peer that has this memory open as `memory`, with kernels loaded and a queue.
 fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
     let peer = harness.peer()?;
     peer.ask("load-kernels kernels")?;
@@ -30,8 +30,8 @@ fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
     Ok(peer)
 }
 
-/// A producer's kernel, a consumer's kernel after it, and the producer's copy after that, ordered
-/// by events alone, round after round.
+/// A producer's kernel, then a consumer's kernel, then the producer's copy: ordered by events
+/// alone, round after round.
 pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -45,16 +45,16 @@ pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
         let queue = context.create_queue_with(order)?;
         for round in 0..ROUNDS {
-            // The consumer's launch may be there first.
+            // The consumer's launch may be submitted first.
             let later = peer.begin(format!(
                 "submit q scale kernels memory {round} after-value=filled:{} signal=scaled",
-                filled.value() + 1
+                filled.submitted() + 1
             ));
             let fill = kernels.fill(&memory.all(), 7 * round)?;
             queue.submit(fill.signal(&filled))?;
             later.reply(deadline())?;
-            let copy = Command::copy(own.all(), memory.all())?;
-            queue.submit(copy.after_value(&scaled, filled.value()))?;
+            let copy = Command::copy(memory.all(), own.all())?;
+            queue.submit(copy.after_value(&scaled, filled.submitted()))?;
             queue.finish_timeout(deadline())?;
             check(&transfer, &own, 3 * 7 * round + round)?;
         }
@@ -81,7 +81,7 @@ pub(crate) fn kernels_write_opened_memory(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A launch that waits keeps its program and its memory, whatever its process lets go of.
+/// A waiting launch keeps its program and its memory, whatever its process drops.
 pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -99,8 +99,8 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A kernel that faults stops the device for its own process alone: its signals fail, and others
-/// compute on, also on the same memory.
+/// A kernel that faults stops the device for its own process alone: that process's signals fail,
+/// and others compute on, also on the same memory.
 pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -114,7 +114,7 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     peer.ask(format!("open-event failed {}", failed.handle()?))?;
     peer.ask("submit q fill-words kernels memory 5 signal=before")?;
     before.wait_value_timeout(1, deadline())?;
-    // Submitted before it can fault, which may end the process.
+    // Submitted before the fault, which may end the process.
     peer.ask("submit q fault kernels after-value=gate:1 signal=failed")?;
     gate.signal()?;
     let result = failed.wait_value_timeout(1, deadline());
@@ -129,7 +129,7 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Programs that come and go leave nothing behind.
+/// Loading and dropping programs leaves nothing behind.
 pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
     let context = harness.context()?;
@@ -142,7 +142,7 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
         Ok(queue.finish_timeout(deadline())?)
     };
     (0..20).try_for_each(round)?;
-    // What leaks does so every time; a thread that looks after queues starts once.
+    // A leak grows in every round; a thread for queues starts only once.
     let mut seen = Vec::new();
     for _ in 0..3 {
         let before = Usage::of_self()?;

@@ -1,4 +1,4 @@
-//! At the limits of the system and of the crate: clear errors, nothing lost, and on it goes.
+//! At the limits of the system and of the library: clear errors, no loss, and recovery.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -9,15 +9,16 @@ use crosshandle::handle::BackendKind;
 use crosshandle::{Command, Error, Event, Memory};
 use std::time::{Duration, Instant};
 
-/// Objects of each kind for one peer.
+/// Number of objects of each kind for one peer.
 const MANY: usize = 100_000;
 
-/// An importer without descriptors says so, keeps what it has, and goes on when there are some.
+/// An importer without free descriptors reports that, keeps its open objects, and recovers once
+/// there are some.
 pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
-    // What a driver opens for itself is there before the limit.
+    // The driver's own descriptors are open before the limit is set.
     peer.ask("allocate own 100")?;
     let physical = context.create_physical_memory(unit)?;
     peer.ask(format!("open-physical p {}", physical.handle()?))?;
@@ -29,7 +30,8 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
         .expect_err("there is no descriptor left");
     assert_eq!(refused.kind, "LimitReached", "{refused}");
     assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
-    // What needs no descriptor for good or is there already still works or says the same.
+    // Objects that need no lasting descriptor, or have one already, still open or fail with the
+    // same error.
     let (memory, event) = (context.allocate(1_000)?, context.create_event()?);
     peer.ask(format!("open-event e {}", event.handle()?))?;
     peer.ask("signal e")?;
@@ -38,7 +40,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
         format!("open-memory m {}", memory.handle()?),
         "LimitReached",
     )?;
-    // Other exporters cannot be reached at all; that, too, is said clearly.
+    // Other exporters cannot be reached, which is also reported clearly.
     let other = harness.peer()?;
     other.ask("event f")?;
     let handle = other.ask("event-handle f")?.remove(0);
@@ -48,7 +50,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     peer.ask("write m 0 1 100")?;
     peer.ask(format!("open-event f {handle}"))?;
     peer.ask("signal f")?;
-    // What it had is what it was.
+    // Its open objects are unchanged.
     peer.ask(format!("reserve r {unit}"))?;
     peer.ask(format!("map r 0 p 0 {unit} read-write"))?;
     peer.ask("range-write r 0 1 100")?;
@@ -56,22 +58,23 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter without descriptors turns newcomers away with a clear error and keeps serving.
+/// An exporter without free descriptors refuses new importers with a clear error, and serves the
+/// others on.
 pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
-    let (exporter, settled) = (harness.peer()?, harness.peer()?);
+    let (exporter, attached) = (harness.peer()?, harness.peer()?);
     exporter.ask("allocate m 5000000")?;
     exporter.ask("write m 0 1 100")?;
     exporter.ask("event e")?;
     let memory = exporter.ask("memory-handle m")?.remove(0);
     let event = exporter.ask("event-handle e")?.remove(0);
-    settled.ask(format!("open-event e {event}"))?;
+    attached.ask(format!("open-event e {event}"))?;
     let limit = exporter.usage()?.descriptors + 12;
     exporter.ask(format!("limit-files {limit}"))?;
-    // Strangers who only connect take all that is left.
-    let strangers: Result<Vec<_>, Failure> = (0..30)
+    // Other processes that only connect take all descriptors that are left.
+    let connections: Result<Vec<_>, Failure> = (0..30)
         .map(|_| Socket::connect_in(harness.directory()))
         .collect();
-    let strangers = strangers?;
+    let connections = connections?;
     eventually("all descriptors are taken", || {
         Ok(exporter.usage()?.descriptors + 1 >= limit)
     })?;
@@ -82,15 +85,15 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
         .expect_err("there is no room");
     assert_eq!(refused.kind, "LimitReached", "{refused}");
     if harness.is_host() {
-        // The host's memory takes a descriptor when it is made.
+        // Host memory takes a descriptor when it is allocated.
         exporter.refused("allocate x 5000000", "LimitReached")?;
     }
-    // Who was in before is served, and everything there works.
-    settled.ask(format!("open-memory m {memory}"))?;
-    settled.ask("check m 0 1 100")?;
+    // An importer that was attached before is still served.
+    attached.ask(format!("open-memory m {memory}"))?;
+    attached.ask("check m 0 1 100")?;
     exporter.ask("signal e")?;
-    settled.ask("wait-value e 1 10000")?;
-    drop(strangers);
+    attached.ask("wait-value e 1 10000")?;
+    drop(connections);
     eventually("there is room again", || {
         match newcomer.ask(format!("open-event e {event} context=hasty")) {
             Ok(_) => Ok(true),
@@ -104,7 +107,7 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter whose own allocations take all descriptors.
+/// An exporter's own allocations take all descriptors.
 pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
     let exporter = harness.peer()?;
     exporter.ask("context c pooling=no")?;
@@ -112,7 +115,7 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
     let limit = exporter.usage()?.descriptors + 50;
     exporter.ask(format!("limit-files {limit}"))?;
     if !harness.is_host() {
-        // Devices' memory takes a descriptor when it is exported, and there is a socket by then.
+        // Device memory takes a descriptor when it is exported, and the socket exists by then.
         exporter.ask("memory-handle first")?;
     }
     let mut count = 0;
@@ -128,7 +131,7 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
         assert!(count < 100, "no limit");
     };
     assert_eq!(refused.kind, "LimitReached", "{refused}");
-    // Level Zero's drivers need further descriptors for each.
+    // Level Zero's drivers need further descriptors for each allocation.
     let needs_more = harness.device().info().backend == BackendKind::LevelZero;
     let least = if needs_more { 12 } else { 30 };
     assert!(count > least, "{count} could be allocated");
@@ -145,12 +148,12 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A hundred thousand events and as many allocations of one peer, with 1024 descriptors.
+/// A peer shares a hundred thousand events and as many allocations, with 1024 descriptors.
 pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let peer = harness.peer()?;
-    // What a driver has for itself is not counted.
+    // The driver's own resources are not counted.
     peer.ask("allocate own 100")?;
     peer.ask("write own 0 1 100")?;
     let before = peer.usage()?;
@@ -183,12 +186,16 @@ pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     transfer.write(&list, 0, &bytes)?;
     let event_nanoseconds = open("event")?.remove(0);
     for (number, event) in events.iter().enumerate() {
-        assert_eq!(event.value(), u64::from(number % 2 == 0), "event {number}");
+        assert_eq!(
+            event.submitted(),
+            u64::from(number % 2 == 0),
+            "event {number}"
+        );
     }
     let usage = peer.usage()?;
     assert!(usage.descriptors < before.descriptors + 50, "{usage:?}");
     assert!(usage.mappings < before.mappings + 500, "{usage:?}");
-    // Freed while they are open there, and closed after.
+    // Freed in the exporter while they are open here, and closed after that.
     let began = Instant::now();
     drop((memories, events));
     let freed = began.elapsed();
@@ -205,7 +212,7 @@ pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     )))
 }
 
-/// More processes than there are records of turns, all attached to one context.
+/// More processes than a slot has runs are attached to one context.
 pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     const PEERS: usize = 20;
     let context = harness.context()?;
@@ -227,11 +234,11 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     }
     let all = PEERS as u64 * 100;
     event.wait_value_timeout(all, deadline())?;
-    assert_eq!(event.value(), all);
+    assert_eq!(event.submitted(), all);
     for place in 0..PEERS {
         transfer.check(&memory, place * 100, place as u64, 100)?;
     }
-    // A unfinished signal of each: one event of its own, and then all of them die.
+    // Each has an unfinished signal of an event of its own. Then all of them die.
     let others: Result<Vec<Event>, _> = (0..PEERS).map(|_| context.create_event()).collect();
     for (peer, other) in peers.iter().zip(others.as_ref().map_err(Clone::clone)?) {
         peer.ask(format!("open-event other {}", other.handle()?))?;
@@ -247,7 +254,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Two processes take turns with unfinished signals until an event cannot remember more.
+/// Two processes alternate with unfinished signals until an event can hold no more runs.
 pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (event, gate) = (context.create_event()?, context.create_event()?);
@@ -274,14 +281,14 @@ pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
     };
     assert!(refused.kind.starts_with("LimitReached"), "{refused}");
     assert!(turns >= 16, "only {turns} turns");
-    assert_eq!(event.value(), turns);
+    assert_eq!(event.submitted(), turns);
     gate.signal()?;
     for value in 1..=turns {
         event.wait_value_timeout(value, deadline())?;
     }
     let status = event.status();
     assert_eq!((status.submitted, status.completed), (turns, turns));
-    // And on it goes.
+    // The event works on after that.
     assert_eq!(peer.ask("signal e")?, [(turns + 1).to_string()]);
     queue.signal(&event)?;
     event.wait_value_timeout(turns + 2, deadline())?;

@@ -1,4 +1,4 @@
-//! Memory is one, however many processes have it.
+//! Memory has one content, in however many processes it is open.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -13,7 +13,7 @@ pub(super) const KINDS: [(MemoryKind, &str); 3] = [
     (MemoryKind::Shared, "shared"),
 ];
 
-/// What one writes the other reads, in both directions, at once.
+/// Each side reads at once what the other writes.
 pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -26,7 +26,7 @@ pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     transfer.check(&memory, 40_000, 2, 20_000)?;
     transfer.write(&memory, 99_000, &pattern(3, 1_000))?;
     peer.ask("check m 99000 3 1000")?;
-    // And from the peer's memory into this process.
+    // And memory of the peer, opened in this process.
     peer.ask("allocate n 5000")?;
     peer.ask("write n 0 4 5000")?;
     let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
@@ -39,7 +39,7 @@ pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Device, host and shared memory are all shared.
+/// Memory of the kinds device, host and shared can be shared.
 pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -60,7 +60,7 @@ pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
         transfer.check(&opened, 0, seed, 3_000)?;
         assert_eq!(opened.bytes().is_ok(), accessible, "{name}, opened");
         if accessible {
-            // The device's writes are the host's to read, and the other way round.
+            // The host reads what the device writes, and the device what the host writes.
             let mut first = [0; 100];
             opened.read(0, &mut first)?;
             assert_eq!(first[..], pattern(seed, 100));
@@ -71,7 +71,7 @@ pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Every power of two up to 2 MiB is kept, in the exporter and in the importer.
+/// Every alignment up to 2 MiB holds in the exporter and in the importer.
 pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -93,13 +93,13 @@ pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle may start at any byte of an allocation and gives what is from there on.
+/// A handle may start at any byte of an allocation, and shares the bytes from there on.
 pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let peer = harness.peer()?;
     let bytes = pattern(7, 50_000);
-    // Neighbours, so that a lost offset shows.
+    // Neighbours, so that a wrong offset shows.
     let _before = context.allocate(50_000)?;
     let memory = context.allocate(50_000)?;
     transfer.write(&memory, 0, &bytes)?;
@@ -110,7 +110,7 @@ pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
         assert_eq!(handle, by_pointer);
         let words = peer.ask(format!("open-memory part {handle}"))?;
         assert_eq!(words[1].parse::<usize>()?, 50_000 - offset);
-        // The peer marks the first byte of what it got.
+        // The peer writes the first byte of its part.
         peer.ask("write part 0 9 1")?;
         assert_eq!(
             transfer.read(&memory, offset, 1)?,
@@ -126,7 +126,7 @@ pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Each open has its own close, and the exporter's free is not theirs.
+/// Each open is closed by itself, and the exporter's free closes none.
 pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -150,7 +150,7 @@ pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Get, open, close, again and again.
+/// A handle can be made, opened and closed again and again.
 pub(crate) fn rounds_of_get_open_close(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -165,7 +165,7 @@ pub(crate) fn rounds_of_get_open_close(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exporting process may open its own handles, in the same and in another context.
+/// The exporting process can open its own handles, in the same and in another context.
 pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     let (context, other) = (harness.context()?, harness.context()?);
     let transfer = Transfer::new(&context)?;
@@ -182,7 +182,7 @@ pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     }
     let kept = other.open_memory(&handle)?;
     drop(memory);
-    // Freed, but still open here: its bytes stay, and nobody else gets them.
+    // Freed, but still open here: its bytes stay, and no other allocation gets them.
     let next = context.allocate(10_000)?;
     transfer.write(&next, 0, &pattern(2, 10_000))?;
     transfer.check(&kept, 0, 1, 10_000)?;
@@ -190,9 +190,9 @@ pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// From a byte to a gibibyte, first and last bytes.
+/// Allocations of a byte up to a gibibyte share their first and last bytes.
 pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
-    // Without huge pages, so that a gibibyte takes no more memory than is touched.
+    // Without huge pages, so that a gibibyte takes only as much memory as is touched.
     let options = harness.options().huge_pages(false);
     let context = crosshandle::Context::with_options(harness.device(), options)?;
     let transfer = Transfer::new(&context)?;
@@ -225,7 +225,7 @@ pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Without pooling an allocation has pages and a descriptor that no other one has.
+/// Without pooling, an allocation has pages and a descriptor of its own.
 pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdict {
     let options = harness.options().pooling(false);
     let context = crosshandle::Context::with_options(harness.device(), options)?;
@@ -255,7 +255,7 @@ pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdic
     PASSED
 }
 
-/// What makes no sense is refused in words, and changes nothing.
+/// Invalid arguments are refused with clear errors, and change nothing.
 pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let invalid = |result: crosshandle::Result<()>, what: &str| match result {
@@ -276,8 +276,8 @@ pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
     }
     let memory = context.allocate(100)?;
     invalid(memory.handle_at(100).map(drop), "handle at the end")?;
-    invalid(memory.range(50, 51).map(drop), "range")?;
-    invalid(memory.range(usize::MAX, 2).map(drop), "overflowing range")?;
+    invalid(memory.range(50..101).map(drop), "range")?;
+    invalid(memory.range(..=usize::MAX).map(drop), "overflowing range")?;
     let behind = memory.as_ptr().wrapping_add(100);
     invalid(context.memory_handle(behind).map(drop), "behind the end")?;
     invalid(context.memory_handle(std::ptr::null()).map(drop), "null")?;

@@ -1,4 +1,4 @@
-//! Who keeps memory, and when it may be used again.
+//! Lifetime and reuse of memory.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 const LEN: usize = 100_000;
 
-/// What was freed stays as it was for those who have it open.
+/// Freed memory keeps its bytes for processes that have it open.
 pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -22,7 +22,7 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
         transfer.write(&memory, 0, &pattern(seed, 100))?;
         peer.ask(format!("open-memory m{seed} {}", memory.handle()?))?;
         drop(memory);
-        // The same sizes again, and other bytes in them.
+        // Allocates the same sizes again, with other bytes.
         for _ in 0..10 {
             let next = context.allocate(len)?;
             transfer.write(&next, 0, &pattern(99, 100))?;
@@ -35,7 +35,8 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The same where the context has ended, and another one of the process allocates as much.
+/// Memory of a context that ended keeps its bytes for importers, while another context of the
+/// process allocates as much.
 pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Verdict {
     const LENS: [usize; 3] = [100, LEN, 5_000_000];
     let peer = harness.peer()?;
@@ -51,7 +52,7 @@ pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Ve
             kept.push(memory);
         }
     }
-    // Some are freed before the context ends, some after it.
+    // Some allocations are freed before the context ends, others after it.
     let later = kept.split_off(LENS.len());
     drop((kept, transfer, context));
     drop(later);
@@ -76,8 +77,8 @@ pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Ve
     PASSED
 }
 
-/// A freed block comes back neither here nor in a handle while it is open anywhere, and does
-/// when it is not.
+/// A freed block is not reused, here or in a handle, while any process has it open, and is reused
+/// after that.
 pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (one, two) = (harness.peer()?, harness.peer()?);
@@ -100,7 +101,7 @@ pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
     drop(own);
     absent("while one has it open")?;
     two.ask("close m")?;
-    // Some of the freed ones are in the way: take them all.
+    // Other freed blocks would be reused first: take them all.
     let mut taken = Vec::new();
     for _ in 0..60 {
         taken.push(context.allocate(LEN)?);
@@ -128,7 +129,7 @@ pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Handles say what became of their memory.
+/// A handle of freed memory reports the right error.
 pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -137,26 +138,26 @@ pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     peer.ask(format!("open-memory m {handle}"))?;
     drop(memory);
     peer.refused(format!("open-memory n {handle}"), "Stale")?;
-    // A new allocation in the same place is another one.
+    // A new allocation at the same place is another object.
     peer.ask("close m")?;
     let next = context.allocate(LEN)?;
     let other = next.handle()?;
     assert_ne!(handle, other);
     peer.refused(format!("open-memory n {handle}"), "Stale")?;
     peer.ask(format!("open-memory n {other}"))?;
-    // The context goes when its last object does.
+    // The context ends with its last object.
     drop(context);
     peer.ask(format!("open-memory m {other}"))?;
     drop(next);
     eventually("a context's end is noticed", || {
         match peer.ask(format!("open-memory o {other}")) {
             Err(refused) if refused.kind == "ExporterGone" => Ok(true),
-            // Freed before the context went.
+            // Freed before the context ended.
             Err(refused) if refused.kind == "Stale" => Ok(false),
             other => Err(Failure::new(format!("{other:?}"))),
         }
     })?;
-    // To a peer that never had anything of it, too; what is open stays open.
+    // Also for a peer that has none of the objects open; open objects stay open.
     let stranger = harness.peer()?;
     stranger.refused(format!("open-memory m {other}"), "ExporterGone")?;
     peer.ask("write m 0 1 100")?;
@@ -164,7 +165,7 @@ pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An importer that is killed holds nothing any more.
+/// A killed importer keeps no memory.
 pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     for _ in 0..10 {
@@ -185,7 +186,7 @@ pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exporter ends as a process should, or is killed: importers keep memory of every size.
+/// The exporter ends regularly or is killed: importers keep memory of every size.
 pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -210,11 +211,11 @@ pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A thousand rounds, and nobody has more descriptors, mappings or memory than before.
+/// After a thousand rounds no process has more descriptors, mappings or memory than before.
 pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
-    // Threads that begin late, ours or a driver's, map a stack or a heap. What a round leaves
-    // behind would be a thousand.
+    // Threads that start late, ours or a driver's, map a stack or a heap. A leak in every round
+    // would be a thousand mappings.
     let some = if harness.is_host() { 4 } else { 16 };
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -236,7 +237,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         }
         Ok(())
     };
-    // Until everything that is made once has been made.
+    // Warms up until everything that is made once has been made.
     (0..100).try_for_each(round)?;
     let (own, other) = (Usage::of_self()?, peer.usage()?);
     let pids = [std::process::id(), peer.pid()];
@@ -261,7 +262,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     )))
 }
 
-/// A context that is gone leaves no descriptors and mappings in its process.
+/// A context that ended leaves no descriptors and mappings in its process.
 pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let round = || -> Result<(), Failure> {
@@ -285,7 +286,7 @@ pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
     for _ in 0..20 {
         round()?;
     }
-    // The exchange's thread lets go of a connection a moment after it hung up.
+    // The exchange thread closes a connection a moment after the hang-up.
     eventually("everything is given back", || {
         let (now, there) = (Usage::of_self()?, peer.usage()?);
         Ok(now.descriptors <= own.descriptors
@@ -303,15 +304,15 @@ pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Trimming gives freed large memory back to the system.
+/// Trimming returns freed large memory to the system.
 pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
     let context: Context = harness.context()?;
-    // Only the host's memory shows in /proc.
+    // Only host memory shows in `/proc`.
     let mapped = || procfs::mappings_named(std::process::id(), "crosshandle-memory");
     let before = mapped()?;
     let memory: Result<Vec<_>, _> = (0..4).map(|_| context.allocate(10 << 20)).collect();
     let addresses: Vec<_> = memory?.iter().map(|m| m.as_ptr().addr()).collect();
-    // Freed and kept: the next allocation of that size takes one of them.
+    // Freed and kept: the next allocation of that size reuses one.
     let again = context.allocate(10 << 20)?;
     assert!(addresses.contains(&again.as_ptr().addr()));
     drop(again);
@@ -326,7 +327,7 @@ pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Allocating and freeing waits for no queue, whatever that waits for.
+/// Allocating and freeing never waits for a queue.
 pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -341,11 +342,11 @@ pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     }
     let physical = context.create_physical_memory(unit)?;
     let range = context.reserve(unit)?;
-    range.map(0, &physical, 0, unit, Access::ReadWrite)?;
+    range.map(0, &physical, ..unit, Access::ReadWrite)?;
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
-    range.unmap(0, unit)?;
+    range.unmap(..unit)?;
     drop((range, physical));
-    // Importers close as freely.
+    // Importers close without waiting, too.
     let peer = harness.peer()?;
     peer.ask("allocate m 5000000")?;
     let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;

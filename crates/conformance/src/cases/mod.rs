@@ -1,4 +1,4 @@
-//! The rules, a file per topic.
+//! The cases, one file for each topic.
 
 pub(crate) mod access;
 pub(crate) mod commands;

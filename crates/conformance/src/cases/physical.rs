@@ -1,4 +1,4 @@
-//! Physical memory is shared without an address, and mapped where each process likes.
+//! Physical memory is shared without an address, and mapped where each process chooses.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -7,7 +7,7 @@ use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, Usage, pattern};
 use crosshandle::{Access, Error, PhysicalMemoryHandle, VirtualRange};
 
-/// SIGSEGV.
+/// Number of SIGSEGV.
 const FAULT: i32 = 11;
 
 fn has(
@@ -19,7 +19,7 @@ fn has(
     Ok(transfer.read_range(range, offset, 1_000)? == pattern(seed, 1_000))
 }
 
-/// One memory, mapped at several places in two processes: all see the same bytes.
+/// One physical memory is mapped at several places in two processes, and all show the same bytes.
 pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -27,16 +27,16 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let memory = context.create_physical_memory(3 * unit)?;
     let range = context.reserve(8 * unit)?;
-    range.map(0, &memory, 0, 3 * unit, Access::ReadWrite)?;
+    range.map(0, &memory, ..3 * unit, Access::ReadWrite)?;
     if harness.is_host() {
         let first = transfer.read_range(&range, 0, 3 * unit)?;
         assert!(first.iter().all(|byte| *byte == 0), "fresh memory is zero");
     }
-    // Aliases in one process.
-    range.map(4 * unit, &memory, 0, 3 * unit, Access::ReadWrite)?;
+    // Mapped twice in one process.
+    range.map(4 * unit, &memory, ..3 * unit, Access::ReadWrite)?;
     transfer.write_range(&range, unit, &pattern(1, 1_000))?;
     assert!(has(&transfer, &range, 5 * unit, 1)?);
-    // And in the other.
+    // And in the other process.
     let words = peer.ask(format!("open-physical p {}", memory.handle()?))?;
     assert_eq!(words[0].parse::<usize>()?, 3 * unit);
     peer.ask(format!("reserve r {}", 4 * unit))?;
@@ -44,20 +44,20 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     peer.ask(format!("range-check r {} 1 1000", 2 * unit))?;
     peer.ask(format!("range-write r {} 2 1000", 2 * unit))?;
     assert!(has(&transfer, &range, unit, 2)? && has(&transfer, &range, 5 * unit, 2)?);
-    // From the peer to here.
+    // From the peer to this process.
     peer.ask(format!("physical own {unit}"))?;
     peer.ask(format!("map r 0 own 0 {unit} read-write"))?;
     peer.ask("range-write r 0 3 1000")?;
     let handle: PhysicalMemoryHandle = peer.ask("physical-handle own")?.remove(0).parse()?;
     let opened = context.open_physical_memory(&handle)?;
-    range.map(7 * unit, &opened, 0, unit, Access::ReadWrite)?;
+    range.map(7 * unit, &opened, ..unit, Access::ReadWrite)?;
     assert!(has(&transfer, &range, 7 * unit, 3)?);
     let refused = opened.handle();
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
 }
 
-/// A part of physical memory can be mapped, or is refused by a device that says so.
+/// A part of physical memory can be mapped, or is refused by a device whose capabilities say so.
 pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -67,14 +67,24 @@ pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     let parts = [(4 * unit, unit, 2 * unit), (6 * unit, 0, unit)];
     if !harness.capabilities().partial_mappings {
         for (offset, memory_offset, len) in parts {
-            let refused = range.map(offset, &memory, memory_offset, len, Access::ReadWrite);
+            let refused = range.map(
+                offset,
+                &memory,
+                memory_offset..memory_offset + len,
+                Access::ReadWrite,
+            );
             assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
         }
         return Ok(Outcome::Skipped("partial_mappings"));
     }
-    range.map(0, &memory, 0, 3 * unit, Access::ReadWrite)?;
+    range.map(0, &memory, ..3 * unit, Access::ReadWrite)?;
     for (offset, memory_offset, len) in parts {
-        range.map(offset, &memory, memory_offset, len, Access::ReadWrite)?;
+        range.map(
+            offset,
+            &memory,
+            memory_offset..memory_offset + len,
+            Access::ReadWrite,
+        )?;
         let seed = offset as u64;
         transfer.write_range(&range, memory_offset + len - 1_000, &pattern(seed, 1_000))?;
         assert!(has(&transfer, &range, offset + len - 1_000, seed)?);
@@ -87,7 +97,7 @@ pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// It lives while it is held, mapped or open anywhere.
+/// Physical memory lives as long as any process owns, maps or has it open.
 pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -95,34 +105,35 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let memory = context.create_physical_memory(unit)?;
     let range = context.reserve(unit)?;
-    range.map(0, &memory, 0, unit, Access::ReadWrite)?;
+    range.map(0, &memory, ..unit, Access::ReadWrite)?;
     let handle = memory.handle()?;
     drop(memory);
-    // Still mapped, so it is still there to be opened.
+    // Still mapped, so it can still be opened.
     peer.ask(format!("open-physical p {handle}"))?;
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
-    range.unmap(0, unit)?;
+    range.unmap(..unit)?;
     peer.ask(format!("reserve r {unit}"))?;
     peer.ask(format!("map r 0 p 0 {unit} read-write"))?;
     peer.ask("range-check r 0 1 1000")?;
     peer.refused(format!("open-physical q {handle}"), "Stale")?;
-    // The mapping keeps it, too.
+    // The peer's mapping alone keeps it, too.
     peer.ask("close p")?;
     peer.ask("range-write r 0 2 1000")?;
     peer.ask("range-check r 0 2 1000")?;
-    // And an exporter's death takes nothing away.
+    // The exporter's death takes nothing away.
     let victim = harness.peer()?;
     victim.ask(format!("physical p {unit}"))?;
     let handle: PhysicalMemoryHandle = victim.ask("physical-handle p")?.remove(0).parse()?;
     let opened = context.open_physical_memory(&handle)?;
     victim.kill();
-    range.map(0, &opened, 0, unit, Access::ReadWrite)?;
+    range.map(0, &opened, ..unit, Access::ReadWrite)?;
     transfer.write_range(&range, 0, &pattern(3, 1_000))?;
     assert!(has(&transfer, &range, 0, 3)?);
     PASSED
 }
 
-/// Mappings are made, changed and taken away exactly; everything else is refused in words.
+/// Only valid mappings, changes of access and unmappings succeed; all others are refused with clear
+/// errors.
 pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -130,7 +141,7 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     let range = context.reserve(8 * unit)?;
     let all = Access::ReadWrite;
     let half = context.create_physical_memory(2 * unit)?;
-    range.map(2 * unit, &half, 0, 2 * unit, all)?;
+    range.map(2 * unit, &half, ..2 * unit, all)?;
     let refused = |what: &str, result: crosshandle::Result<()>| match result {
         Err(Error::InvalidArgument(message)) if !message.is_empty() => Ok(()),
         other => Err(Failure::new(format!("{what}: {other:?}"))),
@@ -138,84 +149,91 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     for len in [0, 1, unit - 1, unit + 1] {
         refused("physical", context.create_physical_memory(len).map(drop))?;
         refused("reserve", context.reserve(len).map(drop))?;
-        refused("map length", range.map(0, &memory, 0, len, all))?;
+        refused("map length", range.map(0, &memory, ..len, all))?;
     }
-    refused("map offset", range.map(1, &memory, 0, unit, all))?;
-    refused("memory offset", range.map(0, &memory, 1, unit, all))?;
-    refused("outside", range.map(7 * unit, &memory, 0, 2 * unit, all))?;
+    refused("map offset", range.map(1, &memory, ..unit, all))?;
+    refused("memory offset", range.map(0, &memory, 1..1 + unit, all))?;
+    refused("outside", range.map(7 * unit, &memory, ..2 * unit, all))?;
     refused(
         "overflow",
-        range.map(usize::MAX - unit + 1, &memory, 0, unit, all),
+        range.map(usize::MAX - unit + 1, &memory, ..unit, all),
     )?;
     refused(
         "more than there is",
-        range.map(4 * unit, &memory, 3 * unit, 2 * unit, all),
+        range.map(4 * unit, &memory, 3 * unit..5 * unit, all),
     )?;
     for offset in [unit, 2 * unit, 3 * unit] {
-        refused("overlap", range.map(offset, &memory, 0, 2 * unit, all))?;
+        refused("overlap", range.map(offset, &memory, ..2 * unit, all))?;
     }
-    refused("around", range.map(unit, &memory, 0, 4 * unit, all))?;
+    refused("around", range.map(unit, &memory, ..4 * unit, all))?;
     for (offset, len) in [
         (0, unit),
         (2 * unit, unit),
         (3 * unit, unit),
         (2 * unit, 3 * unit),
     ] {
-        refused("unmap", range.unmap(offset, len))?;
-        refused("access", range.set_access(offset, len, Access::ReadOnly))?;
+        refused("unmap", range.unmap(offset..offset + len))?;
+        refused(
+            "access",
+            range.set_access(offset..offset + len, Access::ReadOnly),
+        )?;
     }
     assert_eq!(range.access(2 * unit - 1), None);
     assert_eq!(range.access(2 * unit), Some(all));
     assert_eq!(range.access(4 * unit - 1), Some(all));
     assert_eq!(range.access(4 * unit), None);
-    refused("across", range.with_bytes(4 * unit - 1, 2, |_| ()))?;
-    refused("unmapped", range.with_bytes(0, 1, |_| ()))?;
-    range.unmap(2 * unit, 2 * unit)?;
-    refused("twice", range.unmap(2 * unit, 2 * unit))?;
-    range.map(unit, &memory, 0, 4 * unit, all)?;
-    // Neighbours can be changed at once.
+    refused(
+        "across",
+        range.with_bytes(4 * unit - 1..4 * unit + 1, |_| ()),
+    )?;
+    refused("unmapped", range.with_bytes(..1, |_| ()))?;
+    range.unmap(2 * unit..4 * unit)?;
+    refused("twice", range.unmap(2 * unit..4 * unit))?;
+    range.map(unit, &memory, ..4 * unit, all)?;
+    // The access of adjacent mappings can be changed in one call.
     let quarter = context.create_physical_memory(unit)?;
-    range.map(5 * unit, &quarter, 0, unit, all)?;
-    refused("access", range.set_access(unit, 3 * unit, Access::ReadOnly))?;
-    range.set_access(unit, 5 * unit, Access::ReadOnly)?;
+    range.map(5 * unit, &quarter, ..unit, all)?;
+    refused("access", range.set_access(unit..4 * unit, Access::ReadOnly))?;
+    range.set_access(unit..6 * unit, Access::ReadOnly)?;
     assert_eq!(range.access(5 * unit), Some(Access::ReadOnly));
-    range.unmap(unit, 5 * unit)?;
+    range.unmap(unit..6 * unit)?;
     assert!((0..8).all(|place| !range.is_mapped(place * unit)));
     PASSED
 }
 
-/// What is mapped without access keeps its bytes, and shows them when access is given.
+/// Memory that is mapped without access keeps its bytes, and shows them once access is granted.
 pub(crate) fn access_is_taken_and_given(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
     let memory = context.create_physical_memory(unit)?;
     let range = context.reserve(2 * unit)?;
-    range.map(0, &memory, 0, unit, None)?;
+    range.map(0, &memory, ..unit, None)?;
     assert_eq!((range.access(0), range.is_mapped(0)), (None, true));
     let refused = |range: &VirtualRange| {
-        let touched = range.with_bytes(0, 1, |_| ());
+        let touched = range.with_bytes(..1, |_| ());
         assert!(matches!(touched, Err(Error::InvalidArgument(_))));
     };
     refused(&range);
     for seed in 1..3 {
-        range.set_access(0, unit, Access::ReadWrite)?;
+        range.set_access(..unit, Access::ReadWrite)?;
         transfer.write_range(&range, 0, &pattern(seed, 1_000))?;
-        range.set_access(0, unit, None)?;
+        range.set_access(..unit, None)?;
         refused(&range);
-        range.set_access(0, unit, Access::ReadOnly)?;
+        range.set_access(..unit, Access::ReadOnly)?;
         assert!(has(&transfer, &range, 0, seed)?);
-        range.set_access(0, unit, None)?;
+        range.set_access(..unit, None)?;
     }
-    let again = range.map(0, &memory, 0, unit, Access::ReadWrite);
+    let again = range.map(0, &memory, ..unit, Access::ReadWrite);
     assert!(matches!(again, Err(Error::InvalidArgument(_))));
-    range.unmap(0, unit)?;
-    range.map(0, &memory, 0, unit, Access::ReadWrite)?;
+    range.unmap(..unit)?;
+    range.map(0, &memory, ..unit, Access::ReadWrite)?;
     assert!(has(&transfer, &range, 0, 2)?);
     PASSED
 }
 
-/// Each export has a handle of its own, good until it is dropped; who has opened it keeps it.
+/// Each export has a handle of its own, valid until the export is dropped. A process that has
+/// opened it keeps the memory.
 pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -232,7 +250,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     let refused = context.open_physical_memory(&stale);
     assert!(matches!(refused, Err(Error::Stale)));
     peer.ask(format!("open-physical c {handle}"))?;
-    // The export keeps the memory, and what was opened is as good as ever.
+    // The export keeps the memory, and opened memory is not affected.
     drop(memory);
     peer.ask(format!("open-physical d {handle}"))?;
     drop(first);
@@ -248,7 +266,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A range may start where another one ended, if nothing else is there.
+/// A range may start where another one ends, if no other mapping is there.
 pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -258,21 +276,21 @@ pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let first = context.reserve_at(start, 4 * unit)?;
     let second = context.reserve_at(start.wrapping_add(4 * unit), 4 * unit)?;
     if first.as_ptr() == start {
-        // Nobody else can be where the first one is.
+        // No other range can be where the first one is.
         let other = context.reserve_at(start, unit)?;
         assert_ne!(other.as_ptr(), start);
     }
     for range in [&first, &second] {
         assert_eq!(range.len(), 4 * unit);
         let memory = context.create_physical_memory(4 * unit)?;
-        range.map(0, &memory, 0, 4 * unit, Access::ReadWrite)?;
+        range.map(0, &memory, ..4 * unit, Access::ReadWrite)?;
     }
     let odd = context.reserve_at(start.wrapping_add(1), unit)?;
     assert!(odd.as_ptr().addr().is_multiple_of(unit));
     PASSED
 }
 
-/// Access is that of the mapping, and of a read-only open never more than reading.
+/// Access is that of the mapping, and for a read-only open never more than reading.
 pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     if !harness.capabilities().read_only_memory {
         return Ok(Outcome::Skipped("read_only_memory"));
@@ -280,7 +298,8 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
     let faults = harness.capabilities().host_accessible_memory;
-    // The host ends who writes where he must not; a device refuses him everything from then on.
+    // The host kills a process that writes to read-only memory; a device refuses everything of that
+    // process from then on.
     let cannot_write = |peer: &Peer| -> Result<(), Failure> {
         let refused = peer.ask("range-poke r 0").expect_err("it wrote");
         if faults {
@@ -310,7 +329,7 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
         }
         cannot_write(&peer)?;
     }
-    // Changed and changed back.
+    // The access is changed and changed back.
     let peer = harness.peer()?;
     peer.ask(format!("open-physical p {}", memory.handle()?))?;
     peer.ask(format!("reserve r {unit}"))?;
@@ -323,7 +342,7 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Hundreds of rounds, and nobody has more descriptors or mappings than before.
+/// After hundreds of rounds no process has more descriptors or mappings than before.
 pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -331,15 +350,15 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     let range = context.reserve(4 * unit)?;
     let round = |number: usize| -> Result<(), Failure> {
         let memory = context.create_physical_memory(2 * unit)?;
-        range.map(unit, &memory, 0, 2 * unit, Access::ReadWrite)?;
+        range.map(unit, &memory, ..2 * unit, Access::ReadWrite)?;
         peer.ask(format!("open-physical p {}", memory.handle()?))?;
         peer.ask(format!("reserve r {}", 2 * unit))?;
         peer.ask(format!("map r 0 p 0 {} read-write", 2 * unit))?;
-        // Unmapped by hand, or with the range.
+        // Unmapped explicitly, or with the range.
         if number.is_multiple_of(2) {
             peer.ask(format!("unmap r 0 {}", 2 * unit))?;
         }
-        range.unmap(unit, 2 * unit)?;
+        range.unmap(unit..unit + 2 * unit)?;
         peer.ask("close r p")?;
         Ok(())
     };

@@ -1,4 +1,4 @@
-//! Memory pools keep their memory apart, within their limits, and account for it.
+//! Memory pools keep their memory apart, within their limits, and report it correctly.
 
 use crate::failure::Verdict;
 use crate::harness::Harness;
@@ -9,7 +9,7 @@ use crosshandle::{AllocationOptions, Error, MemoryKind, MemoryPoolOptions};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Memory of a pool is shared as any other, in all kinds.
+/// Memory of a pool can be shared like any other, in all kinds.
 pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -22,7 +22,7 @@ pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
         transfer.write(&memory, 0, &pattern(seed, 10_000))?;
         peer.ask(format!("open-memory m {}", memory.handle()?))?;
         peer.ask(format!("check m 0 {seed} 10000"))?;
-        // The importer keeps it, whatever becomes of it here.
+        // The importer keeps the memory after the exporter frees it.
         drop(memory);
         drop(pool.allocate(10_000)?);
         peer.ask(format!("check m 0 {seed} 10000"))?;
@@ -31,7 +31,7 @@ pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// No page is shared with other memory of the context.
+/// A pool shares no page with other memory of the context.
 pub(crate) fn they_share_no_page(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -53,7 +53,7 @@ pub(crate) fn they_share_no_page(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What is reserved and used is what was taken, now and at most.
+/// The reserved and used bytes are what was allocated, now and at most.
 pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let pool = context.create_memory_pool(MemoryPoolOptions::new());
@@ -67,7 +67,7 @@ pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     drop(large);
     let usage = pool.usage();
     assert_eq!((usage.used, usage.used_peak), (4 * KIB, both.used));
-    // It is kept, until it is asked for.
+    // Freed memory is kept until the pool is trimmed.
     assert_eq!(usage.reserved, both.reserved);
     drop(pool.allocate(8 * MIB)?);
     assert_eq!(pool.usage().reserved_peak, both.reserved);
@@ -83,7 +83,7 @@ pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     pool.trim_to(0);
     let usage = pool.usage();
     assert_eq!((usage.reserved, usage.used), (0, 0));
-    // A trimmed pool goes on as before.
+    // A trimmed pool works as before.
     let sizes = [100, 5 * KIB, 300 * KIB, 3 * MIB];
     let some = sizes.map(|len| pool.allocate(len));
     assert!(some.iter().all(Result::is_ok) && pool.usage().used > 3 * MIB);
@@ -93,7 +93,7 @@ pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A pool never reserves more than its limit, and gives up what it only keeps to stay below.
+/// A pool never reserves more than its limit, and releases memory that it only keeps to stay below.
 pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let limit = 16 * MIB;
@@ -106,7 +106,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
         "{refused:?}"
     );
     drop(large);
-    // What is kept makes room for other sizes.
+    // Kept memory makes room for other sizes.
     drop(pool.allocate(12 * MIB)?);
     let mut small = Vec::new();
     let end = loop {
@@ -118,7 +118,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     };
     assert!(matches!(end, Error::OutOfMemory { .. }), "{end}");
     assert!(small.len() * 100 * KIB > limit / 2, "{}", small.len());
-    // A limit below what is usually reserved at once.
+    // A limit below the usual size of a segment.
     let limit = (300 * KIB).max(context.device().info().granularity);
     let tiny = context.create_memory_pool(MemoryPoolOptions::new().limit(limit));
     drop(tiny.allocate(200 * KIB)?);
@@ -126,7 +126,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What a pool keeps goes when it is told to keep less, and all of it with the pool.
+/// A pool releases kept memory when it is told to keep less, and all of it when it is dropped.
 pub(crate) fn they_keep_what_they_may(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let pool = context.create_memory_pool(MemoryPoolOptions::new().keep(0));

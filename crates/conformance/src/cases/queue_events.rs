@@ -1,5 +1,5 @@
-//! What queues do with events: many signals at once, several queues, failures, functions that
-//! wait themselves.
+//! Queues and events: many pending signals, several queues, failures, functions that wait
+//! themselves.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -12,12 +12,12 @@ fn events(context: &Context, count: usize) -> Result<Vec<Event>, Error> {
     (0..count).map(|_| context.create_event()).collect()
 }
 
-/// Holds a queue up until an event is signalled.
+/// Blocks a queue until an event is signalled.
 fn hold(queue: &Queue, gate: &Event) -> Result<(), Error> {
     queue.submit(Command::barrier().after_value(gate, 1))
 }
 
-/// More signals of one event are unfinished than it has words, all of one queue.
+/// A queue has more unfinished signals of one event than the event has words.
 pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -27,7 +27,7 @@ pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
     hold(&queue, &gate)?;
     for number in 1..=30 {
         queue.signal(&event)?;
-        assert_eq!(event.value(), number);
+        assert_eq!(event.submitted(), number);
     }
     assert!(!event.try_wait_value(1)?);
     let waiter = peer.begin_and_sleep("wait-value e 30")?;
@@ -36,14 +36,14 @@ pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
         event.wait_value_timeout(number, deadline())?;
     }
     waiter.reply(deadline())?;
-    // And the host goes on from there.
+    // The host's signal takes the next number.
     assert_eq!(event.signal()?, 31);
     peer.ask("wait-value e 31 10000")?;
     queue.finish_timeout(deadline())?;
     PASSED
 }
 
-/// Two queues signal one event in turns, and run one after the other.
+/// Two queues signal one event alternately, and run one after the other.
 pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -57,7 +57,7 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
             queue.signal(&event)?;
         }
     }
-    // The second one's: 2, 4, 6 and no more, since 9 comes after 2, but 8 after 1.
+    // The second queue's signals finish: 2, 4, 6 and no more, since 9 comes after 2, but 8 after 1.
     gates[1].signal()?;
     for number in [2, 4, 6] {
         event.wait_value_timeout(number, deadline())?;
@@ -74,7 +74,7 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Who sleeps already learns of the first signal of a queue.
+/// A waiter that sleeps already learns of the first signal of a queue.
 pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -93,7 +93,7 @@ pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(notes.unwrap_or_default()))
 }
 
-/// In free order a command that waits holds up none that it waits for, however many wait.
+/// Out of order, a waiting command blocks none that it waits for, however many wait.
 pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
     const COUNT: usize = 12;
     let context = harness.context()?;
@@ -104,12 +104,12 @@ pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
         let command = if index % 2 == 0 {
             Command::call(|| Ok::<_, Error>(()))
         } else {
-            Command::fill(memory.range(index * 8, 8)?, &[1])?
+            Command::fill(memory.range(index * 8..index * 8 + 8)?, &[1])?
         };
         queue.submit(command.after_value(gate, 1).signal(done))?;
     }
     for gate in gates.iter().rev() {
-        let command = Command::fill(memory.range(2048, 8)?, &[2])?;
+        let command = Command::fill(memory.range(2048..2056)?, &[2])?;
         queue.submit(command.signal(gate))?;
     }
     for done in &done {
@@ -119,7 +119,7 @@ pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Any number of queues can wait for one that signals them, the last one first.
+/// Any number of queues can wait for each other, submitted last first.
 pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     const COUNT: usize = 40;
     let context = harness.context()?;
@@ -128,14 +128,14 @@ pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     let mut queues = Vec::new();
     for (index, (gate, done)) in gates.iter().zip(&done).enumerate() {
         let queue = context.create_queue()?;
-        let fill = Command::fill(memory.range(index * 8, 8)?, &[1])?;
+        let fill = Command::fill(memory.range(index * 8..index * 8 + 8)?, &[1])?;
         queue.submit(fill.after_value(gate, 1))?;
         queue.submit(Command::barrier().signal(done))?;
         queues.push(queue);
     }
     let queue = context.create_queue()?;
     for (gate, done) in gates.iter().zip(&done).rev() {
-        let fill = Command::fill(memory.range(2048, 8)?, &[2])?;
+        let fill = Command::fill(memory.range(2048..2056)?, &[2])?;
         queue.submit(fill.signal(gate))?;
         queue.submit(Command::barrier().after(done))?;
     }
@@ -147,7 +147,7 @@ pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A function may wait for other queues, and allocate and free memory of the device.
+/// A host function may wait for other queues, and allocate and free memory of the device.
 pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -168,11 +168,12 @@ pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
     queue.submit(Command::call(function).signal(&done))?;
     done.wait_timeout(deadline())?;
     queue.finish_timeout(deadline())?;
-    assert_eq!((inner.value(), done.value()), (1, 1));
+    assert_eq!((inner.submitted(), done.submitted()), (1, 1));
     PASSED
 }
 
-/// The failure of a function reaches all that comes after it through events, in every process.
+/// The failure of a host function reaches all commands that depend on it by events, in every
+/// process.
 pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -197,7 +198,7 @@ pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
         let failed = event.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
     }
-    // The last one signals nothing, so its queue tells.
+    // The last command has no event, so its queue reports the error.
     let told = two.finish_timeout(deadline());
     assert!(matches!(told, Err(Error::CommandFailed(_))), "{told:?}");
     one.finish_timeout(deadline())?;
@@ -205,7 +206,7 @@ pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A command's times are in order, on the clock that the host reads.
+/// The timestamps of a command are in order, on the clock that the host reads.
 pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -223,12 +224,12 @@ pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
         queue.finish_timeout(deadline())?;
         let times = event.profile()?;
         let in_order = times.submitted <= times.started && times.started <= times.ended;
-        assert!(times.submitted > 0 && in_order, "{round}: {times:?}");
+        assert!(times.submitted.is_some() && in_order, "{round}: {times:?}");
     }
     PASSED
 }
 
-/// Times may be switched on and off while commands are under way.
+/// Profiling may be switched on and off while commands are pending.
 pub(crate) fn times_may_be_switched(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -243,7 +244,7 @@ pub(crate) fn times_may_be_switched(harness: &Harness) -> Verdict {
             event.set_profiling(is_timed(step));
             queue.submit(Command::fill(memory.all(), &[1])?.signal(&event))?;
         }
-        // None of them has ended.
+        // None of the commands has ended.
         event.set_profiling(is_timed(3));
         gate.signal()?;
         event.wait_timeout(deadline())?;

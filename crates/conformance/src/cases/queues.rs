@@ -1,4 +1,4 @@
-//! Queues run commands beside the host, in the order asked for.
+//! Queues run commands concurrently with the host, in the requested order.
 
 use super::faults::failed_late;
 use crate::failure::{Failure, Verdict};
@@ -23,13 +23,13 @@ fn memory(context: &Context, transfer: &Transfer, seed: u64) -> Result<Memory, F
     Ok(memory)
 }
 
-/// Holds a queue up until an event is signalled.
+/// Blocks a queue until an event is signalled.
 fn hold(queue: &Queue, gate: &Event) -> Result<(), Failure> {
-    queue.submit(Command::barrier().after_value(gate, gate.value() + 1))?;
+    queue.submit(Command::barrier().after_value(gate, gate.submitted() + 1))?;
     Ok(())
 }
 
-/// Copies between memory of this process and of another one, seen by both.
+/// Copies between memory of this process and of another one are visible in both.
 pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -42,16 +42,16 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
         let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
         let theirs = context.open_memory(&handle)?;
         peer.ask(format!("open-event done {}", done.handle()?))?;
-        queue.submit(Command::copy(theirs.all(), mine.all())?.signal(&done))?;
+        queue.submit(Command::copy(mine.all(), theirs.all())?.signal(&done))?;
         peer.ask("wait-value done 1 10000")?;
         peer.ask(format!("check theirs 0 1 {LEN}"))?;
-        // A part of it, and small.
+        // A small part of it.
         peer.ask("write theirs 0 2 1000")?;
-        let (to, from) = (mine.range(77, 1_000)?, theirs.range(0, 1_000)?);
-        queue.submit(Command::copy(to, from)?.signal(&done))?;
+        let (to, from) = (mine.range(77..1_077)?, theirs.range(..1_000)?);
+        queue.submit(Command::copy(from, to)?.signal(&done))?;
         done.wait_timeout(deadline())?;
         transfer.check(&mine, 77, 2, 1_000)?;
-        // By the peer's queue, into this process.
+        // By the peer's queue, into memory of this process.
         peer.ask(format!("open-memory mine {}", mine.handle()?))?;
         peer.ask("queue q")?;
         peer.ask(format!("write theirs 0 3 {LEN}"))?;
@@ -62,7 +62,8 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Device, host and shared memory, and memory of the process's own, as source and destination.
+/// Memory of the kinds device, host and shared, and ordinary memory of the process, can be source
+/// and destination.
 pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -74,16 +75,16 @@ pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
             context.allocate_with(AllocationOptions::new(LEN).kind(from))?,
         );
         transfer.write(&from, 0, &pattern(seed, LEN))?;
-        queue.submit(Command::copy(to.all(), from.all())?)?;
+        queue.submit(Command::copy(from.all(), to.all())?)?;
         queue.finish_timeout(deadline())?;
         transfer.check(&to, 0, seed, LEN)?;
         let mut own = vec![0_u8; LEN];
         let place = NonNull::from(own.as_mut_slice()).cast();
-        // SAFETY: `own` lives until the queue has finished, and is not looked at before.
+        // SAFETY: `own` lives until the queue has finished, and is not accessed before that.
         let range = unsafe { MemoryRange::from_raw_parts(place, LEN, Access::ReadWrite) };
-        queue.submit(Command::copy(range.clone(), to.all())?)?;
+        queue.submit(Command::copy(to.all(), range.clone())?)?;
         queue.submit(Command::fill(to.all(), &[0xAA])?)?;
-        queue.submit(Command::copy(to.range(0, 100)?, range.range(0, 100)?)?)?;
+        queue.submit(Command::copy(range.range(..100)?, to.range(..100)?)?)?;
         queue.finish()?;
         assert!(own == pattern(seed, LEN));
         transfer.check(&to, 0, seed, 100)?;
@@ -92,7 +93,7 @@ pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Source and destination may overlap, in both directions, short and long.
+/// Source and destination may overlap, in both directions, for short and long copies.
 pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -109,8 +110,8 @@ pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
         let mut wanted = pattern(4, LEN);
         wanted.copy_within(from..from + len, to);
         queue.submit(Command::copy(
-            memory.range(to, len)?,
-            memory.range(from, len)?,
+            memory.range(from..from + len)?,
+            memory.range(to..to + len)?,
         )?)?;
         queue.finish_timeout(deadline())?;
         assert!(
@@ -121,7 +122,7 @@ pub(crate) fn overlapping_copies(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Patterns of 1 to 17 bytes, over short and long ranges at odd places.
+/// Fills take patterns of 1 to 17 bytes, over short and long ranges at unaligned places.
 pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -133,7 +134,7 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
             let len = size * times;
             let wanted: Vec<u8> = repeated.iter().copied().cycle().take(len).collect();
             let before = transfer.read(&memory, 0, LEN)?;
-            queue.submit(Command::fill(memory.range(3, len)?, &repeated)?)?;
+            queue.submit(Command::fill(memory.range(3..3 + len)?, &repeated)?)?;
             queue.finish_timeout(deadline())?;
             let after = transfer.read(&memory, 0, LEN)?;
             assert!(after[3..3 + len] == wanted, "{times} times {size} bytes");
@@ -141,15 +142,15 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
         }
     }
     for (len, bytes) in [(10, &[1, 2, 3][..]), (10, &[])] {
-        let refused = Command::fill(memory.range(0, len)?, bytes).map(drop);
+        let refused = Command::fill(memory.range(..len)?, bytes).map(drop);
         assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     }
-    let refused = Command::copy(memory.range(0, 10)?, memory.range(0, 11)?).map(drop);
+    let refused = Command::copy(memory.range(..11)?, memory.range(..10)?).map(drop);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
 }
 
-/// In order: one after the other, whatever they wait for.
+/// In order: commands run one after the other, whatever they wait for.
 pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -189,8 +190,8 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     hold(&queue, &gate)?;
     for number in 0..COUNT {
         queue.submit(match number % 5 {
-            0 => Command::fill(memory.range(0, 8)?, &number.to_le_bytes())?,
-            1 => Command::copy(memory.range(8, 8)?, memory.range(0, 8)?)?,
+            0 => Command::fill(memory.range(..8)?, &number.to_le_bytes())?,
+            1 => Command::copy(memory.range(..8)?, memory.range(8..16)?)?,
             2 => Command::barrier().signal(&done),
             3 => Command::barrier().after(&done),
             _ => {
@@ -202,7 +203,7 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
             }
         })?;
     }
-    assert_eq!(done.value(), COUNT / 5, "numbers are taken at once");
+    assert_eq!(done.submitted(), COUNT / 5, "numbers are taken at once");
     assert!(!queue.is_idle() && !done.try_wait()?);
     gate.signal()?;
     done.wait_timeout(deadline())?;
@@ -214,7 +215,7 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Out of order: what waits holds up nothing but what comes behind a barrier.
+/// Out of order: a waiting command delays only commands behind a barrier.
 pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
@@ -245,8 +246,8 @@ pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Out of order, the two halves of a barrier: one comes after what was before, and holds up
-/// nothing; the other holds up what comes later, and waits for nothing but its events.
+/// Out of order, the two halves of a barrier: one waits for all earlier commands and delays
+/// nothing; the other delays all later commands and waits only for its events.
 pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
@@ -274,7 +275,8 @@ pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Wait lists: of several events, across queues and processes, fixed at submission.
+/// A wait list may name several events of other queues and processes. Its values are fixed at
+/// submission.
 pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -288,7 +290,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event a {}", a.handle()?))?;
         peer.ask(format!("open-event c {}", c.handle()?))?;
         peer.ask("queue q")?;
-        // a: future; b: the other queue's, that waits for a; c: the peer's, that waits for a.
+        // a: a future value; b: signalled by the other queue, after a; c: by the peer, after a.
         two.submit(Command::barrier().after_value(a, 1).signal(b))?;
         peer.ask("submit q barrier after-value=a:1 signal=c")?;
         let seen = Arc::new(AtomicU32::new(0));
@@ -304,7 +306,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
                 .after(c)
                 .signal(done),
         )?;
-        // Signalled later than submitted: no part of the wait.
+        // Signalled after the submission, so not part of the wait.
         let late = done.wait_timeout(Duration::from_millis(20));
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         assert_eq!(seen.load(Ordering::SeqCst), 0);
@@ -315,12 +317,12 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
         one.signal(done)?;
         two.wait(done)?;
         two.finish_timeout(deadline())?;
-        assert_eq!(done.value(), 2);
+        assert_eq!(done.submitted(), 2);
     }
     PASSED
 }
 
-/// An error or a panic of a command reaches its event, in every process, and its dependents.
+/// An error or a panic of a command reaches its event in every process, and its dependents.
 pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -329,19 +331,19 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
         let (event, next) = (context.create_event()?, context.create_event()?);
         peer.ask(format!("open-event e {}", event.handle()?))?;
         peer.ask("queue q")?;
-        // Here, seen there.
+        // Fails here, seen by the peer.
         queue.submit(Command::call(|| Err::<(), _>("no paper")).signal(&event))?;
         queue.submit(Command::barrier().after(&event).signal(&next))?;
         let failed = event.wait_timeout(deadline()).expect_err("it failed");
         assert!(failed.to_string().contains("no paper"), "{failed}");
         failed_late(harness.device(), "", next.wait_timeout(deadline()))?;
-        // What has failed already fails what waits for it anywhere.
+        // A signal that has failed already fails commands that wait for it anywhere.
         queue.submit(Command::barrier().after(&event).signal(&next))?;
         let failed = next.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
         peer.refused("wait e 10000", "CommandFailed")?;
         assert_eq!(peer.ask("status e")?[2], "CommandFailed");
-        // There, seen here.
+        // Fails in the peer, seen here.
         for work in ["fail paper", "panic"] {
             peer.ask(format!("submit q {work} signal=e"))?;
             let failed = event.wait_timeout(deadline());
@@ -351,7 +353,7 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
         queue.submit(panics.signal(&next))?;
         let failed = next.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
-        // What comes after is no worse for it.
+        // Later commands are not affected.
         event.signal()?;
         event.wait_timeout(deadline())?;
         peer.ask("wait e 1000")?;
@@ -373,7 +375,7 @@ pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What was submitted runs on when its queue is dropped, and keeps its memory and events.
+/// Submitted commands run on when their queue is dropped, and keep their memory and events.
 pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -386,10 +388,10 @@ pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
     {
         let source = memory(&context, &transfer, 9)?;
         let target = context.open_memory(&handle)?;
-        queue.submit(Command::copy(target.all(), source.all())?.signal(&done))?;
+        queue.submit(Command::copy(source.all(), target.all())?.signal(&done))?;
     }
     drop(queue);
-    // The freed source is not handed out while the command still needs it.
+    // The freed source is not reused while the command still needs it.
     for _ in 0..10 {
         memory(&context, &transfer, 10)?;
     }

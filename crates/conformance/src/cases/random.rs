@@ -1,4 +1,4 @@
-//! Long random sequences of operations in two processes, beside a model of what they should do.
+//! Long random sequences of operations in two processes, compared with a model of their results.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -6,7 +6,7 @@ use crate::pattern::Random;
 use crate::{Outcome, Peer};
 use std::time::{Duration, Instant};
 
-/// Operations with one seed; fewer if the time is over.
+/// Number of operations with one seed, unless the time is over before.
 const STEPS: usize = 1_500;
 const SEEDS: u64 = 4;
 const TIME: Duration = Duration::from_secs(8);
@@ -17,26 +17,26 @@ enum Kind {
     Event,
 }
 
-/// What a shared object should be like.
+/// The expected state of a shared object.
 struct Object {
     name: usize,
     kind: Kind,
     exporter: usize,
     handle: String,
-    /// Who has it: its creator, or who opened it.
-    held: [bool; 2],
-    /// The seed that its bytes were written with, or its value.
+    /// Whether each process has it open: as its creator or as an importer.
+    is_open: [bool; 2],
+    /// Seed of its bytes, or its value.
     state: u64,
 }
 
-struct World {
+struct Model {
     peers: [Peer; 2],
     objects: Vec<Object>,
     random: Random,
     names: usize,
 }
 
-impl World {
+impl Model {
     fn step(&mut self) -> Result<(), Failure> {
         match self.random.below(10) {
             0 if self.objects.len() < 40 => self.create(),
@@ -64,27 +64,27 @@ impl World {
             peer.ask(format!("event o{name}"))?;
             (Kind::Event, peer.ask(format!("event-handle o{name}"))?, 0)
         };
-        let mut held = [false; 2];
-        held[exporter] = true;
+        let mut is_open = [false; 2];
+        is_open[exporter] = true;
         self.objects.push(Object {
             name,
             kind,
             exporter,
             handle: handle.concat(),
-            held,
+            is_open,
             state,
         });
         Ok(())
     }
 
-    /// The importer opens; what its exporter has freed must be stale.
+    /// Opens an object in the importer. An object that its exporter has freed must be stale.
     fn open(&mut self) -> Result<(), Failure> {
         let Some(object) = self.any() else {
             return Ok(());
         };
         let object = &mut self.objects[object];
         let importer = 1 - object.exporter;
-        if object.held[importer] {
+        if object.is_open[importer] {
             return Ok(());
         }
         let verb = match object.kind {
@@ -92,9 +92,9 @@ impl World {
             Kind::Event => "open-event",
         };
         let question = format!("{verb} o{} {}", object.name, object.handle);
-        if object.held[object.exporter] {
+        if object.is_open[object.exporter] {
             self.peers[importer].ask(question)?;
-            object.held[importer] = true;
+            object.is_open[importer] = true;
         } else {
             self.peers[importer].refused(question, "Stale")?;
         }
@@ -107,10 +107,10 @@ impl World {
         };
         let object = &mut self.objects[object];
         self.peers[holder].ask(format!("close o{}", object.name))?;
-        object.held[holder] = false;
-        // Stale handles are tried for a while and then forgotten.
+        object.is_open[holder] = false;
+        // Stale handles are tried for a while and then dropped.
         if self.objects.len() > 30 {
-            self.objects.retain(|object| object.held != [false; 2]);
+            self.objects.retain(|object| object.is_open != [false; 2]);
         }
         Ok(())
     }
@@ -169,16 +169,17 @@ impl World {
     fn any_held(&mut self) -> Option<(usize, usize)> {
         let object = self.any()?;
         let holder = self.random.below(2);
-        self.objects[object].held[holder].then_some((object, holder))
+        self.objects[object].is_open[holder].then_some((object, holder))
     }
 }
 
-/// Two processes create, open, change, check and close objects of each other, as the model says.
+/// Two processes create, open, change, check and close objects of each other, and agree with the
+/// model.
 pub(crate) fn two_processes_and_a_model(harness: &Harness) -> Verdict {
     let end = Instant::now() + TIME;
     let mut steps = 0;
     for seed in 0..SEEDS {
-        let mut world = World {
+        let mut world = Model {
             peers: [harness.peer()?, harness.peer()?],
             objects: Vec::new(),
             random: Random(seed),

@@ -1,4 +1,4 @@
-//! Rectangles of two and three dimensions, copied and filled.
+//! Copies and fills of rectangles of two and three dimensions.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -15,7 +15,7 @@ fn memory(context: &Context, transfer: &Transfer, seed: u64) -> Result<Memory, F
     Ok(memory)
 }
 
-/// Where a rectangle starts, and how it lies from there on.
+/// The start and the pitches of a rectangle in memory.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     offset: usize,
@@ -23,7 +23,7 @@ struct Side {
 }
 
 impl Side {
-    /// Any that fits a region into `LEN` bytes, with or without gaps.
+    /// Returns a random layout that fits a region into `LEN` bytes, with or without gaps.
     fn any(region: Region, random: &mut Random) -> Self {
         let gap = |random: &mut Random| random.below(3).saturating_sub(1) * random.below(9);
         let row = region.width + gap(random);
@@ -34,13 +34,13 @@ impl Side {
         }
     }
 
-    /// Where a row starts.
+    /// Returns the offset of a row.
     fn row(&self, slice: usize, row: usize) -> usize {
         self.offset + slice * self.pitches.slice + row * self.pitches.row
     }
 }
 
-/// What shall be in the destination.
+/// Computes the expected bytes of the destination.
 fn copied(region: Region, to: (Side, &mut [u8]), from: (Side, &[u8])) {
     for slice in 0..region.slices {
         for row in 0..region.rows {
@@ -50,8 +50,8 @@ fn copied(region: Region, to: (Side, &mut [u8]), from: (Side, &[u8])) {
     }
 }
 
-/// Boxes of all shapes go into another process's memory, and back by its own queue. Nothing else
-/// is touched.
+/// Boxes of all shapes are copied into another process's memory, and back by that process's queue.
+/// No other byte changes.
 pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -67,7 +67,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     let mut random = Random(7);
     let mut signals = 0;
     for round in 0..60 {
-        // Now and then as large as no submitting thread would copy at once.
+        // Now and then larger than a submitting thread would copy at once.
         let most = if round % 10 == 9 { 40 } else { 9 };
         let region = Region {
             width: 1 + random.below(if round % 10 == 9 { 60 } else { 12 }),
@@ -84,10 +84,10 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
 
         copied(region, (a, &mut their_bytes), (b, &my_bytes));
         let command = Command::copy_rect(
-            theirs.range(a.offset, LEN - a.offset)?,
-            a.pitches,
-            mine.range(b.offset, LEN - b.offset)?,
+            mine.range(b.offset..)?,
             b.pitches,
+            theirs.range(a.offset..)?,
+            a.pitches,
             region,
         )?;
         queue.submit(command.signal(&done))?;
@@ -123,7 +123,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Rows of a matrix go to the rows of another one.
+/// Rows of a matrix are copied to the rows of another one.
 pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -146,7 +146,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
             let (a, b) = (row * to_pitch, row * from_pitch);
             wanted[a..a + width].copy_from_slice(&source[b..b + width]);
         }
-        let command = Command::copy_2d(to.all(), to_pitch, from.all(), from_pitch, width, rows)?;
+        let command = Command::copy_2d(from.all(), from_pitch, to.all(), to_pitch, width, rows)?;
         queue.submit(command)?;
         queue.finish_timeout(deadline())?;
         assert!(transfer.read(&to, 0, LEN)? == wanted, "{width} × {rows}");
@@ -154,7 +154,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Patterns start anew in every row; what is between the rows stays.
+/// Patterns start anew in every row; bytes between the rows stay.
 pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -188,7 +188,7 @@ pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
             }
         }
         if number % 2 == 0 {
-            let to = memory.range(11, LEN - 11)?;
+            let to = memory.range(11..)?;
             queue.submit(Command::fill_2d(to, pitch, width, rows, &bytes)?.signal(&done))?;
         } else {
             let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
@@ -206,7 +206,7 @@ pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What is not inside, not apart or too large to be counted is refused before anything happens.
+/// Rectangles that are outside, overlap or overflow are refused before any byte changes.
 pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
     const MAX: usize = usize::MAX;
     let context = harness.context()?;
@@ -238,10 +238,10 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
             row: pitches.0,
             slice: pitches.1,
         };
-        // Large enough for any region that is not the fault.
+        // Large enough for any region, so that this side is not the fault.
         let good = Pitches::tight(region);
         for (to, from) in [(bad, good), (good, bad)] {
-            let refused = Command::copy_rect(memory.all(), to, memory.all(), from, region);
+            let refused = Command::copy_rect(memory.all(), from, memory.all(), to, region);
             assert!(invalid(refused), "{region:?} {bad:?}");
         }
         if region.slices == 1 {
@@ -253,7 +253,7 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
         let refused = Command::fill_2d(memory.all(), width, width, 2, pattern);
         assert!(invalid(refused));
     }
-    // Nothing is always inside.
+    // An empty rectangle is always inside.
     for (width, rows, slices) in [(0, MAX, MAX), (MAX, 0, 1), (1, MAX, 0)] {
         let region = Region {
             width,
@@ -275,11 +275,11 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
             .parse()?;
         let theirs = context.open_memory_read_only(&handle)?;
         let (region, pitches) = (Region::new_2d(8, 2), Pitches::new_2d(16));
-        let into = Command::copy_rect(theirs.all(), pitches, memory.all(), pitches, region);
+        let into = Command::copy_rect(memory.all(), pitches, theirs.all(), pitches, region);
         assert!(matches!(into.map(drop), Err(Error::ReadOnly)));
         let into = Command::fill_2d(theirs.all(), 16, 8, 2, &[0]);
         assert!(matches!(into.map(drop), Err(Error::ReadOnly)));
-        let _ = Command::copy_rect(memory.all(), pitches, theirs.all(), pitches, region)?;
+        let _ = Command::copy_rect(theirs.all(), pitches, memory.all(), pitches, region)?;
     }
     PASSED
 }

@@ -1,4 +1,4 @@
-//! Values of events: they only grow, and every wait belongs to one of them.
+//! The values of events: they only grow, and every wait belongs to one of them.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -31,7 +31,7 @@ pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A value that was reached cannot be reached again, nor one before it.
+/// A value cannot be signalled again, nor one before it.
 pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -43,12 +43,12 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
         assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{value}");
         peer.refused(format!("signal-value e {value}"), "InvalidArgument")?;
     }
-    assert_eq!(event.value(), 10);
+    assert_eq!(event.submitted(), 10);
     let far = event.signal_value(10 + (1 << 31)).expect_err("too far");
     assert!(matches!(far, Error::InvalidArgument(_)), "{far:?}");
     let end = event.signal_value(u64::MAX).expect_err("beyond the end");
     assert!(!end.to_string().is_empty());
-    // Far ahead in steps, so far that the lower halves of the numbers wrap.
+    // Far ahead in steps, so that the lower halves of the numbers wrap.
     let step = 1 << 28;
     for leap in 1..=40_u64 {
         event.signal_value(leap * step)?;
@@ -61,8 +61,8 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// More signals under way than the ring has words, from several queues and processes, finished in
-/// an order of their own: each wait ends with its own signal, none before.
+/// More signals of several queues and processes are pending than there are words, and finish in any
+/// order: each wait ends with its own signal and not before.
 pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
     const PEERS: usize = 3;
     const QUEUES: usize = 5;
@@ -73,7 +73,7 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
     let peers = peers?;
     let watcher = harness.peer()?;
     watcher.ask(format!("open-event e {handle}"))?;
-    // Each queue holds one signal back behind a gate of this process.
+    // Each queue delays one signal behind a gate of this process.
     let mut gates: Vec<(u64, Event)> = Vec::new();
     for queue in 0..QUEUES {
         for peer in &peers {
@@ -86,16 +86,16 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
             peer.ask(format!(
                 "submit q{queue} barrier after-value=gate{queue}:1 signal=e"
             ))?;
-            gates.push((event.value(), gate));
+            gates.push((event.submitted(), gate));
         }
     }
     let all = (PEERS * QUEUES) as u64;
-    assert_eq!(event.value(), all);
+    assert_eq!(event.submitted(), all);
     let waits: Result<Vec<_>, Failure> = (1..=all)
         .map(|value| watcher.begin_and_sleep(format!("wait-value e {value}")))
         .collect();
     let mut waits: Vec<_> = waits?.into_iter().map(Some).collect();
-    // From the last to the first: what shares a word must wait for its turn.
+    // From the last to the first: signals that share a word finish in order.
     let mut open = vec![false; gates.len()];
     for (value, gate) in gates.iter().rev() {
         gate.signal()?;
@@ -118,7 +118,7 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A queue waits for a value that nobody has submitted yet, in another process.
+/// A queue waits for a value that is submitted later, in another process.
 pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -135,7 +135,7 @@ pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Many processes in turns, one relay: each waits for its own values and signals the next.
+/// Many processes run a relay: each waits for its own values and signals the next.
 pub(crate) fn relay(harness: &Harness) -> Verdict {
     const PEERS: usize = 4;
     const ROUNDS: u64 = 100;
@@ -148,7 +148,8 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event from {}", pair[0].handle()?))?;
         peer.ask(format!("open-event to {}", pair[1].handle()?))?;
     }
-    // When all are there: the first would have given up before the last has found its device.
+    // Started once all peers are ready, since the first would time out before the last has found
+    // its device.
     let runners: Vec<_> = peers
         .iter()
         .map(|peer| peer.begin(format!("ping-pong from to {ROUNDS}")))
@@ -161,6 +162,6 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
     for runner in runners {
         runner.reply(deadline())?;
     }
-    assert_eq!(end.value(), ROUNDS);
+    assert_eq!(end.submitted(), ROUNDS);
     PASSED
 }

@@ -1,4 +1,4 @@
-//! Handles and answers that fail our checks: none of them reaches a call of the driver.
+//! Handles and answers that fail the library's checks: none of them reaches a call of the driver.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::handle::HANDLE_SIZE;
@@ -25,7 +25,7 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Memory, Kind::Physical, Kind::Event];
 
 impl Kind {
-    /// Opens bytes as this kind, and lets go of what that gives.
+    /// Opens bytes as a handle of this kind, and drops the object.
     fn open(self, context: &Context, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Memory => context
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// The handle of a new object of a peer's, called `name` there.
+    /// Has a peer create an object called `name`, and returns its handle.
     fn export(self, peer: &Peer, name: &str) -> Bytes {
         let (make, ask) = match self {
             Self::Memory => ("allocate", "memory-handle"),
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// Reproducible numbers (xorshift).
+/// A generator of reproducible numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -81,7 +81,7 @@ impl Random {
     }
 }
 
-/// All calls of the driver, by this process, until its last context ended.
+/// Returns the number of this process's driver calls until its last context ended.
 fn all_calls() -> u64 {
     let count = |line: &str| {
         line.strip_prefix("calls ")?
@@ -93,7 +93,7 @@ fn all_calls() -> u64 {
     report().lines().filter_map(count).sum::<u64>()
 }
 
-/// How many calls of the driver a context costs in which this is done.
+/// Returns the number of driver calls that a context costs in which `body` runs.
 fn cost(harness: &Harness, body: impl FnOnce(&Context)) -> u64 {
     let before = all_calls();
     let context = harness.context().unwrap();
@@ -103,7 +103,7 @@ fn cost(harness: &Harness, body: impl FnOnce(&Context)) -> u64 {
     all_calls() - before
 }
 
-/// Fields that are wrong although the tag is right.
+/// Returns handles with a wrong field and a valid tag.
 fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
     let long = u64::MAX.to_le_bytes();
     let mut forged = vec![
@@ -115,7 +115,7 @@ fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
         with(good, at::FLAGS, &[0x80]),
         with(good, at::HOST, &[0; 8]),
         with(good, at::HOST, &long),
-        // Whoever has attached already needs the exporter's number no more.
+        // An attached importer no longer needs the exporter's number.
         with(good, at::EXPORTER, &[0; 8]),
         with(&with(good, at::EXPORTER, &long), at::SECRET, &[6; 16]),
         with(good, at::SECRET, &[7; 16]),
@@ -150,7 +150,7 @@ pub(crate) fn bad_handles_reach_no_driver() {
         peer.ask("close stale").unwrap();
         handle
     });
-    // The first one finds the devices.
+    // The first context finds the devices.
     cost(&harness, |_| {});
     let nothing = cost(&harness, |_| {});
     let (mut random, mut tried) = (Random(0x9e37_79b9_7f4a_7c15), 0);
@@ -189,7 +189,7 @@ pub(crate) fn bad_handles_reach_no_driver() {
                 let mut noise = [0; HANDLE_SIZE];
                 random.fill(&mut noise);
                 refuse(&noise, "random");
-                // The right exporter, the right secret and tag, and nothing else.
+                // The correct exporter, secret and tag, and everything else random.
                 let mut claims = [0; 32];
                 random.fill(&mut claims);
                 refuse(&with(good, at::RECORD, &claims), "random claims");
@@ -200,18 +200,19 @@ pub(crate) fn bad_handles_reach_no_driver() {
     assert!(tried > 15_000, "{tried}");
 }
 
-/// What a false exporter makes of an answer that was right.
+/// A false exporter's change of a correct answer.
 type Lie = Box<dyn Fn(&mut Vec<u8>, &mut Vec<OwnedFd>) + Send>;
 
-/// Where the parts of an answer are.
+/// Offsets in an answer, in bytes.
 const LEN: usize = 16;
-const NOTE_LEN: usize = 24;
-const NOTE: usize = 32;
-/// Of a note: what it is about, the driver's version, the driver's handle.
-const SUBJECT: usize = NOTE + 4;
-const VERSION: usize = NOTE + 8;
+const BLOB_LEN: usize = 24;
+const BLOB: usize = 32;
+/// Offsets in an answer of the parts of its backend blob, in bytes: subject, driver version, driver
+/// handle.
+const SUBJECT: usize = BLOB + 4;
+const VERSION: usize = BLOB + 8;
 
-/// An exporter between a true one and whoever opens its handles.
+/// A false exporter between a true one and its importers.
 struct Impostor {
     thread: Option<JoinHandle<()>>,
     lie: &'static Mutex<Option<Lie>>,
@@ -277,13 +278,13 @@ fn lies() -> Vec<(&'static str, Lie)> {
             "two descriptors",
             Box::new(|_, files| files.push(raw::pipe().unwrap())),
         ),
-        ("no note", Box::new(|answer, _| answer[NOTE_LEN..].fill(0))),
-        ("a note that is short by one", put(NOTE_LEN, &[79])),
-        ("a note that is long by one", put(NOTE_LEN, &[81])),
-        ("a note that is too long", put(NOTE_LEN, &[129])),
-        ("a note of far too many bytes", put(NOTE_LEN, &[0xff; 4])),
-        ("bytes behind the note", put(NOTE + 127, &[1])),
-        ("not a note of this driver", flip(NOTE)),
+        ("no note", Box::new(|answer, _| answer[BLOB_LEN..].fill(0))),
+        ("a note that is short by one", put(BLOB_LEN, &[79])),
+        ("a note that is long by one", put(BLOB_LEN, &[81])),
+        ("a note that is too long", put(BLOB_LEN, &[129])),
+        ("a note of far too many bytes", put(BLOB_LEN, &[0xff; 4])),
+        ("bytes behind the note", put(BLOB + 127, &[1])),
+        ("not a note of this driver", flip(BLOB)),
         ("a note about something else", flip(SUBJECT)),
         (
             "a note about the other kind of memory",
@@ -293,7 +294,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("a later version of the driver", flip(VERSION + 3)),
         (
             "a process that is not in the handle",
-            put(NOTE + 12, &[0xf1, 0xf2, 0xf3, 0x7f]),
+            put(BLOB + 12, &[0xf1, 0xf2, 0xf3, 0x7f]),
         ),
         ("half an answer", Box::new(|answer, _| answer.truncate(80))),
         ("a longer answer", Box::new(|answer, _| answer.push(0))),
@@ -302,7 +303,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
     ];
     for seed in 1..200 {
         let lie: Lie = Box::new(move |answer, _| {
-            Random(seed * 0x9e37_79b9).fill(&mut answer[NOTE..NOTE + 80]);
+            Random(seed * 0x9e37_79b9).fill(&mut answer[BLOB..BLOB + 80]);
         });
         lies.push(("a random note", lie));
     }
@@ -340,14 +341,15 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     });
     assert_eq!(lied, nothing, "calls of the driver: {}", report());
     drop(impostor);
-    // An event asks when a queue could have waited for the driver's, and goes on without.
+    // An event asks for the driver's event when a queue could wait for it, and does without if that
+    // fails.
     std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
     let impostor = Impostor::new(harness.directory(), &truth);
     let signalled = |context: &Context| {
         let event = context.open_event(&EventHandle::from_bytes(&event).unwrap());
         let (event, queue) = (event.unwrap(), context.create_queue().unwrap());
         let waiting = context.create_queue().unwrap();
-        let wait = Command::barrier().after_value(&event, event.value() + 1);
+        let wait = Command::barrier().after_value(&event, event.submitted() + 1);
         waiting.submit(wait).unwrap();
         let memory = context.allocate(64).unwrap();
         let fill = Command::fill(memory.all(), &[1]).unwrap();
@@ -370,7 +372,7 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     });
     assert_eq!(opens(), 0, "{}", report());
     drop(impostor);
-    // The truth does reach it.
+    // Unchanged answers do reach the driver.
     std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
     let impostor = Impostor::new(harness.directory(), &truth);
     cost(&harness, |context| {

@@ -1,4 +1,4 @@
-//! What becomes of lists that are busy, and of commands that they have only a part of.
+//! Busy command lists, and commands that are appended only in part.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report, slow_peer};
 use crosshandle::{AllocationOptions, Command, Error, MemoryKind};
@@ -6,14 +6,14 @@ use crosshandle_conformance::PeerOptions;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Everything takes 200 ms here, so that the list has not gone on long after the signal came.
+/// Every command takes 200 ms here, so that the list is still busy when the signal comes.
 pub(crate) fn a_busy_list_is_waited_for() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();
-    // The first one waits on the host: the driver's event is fetched meanwhile.
+    // The first command waits on the host, and the driver's event is fetched meanwhile.
     for _ in 0..3 {
         peer.ask("submit q fill m 1 signal=e").unwrap();
         queue.submit(Command::barrier().after(&event)).unwrap();
@@ -32,42 +32,43 @@ pub(crate) fn a_busy_list_is_waited_for() {
     );
 }
 
-/// The first row of a fill is in the list, and is waited for, when its copies are refused.
+/// The first row of a fill is in the list, and the queue waits for it, when the driver refuses the
+/// copies of it.
 pub(crate) fn a_refused_part_fails_its_command_later() {
     let harness = harness();
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(3 << 20).unwrap();
-    // Of so many rows, the part that is refused would signal a mark of its own.
+    // With this number of rows, the refused part would signal a fence of its own.
     for rows in [16, 32] {
         let fill = Command::fill_2d(memory.all(), 8192, 4096, rows, &[1]).unwrap();
         queue.submit(fill).unwrap();
         let refused = queue.finish_timeout(LONG);
         assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
     }
-    // The driver finds fault with memory that is freed while the fill is still to come.
+    // The driver reports memory that is freed before the fill has run.
     drop((memory, queue, context));
     await_the_end();
 }
 
-/// What nobody will see done is kept.
+/// A command whose end can never be seen keeps its memory.
 pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     let harness = harness();
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(3 << 20).unwrap();
-    // The first row is in the list, the copies of it are not.
+    // The first row is in the list, and the copies of it are not.
     let fill = Command::fill_2d(memory.all(), 8192, 4096, 16, &[1]).unwrap();
     queue.submit(fill).unwrap();
     let refused = queue.finish_timeout(LONG);
     assert!(refused.is_err(), "{refused:?}");
     assert!(queue.is_idle());
     drop((memory, queue, context, harness));
-    // The process ends with what the list may still use.
+    // The process ends without freeing what the list may still use.
     std::process::exit(0);
 }
 
-/// What is executed although a call says that the device is lost is kept too.
+/// A list that runs on although a call says that the device is lost keeps its memory, too.
 pub(crate) fn a_list_that_goes_on_is_not_lost() {
     let harness = harness();
     let context = harness.context().unwrap();
@@ -79,11 +80,11 @@ pub(crate) fn a_list_that_goes_on_is_not_lost() {
     assert!(matches!(refused, Err(Error::Driver { .. })), "{refused:?}");
     assert!(queue.is_idle());
     drop((memory, queue, context, harness));
-    // The process ends with what the list still uses.
+    // The process ends without freeing what the list may still use.
     std::process::exit(0);
 }
 
-/// It would say of the next command that it is done.
+/// Otherwise it would report the next command done at once.
 pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     let harness = harness();
     let context = harness.context().unwrap();
@@ -101,7 +102,7 @@ pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     await_the_end();
 }
 
-/// One that is stopped answers nothing, and gives the driver's event to nobody.
+/// A stopped process answers nothing, and gives the driver's event to no other process.
 pub(crate) fn submitting_waits_for_no_other_process() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(200));
@@ -143,7 +144,7 @@ pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
         peer.ask("submit q fill m 1 signal=e").unwrap();
         queue.submit(Command::barrier().after(&event)).unwrap();
         queue.finish_timeout(LONG).unwrap();
-        assert_eq!(event.value(), number);
+        assert_eq!(event.submitted(), number);
     }
     drop((event, queue, context));
     await_the_end();
@@ -155,7 +156,7 @@ pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
     }
 }
 
-/// What one thread submits stays in order while another one asks for the list.
+/// The commands of one thread stay in order while another thread asks for the list.
 pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
     const LAST: u8 = 250;
     let harness = harness();
@@ -170,7 +171,7 @@ pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
                 while submitted.load(Ordering::Relaxed) < first {
                     std::hint::spin_loop();
                 }
-                queue.native_handle().unwrap();
+                queue.native().unwrap();
             });
             for number in 1..=LAST {
                 let fill = Command::fill(memory.all(), &[number]).unwrap();
@@ -187,7 +188,7 @@ pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
     await_the_end();
 }
 
-/// As many calls of the driver as there are commands, and none for what is over at once.
+/// Each command takes one call of the driver, and a wait that is already over none.
 pub(crate) fn commands_take_a_call_each() {
     const COUNT: u64 = 1000;
     let harness = harness();
@@ -217,13 +218,13 @@ pub(crate) fn commands_take_a_call_each() {
     drop((memory, shared, private, queue, context));
     await_the_end();
     assert_eq!(calls("zeCommandListAppendMemoryFill"), 3 * COUNT);
-    // Marks of the thread's: fewer than there are commands.
+    // The fences of the list's thread are fewer than the commands.
     let signals = calls("zeCommandListAppendSignalEvent");
     assert!(signals < COUNT, "{signals}: {}", report());
 }
 
-/// A list waits on the device for another one, which is given up when a process dies: it learns of
-/// that, whatever the number of signals that are taken back.
+/// A list waits on the device for another list, which is given up when a process dies. The waiting
+/// queue learns of that, whatever the number of revoked signals.
 pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_secs(30));
@@ -233,7 +234,7 @@ pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     own.handle().unwrap();
     let [queue, other] = [(); 2].map(|()| context.create_queue().unwrap());
     let memory = context.allocate(4096).unwrap();
-    // The first waits are the host's, and ask for the driver's events.
+    // The first waits are on the host, and ask for the driver's events.
     for (queue, event) in [(&queue, &theirs), (&other, &own)] {
         queue
             .submit(Command::barrier().after_value(event, 1))
@@ -259,7 +260,7 @@ pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     other.finish_timeout(LONG).unwrap();
     let told = queue.finish_timeout(LONG);
     assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
-    // The process ends with what the lists that were given up still hold.
+    // The process ends without freeing what the list may still use.
     drop((peer, harness));
     std::process::exit(0);
 }

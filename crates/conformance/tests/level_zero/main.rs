@@ -1,5 +1,5 @@
-//! Level Zero: the suite over the stock loaders and the simulated driver, and what the driver says
-//! of how it was treated.
+//! Level Zero: the suite over the stock loaders and the simulated driver, with the driver's report
+//! on its use.
 
 mod hostile;
 mod lists;
@@ -8,8 +8,8 @@ mod run;
 
 use run::{Outcome, role, suite};
 
-/// Everything went well, nothing was used wrongly, and processes that ended by themselves left
-/// nothing of the driver's behind.
+/// Checks that a run succeeded, that the driver was used correctly, and that processes that ended
+/// regularly left none of its objects behind.
 fn clean(outcome: &Outcome) {
     assert!(outcome.succeeded, "{}", outcome.printed);
     assert_eq!(outcome.misuse, "", "{}", outcome.printed);
@@ -27,9 +27,9 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        // Also shown when all is well: see .config/nextest.toml.
+        // Also shown when the test passes: see .config/nextest.toml.
         println!("over the simulated driver: {}", outcome.last_line());
-        // Processes that are killed report nothing, and one that gave up a list keeps it.
+        // Killed processes report nothing, and a process that gave up a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }
@@ -44,7 +44,8 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
-/// As 26.14 of Intel's: it takes the number that was put in place for one of the exporter's.
+/// As Intel's driver 26.14 does: it takes the number that was put in place for one of the
+/// exporter's.
 #[test]
 fn the_driver_may_fetch_the_wrong_descriptors() {
     let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
@@ -79,7 +80,7 @@ fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
-    // 26.14, which would take no notice of the descriptor, and give new memory.
+    // Intel's driver 26.14, which would ignore the descriptor and return new memory.
     for outcome in suite("physical::", &[("DRIVER_VERSION", "17011657")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
@@ -95,7 +96,7 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
         .for_each(clean);
 }
 
-/// Such memory would share the rest of a pool, too.
+/// Otherwise sharing it would also share the rest of its pool.
 #[test]
 fn small_memory_is_made_to_be_shared() {
     suite("memory::", &[("MISSING", "pooled_exports")])
@@ -120,7 +121,8 @@ fn commands_may_take_long() {
         .for_each(clean);
 }
 
-/// What a role does is in `roles`; each is run here, in a process of its own.
+/// Calls a macro with every role. `roles` and the other modules implement them; each runs here in a
+/// process of its own.
 macro_rules! roles {
     ($($(#[$doc:meta])* $module:ident::$name:ident [$($switch:expr),*];)*) => {
         $($(#[$doc])*
@@ -137,25 +139,26 @@ macro_rules! roles {
 roles! {
     /// Ten thousand rounds leave as much behind as one.
     roles::rounds_leave_nothing_of_the_drivers [];
-    /// The same for events.
+    /// Ten thousand rounds with events leave as much behind as one.
     roles::rounds_of_events_leave_nothing_of_the_drivers [];
-    /// As newer drivers do it.
+    /// As newer drivers fetch descriptors.
     roles::rounds_leave_nothing_behind_that_was_fetched [("TRANSPORT", "pidfd")];
     /// A handle of another version of the driver is refused before the driver sees it.
     roles::another_drivers_handles_are_refused [];
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
     roles::devices_say_what_they_are [];
-    /// Intel's driver answers an error and has mapped it.
+    /// Intel's driver returns an error and has mapped the memory.
     roles::mappings_may_fail_late [("MISSING", "residency")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     roles::queues_wait_for_each_other_on_the_device [];
     roles::hosts_need_no_event_of_the_drivers [];
-    /// As drivers of Intel had it at first, and where they can't fetch descriptors.
+    /// As Intel's first drivers with such handles, and as drivers that cannot fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
-    /// Who waits would have to fetch descriptors from whoever signalled, and may not be able to.
+    /// Otherwise a waiter would have to fetch descriptors from every signaller, and may not be able
+    /// to.
     lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
-    /// Others cost more than the commands themselves.
+    /// Further calls cost more than the commands themselves.
     lists::commands_take_a_call_each [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_list_may_be_asked_for_while_others_submit [("COMMAND_DELAY_US", "20")];
@@ -167,13 +170,13 @@ roles! {
         ("REFUSE", "zeEventHostReset:70000003"),
         ("COMMAND_DELAY_US", "30000")
     ];
-    /// What fails our checks reaches no call of the driver: 15,000 handles of all kinds.
+    /// Invalid handles reach no call of the driver: 15,000 of all kinds.
     hostile::bad_handles_reach_no_driver [];
-    /// Nor do wrong answers of an exporter.
+    /// Wrong answers of an exporter reach no call of the driver.
     hostile::hostile_answers_reach_no_driver [];
 }
 
-/// What is one driver's never reaches another.
+/// No object of one driver reaches another driver.
 #[test]
 fn two_drivers_are_kept_apart() {
     if run::is_role() {
@@ -186,7 +189,7 @@ fn two_drivers_are_kept_apart() {
         .for_each(clean);
 }
 
-/// A device that stops fails what it has not done, and nothing hangs.
+/// A lost device fails its pending commands, and nothing hangs.
 #[test]
 fn the_device_may_be_lost() {
     if run::is_role() {
@@ -198,7 +201,7 @@ fn the_device_may_be_lost() {
     }
 }
 
-/// A list that can't be told to signal keeps what it may use.
+/// A list that cannot be made to signal keeps the memory that it may use.
 #[test]
 fn a_command_without_an_end_keeps_its_memory() {
     let name = "a_command_without_an_end_keeps_its_memory";
@@ -215,7 +218,7 @@ fn a_command_without_an_end_keeps_its_memory() {
     }
 }
 
-/// Neither is a list ended, nor the memory that it uses freed, while it is executed.
+/// A list is not destroyed, nor its memory freed, while the device executes it.
 #[test]
 fn a_list_that_goes_on_is_not_lost() {
     if run::is_role() {

@@ -1,4 +1,4 @@
-//! What single processes do over the simulated driver, and what its report must say then.
+//! Roles of single processes over the simulated driver, checked by the driver's report.
 
 use crosshandle::{Access, Command, Error, Event, EventHandle, Memory, MemoryHandle};
 use crosshandle_conformance::{Devices, Harness, Peer, PeerOptions, Usage};
@@ -18,8 +18,8 @@ pub(crate) fn harness() -> Harness {
     Harness::new(&devices, Path::new(PEER)).unwrap()
 }
 
-/// A peer with queue q, memory m and event e, and that event's handle. Its device takes so long for
-/// each command.
+/// Starts a peer with queue q, memory m and event e, and returns the event's handle, too. Each
+/// command takes `delay` on its device.
 pub(crate) fn slow_peer(harness: &Harness, delay: Duration) -> (Peer, EventHandle) {
     let delay = delay.as_micros().to_string();
     let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", &delay);
@@ -31,13 +31,13 @@ pub(crate) fn slow_peer(harness: &Harness, delay: Duration) -> (Peer, EventHandl
     (peer, handle)
 }
 
-/// The driver's report of this process, which it writes when its context ends.
+/// Returns the driver's report on this process, which the driver writes when its context ends.
 pub(crate) fn report() -> String {
     let path = std::env::var("CROSSHANDLE_SIM_REPORT").unwrap();
     fs::read_to_string(format!("{path}.{}", std::process::id())).unwrap_or_default()
 }
 
-/// Waits for the end of the driver's last context: lanes end by themselves.
+/// Waits for the end of the driver's last context, since the threads of lists end by themselves.
 pub(crate) fn await_the_end() {
     let end = std::time::Instant::now() + LONG;
     while !report().contains("live contexts 0") && std::time::Instant::now() < end {
@@ -45,7 +45,7 @@ pub(crate) fn await_the_end() {
     }
 }
 
-/// How often a function of the driver was called.
+/// Returns the number of calls of a driver function.
 pub(crate) fn calls(function: &str) -> u64 {
     let report = report();
     let line = format!("calls {function} ");
@@ -63,7 +63,7 @@ fn rounds(count: u64) {
         let opened = importer.open_memory(&memory.handle()?)?;
         let shared = importer.open_event(&event.handle()?)?;
         if number.is_multiple_of(16) {
-            let command = Command::fill(opened.range(0, 4096)?, &[1])?;
+            let command = Command::fill(opened.range(..4096)?, &[1])?;
             queue.submit(command.signal(&shared))?;
             event.wait_timeout(LONG)?;
         }
@@ -94,7 +94,8 @@ pub(crate) fn rounds_leave_nothing_behind_that_was_fetched() {
     rounds(1_000);
 }
 
-/// Each round makes, shares, opens, signals and ends one, so that the driver's own is opened too.
+/// Each round makes, shares, opens, signals and drops an event, so that the driver's event is
+/// opened, too.
 pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     const COUNT: u64 = 10_000;
     let harness = harness();
@@ -106,12 +107,12 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         let event = exporter.create_event()?;
         let opened = importer.open_event(&event.handle()?)?;
         let signal = || queue.submit(Command::fill(memory.all(), &[1])?.signal(&opened));
-        // Its thread asks for the driver's event, unless a later command lets the list have this one
-        // first. So none comes until it is over.
+        // The list's thread asks for the driver's event, unless a later command first lets the list
+        // have this one. So no command comes before this one is over.
         waiting.submit(Command::barrier().after_value(&opened, 1))?;
         signal()?;
         waiting.finish_timeout(LONG)?;
-        // The driver's goes with it.
+        // The driver's event goes with it.
         signal()?;
         waiting.submit(Command::barrier().after(&opened))?;
         waiting.finish_timeout(LONG)?;
@@ -128,7 +129,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     );
     drop((memory, queue, waiting, exporter, importer));
     await_the_end();
-    // One more was made to see whether handles are more than snapshots.
+    // One more was made to find out whether handles are more than snapshots.
     for (kind, count) in [
         ("opened-counter-events", COUNT),
         ("counter-events", COUNT + 1),
@@ -149,7 +150,7 @@ pub(crate) fn another_drivers_handles_are_refused() {
     let refused = context.open_memory(&handle).unwrap_err();
     assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
     assert!(refused.to_string().contains("version"), "{refused}");
-    // Events go on without the driver's own.
+    // Events work without the driver's own.
     peer.ask("event e").unwrap();
     peer.ask("queue q").unwrap();
     let event = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
@@ -174,7 +175,7 @@ pub(crate) fn two_drivers_are_kept_apart() {
     let unit = contexts[0].device().info().granularity;
     let memory = contexts[0].create_physical_memory(unit).unwrap();
     let range = contexts[1].reserve(unit).unwrap();
-    let refused = range.map(0, &memory, 0, unit, crosshandle::Access::ReadWrite);
+    let refused = range.map(0, &memory, ..unit, crosshandle::Access::ReadWrite);
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
@@ -206,7 +207,8 @@ pub(crate) fn allocations_may_fail() {
         assert!(memory.len() < 100, "no limit");
     };
     assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
-    // The pool of events is among what fails: the command does, too, and nothing hangs.
+    // The event pool is among the allocations that fail. Then the command fails, too, and nothing
+    // hangs.
     let submitted = Command::fill(memory[0].all(), &[1]).and_then(|fill| queue.submit(fill));
     let finished = submitted.and_then(|()| queue.finish_timeout(LONG));
     assert!(
@@ -221,7 +223,10 @@ pub(crate) fn devices_say_what_they_are() {
     let info = context.device().info();
     assert_eq!(info.driver_version, "1.3.39030 (Level Zero 1.17)");
     assert_eq!(info.pci_address.as_deref(), Some("0000:01:00.0"));
-    assert_eq!((info.memory_clock_rate, info.memory_bus_width), (1_000, 64));
+    assert_eq!(
+        (info.memory_clock_rate, info.memory_bus_width),
+        (Some(1_000), Some(64))
+    );
 }
 
 pub(crate) fn mappings_may_fail_late() {
@@ -231,7 +236,7 @@ pub(crate) fn mappings_may_fail_late() {
     let memory = context.create_physical_memory(unit).unwrap();
     let range = context.reserve(2 * unit).unwrap();
     for offset in [0, unit, 0] {
-        let failed = range.map(offset, &memory, 0, unit, Access::ReadWrite);
+        let failed = range.map(offset, &memory, ..unit, Access::ReadWrite);
         assert!(
             matches!(failed, Err(Error::OutOfMemory { .. })),
             "{failed:?}"
@@ -258,12 +263,12 @@ pub(crate) fn the_device_may_be_lost() {
     assert!(lost > 0, "the device is lost");
     let _ = queue.finish_timeout(LONG);
     assert!(queue.is_idle());
-    // The process ends with what a lost device still holds.
+    // The process ends without freeing what the lists may still use.
     drop(harness);
     std::process::exit(0);
 }
 
-/// A queue here waits for one there, five times, and never goes on too early.
+/// A queue of this process waits for one of the peer, five times, and never runs too early.
 fn turns() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
@@ -280,7 +285,7 @@ fn turns() {
             .unwrap();
         assert!(!own.try_wait().unwrap(), "its turn is to come");
         own.wait_timeout(LONG).unwrap();
-        assert!(theirs.value() == number);
+        assert!(theirs.submitted() == number);
     }
     queue.finish_timeout(LONG).unwrap();
 }
@@ -300,7 +305,7 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
     assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
 }
 
-/// What no device waits for, devices need not be told of.
+/// A signal that no device waits for needs no event of the driver.
 pub(crate) fn hosts_need_no_event_of_the_drivers() {
     let harness = harness();
     let peer = harness.peer().unwrap();
@@ -353,7 +358,7 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
         context.create_event().unwrap(),
     );
     let memory: Memory = context.allocate(4096).unwrap();
-    // The first wait is the host's, and asks for the driver's event.
+    // The first wait is on the host, and asks for the driver's event.
     let first = Command::barrier().after_value(&event, 1);
     queue.submit(first).unwrap();
     peer.ask("signal e").unwrap();
@@ -374,9 +379,9 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let told = queue.finish_timeout(LONG);
     assert!(matches!(told, Err(Error::PeerDied)), "{told:?}");
     queue.finish_timeout(LONG).unwrap();
-    // The list has it for ever, which nobody who frees it waits for.
+    // The list keeps it for ever, and freeing it waits for nothing.
     assert!(!memory.is_in_use());
-    // The process ends with what the list that was given up still holds.
+    // The process ends without freeing what the lists may still use.
     drop((peer, harness));
     std::process::exit(0);
 }

@@ -1,23 +1,24 @@
-//! Runs programs over every stock loader and the simulated driver.
+//! Runs of programs over every stock loader and the simulated driver.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The directories with a `libze_loader.so.1`, with colons between; `cargo xtask test` sets it.
+/// Environment variable with the directories of a `libze_loader.so.1`, separated by colons. `cargo
+/// xtask test` sets it.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
-/// Set in a test's program while it plays a role.
+/// Environment variable that is set while the test program plays a role.
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 
-/// What a run has left behind.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
-    /// On either stream.
+    /// Output on both streams.
     pub(crate) printed: String,
-    /// A line for each wrong use of the driver, by any process.
+    /// Wrong uses of the driver by any process, one on each line.
     pub(crate) misuse: String,
-    /// The driver's, of each process that came to its end.
+    /// Reports of the driver on each process that ended regularly.
     pub(crate) reports: Vec<String>,
 }
 
@@ -27,7 +28,7 @@ impl Outcome {
     }
 }
 
-/// Whether this process is to play a role itself.
+/// Returns whether this process plays a role itself.
 pub(crate) fn is_role() -> bool {
     std::env::var_os(ROLE).is_some()
 }
@@ -102,7 +103,7 @@ fn under(loader: &Path, command: &mut Command, switches: &[(&str, &str)]) -> Out
     }
 }
 
-/// The simulated driver, and a copy of it that the loader takes for another one.
+/// Returns the simulated driver and a copy of it, which the loader takes for another driver.
 pub(crate) fn two_drivers() -> String {
     let first = std::env::current_exe()
         .unwrap()
@@ -112,7 +113,8 @@ pub(crate) fn two_drivers() -> String {
     format!("{},{}", first.display(), second.display())
 }
 
-/// The driver's switches go by their short names, the loader's variables by their full ones.
+/// Returns the variable's full name: the driver's switches have short names here, the loader's
+/// variables their full ones.
 fn variable(name: &str) -> String {
     match name.starts_with("ZE_") {
         true => name.to_owned(),
@@ -120,7 +122,7 @@ fn variable(name: &str) -> String {
     }
 }
 
-/// For what a run writes; it goes with this.
+/// A temporary directory for a run's files, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {

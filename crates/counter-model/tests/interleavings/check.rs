@@ -1,19 +1,19 @@
-//! Runs a scenario under many schedules, the same ones every time.
+//! Runs of a scenario under many schedules, the same ones every time.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// `SHUTTLE_RANDOM_SEED` takes its place where it is set.
+/// Seed of the schedules. `SHUTTLE_RANDOM_SEED` replaces it where that is set.
 const SEED: u64 = 0x5eed_c0de;
-/// Preemptions that a PCT schedule is made of: most races need no more.
+/// Number of preemptions in a PCT schedule: most races need no more.
 const DEPTH: usize = 4;
-/// More steps than a terminating scenario takes: beyond it, somebody waits for ever.
-const MOST_STEPS: usize = 100_000;
+/// Number of steps after which a scenario is taken to hang: more than any that ends takes.
+const MAX_STEPS: usize = 100_000;
 
-/// Runs `scenario` under `schedules` random schedules and as many PCT ones; the environment
-/// variable `COUNTER_MODEL_EFFORT` multiplies them.
+/// Runs `scenario` under `schedules` random schedules and as many PCT ones. The environment
+/// variable `COUNTER_MODEL_EFFORT` multiplies both numbers.
 pub(crate) fn check(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let effort = std::env::var("COUNTER_MODEL_EFFORT")
         .map(|effort| effort.parse().expect("COUNTER_MODEL_EFFORT is a number"))
@@ -38,8 +38,8 @@ where
     println!("seed {SEED:#x} under {scheduler:?}");
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
-    config.max_steps = MaxSteps::FailAfter(MOST_STEPS);
-    // That orderings are not modelled is known: the other test program is for them.
+    config.max_steps = MaxSteps::FailAfter(MAX_STEPS);
+    // Shuttle warns that it does not model orderings; the program `orderings` does.
     config.silence_warnings = true;
     Runner::new(scheduler, config).run(move || scenario());
 }

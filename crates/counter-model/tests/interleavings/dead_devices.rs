@@ -1,5 +1,5 @@
-//! The device of a process that was killed goes on for a while, and may write what others have
-//! failed already and gone past.
+//! The device of a killed process goes on for a while, and may write numbers that survivors have
+//! already failed and passed.
 
 use crate::check::check;
 use crate::event_protocol::DeviceWait;
@@ -8,10 +8,10 @@ use crate::stream::{Stream, device_wait, stream};
 use crate::world::World;
 use shuttle::thread::spawn;
 
-/// A process dies at any step of submitting; its device goes on for a while, and even writes what
-/// was failed already and gone past by others. Those go on, and lose nothing.
+/// A process dies at any step of submitting. Its device goes on for a while, and even writes
+/// numbers that survivors have already failed and passed. The survivors go on, and lose nothing.
 pub(crate) fn go_on(start: u64) {
-    platform::naps_end();
+    platform::allow_timeouts();
     let world = World::starting_at(start);
     let written = pick(4) as usize;
     let mortal = {
@@ -30,9 +30,9 @@ pub(crate) fn go_on(start: u64) {
     let by_device = world.start(1, |process| {
         let stream = stream(process, 1 + pick(8));
         let issued = process.slot().issued();
-        let armed = process.slot().prepare_device_wait(issued);
-        assert_ne!(armed, DeviceWait::TooFarAhead);
-        if armed == DeviceWait::Ready {
+        let wait = process.slot().prepare_device_wait(issued);
+        assert_ne!(wait, DeviceWait::TooFarAhead);
+        if wait == DeviceWait::Ready {
             device_wait(process, issued);
         }
         stream.join().unwrap();
@@ -51,7 +51,7 @@ pub(crate) fn go_on(start: u64) {
             }
         }
     });
-    world.end([mortal, by_device, by_host, watchful]);
+    world.finish([mortal, by_device, by_host, watchful]);
 }
 
 #[test]
@@ -59,7 +59,8 @@ fn at_any_step() {
     check(3000, || go_on(0));
 }
 
-/// A dead process with so many signals that its device has not written, and that others failed.
+/// Returns the stream of a dead process with so many signals, which its device has not written and
+/// a survivor has failed.
 fn left_behind(world: &World, signals: u64) -> Stream {
     let mut stream = Stream::of(world.process(2));
     for _ in 0..signals {
@@ -70,7 +71,7 @@ fn left_behind(world: &World, signals: u64) -> Stream {
     stream
 }
 
-/// What was signalled at once after a death is not lost either.
+/// Immediate signals after a death are not lost either.
 #[test]
 fn behind_signals_at_once() {
     check(1000, || {
@@ -83,18 +84,18 @@ fn behind_signals_at_once() {
             let tickets = (0..8).map(|_| process.submit());
             process.complete_all(tickets.collect());
         });
-        world.end([late, next]);
+        world.finish([late, next]);
     });
 }
 
-/// Nor what was failed, also when nobody remembers any more whose it was.
+/// Failures are not lost either, also after the record of the dead owner's run is overwritten.
 #[test]
 fn and_are_forgotten() {
     check(1000, || {
         let world = World::new();
         let mut stream = left_behind(&world, 9);
         stream.tickets.truncate(2);
-        // The end of this run is written down where the dead one's was.
+        // The end of this run is recorded where that of the dead process's was.
         let first = world.process(4).submit();
         let tickets = world.process(3).signal_up_to(25);
         let late = spawn(move || stream.run());
@@ -104,6 +105,6 @@ fn and_are_forgotten() {
             process.complete(first);
             process.complete(ticket);
         });
-        world.end([late, jumper, next]);
+        world.finish([late, jumper, next]);
     });
 }

@@ -1,11 +1,11 @@
-//! A process dies at any step of anything it does. The others' waits end, with the truth.
+//! Processes die at any step of any action. The survivors' waits end, with correct results.
 
 use crate::check::check;
 use crate::event_protocol::{Owner, WaitError};
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
-/// Does this and that until it is killed or done; what it holds then is unfinished.
+/// Does random actions until it is killed or done, and leaves its tickets unfinished.
 fn busy(process: &Process) {
     let mut tickets = Vec::new();
     for _ in 0..4 {
@@ -34,7 +34,7 @@ fn busy(process: &Process) {
     }
 }
 
-/// Submits and completes, whoever dies.
+/// Submits and completes, whichever process dies.
 fn steady(process: &Process) {
     let mut tickets = vec![process.submit(), process.submit()];
     process.complete(tickets.remove(0));
@@ -42,7 +42,7 @@ fn steady(process: &Process) {
     process.complete_all(tickets);
 }
 
-/// Waits for what others have submitted.
+/// Waits for signals that other processes have submitted.
 fn watchful(process: &Process) {
     for _ in 0..3 {
         let start = process.world.number(0);
@@ -50,14 +50,14 @@ fn watchful(process: &Process) {
         if issued > start {
             let _ = process.wait(issued);
             let _ = process.wait(start + 1 + pick(issued - start));
-            process.look(start + 1 + pick(issued - start));
+            process.poll(start + 1 + pick(issued - start));
         }
     }
 }
 
 /// One process dies somewhere; three live on.
 pub(crate) fn one_dies(start: u64) {
-    platform::naps_end();
+    platform::allow_timeouts();
     let world = World::starting_at(start);
     let processes = [
         world.start(1, steady),
@@ -65,7 +65,7 @@ pub(crate) fn one_dies(start: u64) {
         world.start(3, watchful),
         world.start(4, watchful),
     ];
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn at_every_step() {
     check(3000, || one_dies(0));
 }
 
-/// Several die, some of them while they fail_orphans others.
+/// Several processes die, some of them while they fail the orphans of others.
 #[test]
-fn buriers_die_too() {
+fn survivors_die_too() {
     check(1500, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let leave_behind = |process: &Process| {
             let _ = process.submit();
@@ -96,15 +96,15 @@ fn buriers_die_too() {
             world.start_mortal(4, pick(100) as u32, fail_orphans),
             world.start(5, watchful),
         ];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// The exporter dies: waits for signals that nobody submitted end as well.
+/// The exporter dies: waits for signals that were never submitted end as well.
 #[test]
 fn of_the_exporter() {
     check(2000, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let waiter = |owner| {
             world.start(owner, move |process| {
@@ -127,28 +127,28 @@ fn of_the_exporter() {
             }),
             waiter(2),
         ];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// The exporter signals and dies: whoever finds it dead still takes note of its signal.
+/// The exporter signals and dies: a waiter that finds it dead still notices its signal.
 #[test]
 fn of_the_exporter_after_its_signal() {
     check(1000, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let exporter = world.start_mortal(1, u32::MAX, |process| {
             let left = process.signal();
             process.complete_all(left);
         });
         let waiter = world.start(2, |process| process.wait(1).unwrap());
-        world.end([exporter, waiter]);
+        world.finish([exporter, waiter]);
     });
 }
 
-/// Whoever buries a signal wakes those who wait for it, whose own time is never up here.
+/// A survivor that fails a signal wakes its waiters, whose sleeps never time out here.
 #[test]
-fn burial_wakes() {
+fn failing_orphans_wakes_waiters() {
     check(1000, || {
         let world = World::new();
         let first = world.process(2).submit();
@@ -157,15 +157,15 @@ fn burial_wakes() {
                 assert!(process.wait(first.number).is_err());
             })
         });
-        let burier = world.start(1, |process| {
+        let survivor = world.start(1, |process| {
             process.world.ledger.died(Owner::new(2).unwrap());
             process.slot().fail_orphans(&*process.world.ledger);
         });
-        world.end(waiters.into_iter().chain([burier]));
+        world.finish(waiters.into_iter().chain([survivor]));
     });
 }
 
-/// A waiter that is killed in its sleep costs a needless wake call once, and never a wake-up.
+/// A waiter that is killed in its sleep costs one needless wake call, and never a lost wake-up.
 #[test]
 fn of_a_sleeper() {
     check(1000, || {
@@ -191,6 +191,6 @@ fn of_a_sleeper() {
         let before = platform::wakes();
         once_around();
         assert_eq!(platform::wakes(), before, "a sleeper is counted still");
-        world.end([]);
+        world.finish([]);
     });
 }

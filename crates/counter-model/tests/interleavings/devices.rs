@@ -1,4 +1,4 @@
-//! Devices signal and wait, on the same words as hosts.
+//! Devices signal and wait on the same words as hosts.
 
 use crate::check::check;
 use crate::event_protocol::{DeviceWait, Liveness, Outcome, WaitError, WaitMode, wait_any};
@@ -8,12 +8,12 @@ use crate::world::{Process, World};
 use shuttle::thread::yield_now;
 use std::time::Duration;
 
-/// Lets a device of `process` wait for a signal: what its queue does, and then the device.
+/// Waits for a signal on a device of `process`: does what its queue does, and then the device.
 fn wait_on_device(process: &Process, number: u64) {
     match process.slot().prepare_device_wait(number) {
         DeviceWait::Finished => {}
         DeviceWait::Ready => {
-            // Later, when the device gets there.
+            // The device may begin to wait later.
             if one_in(2) {
                 yield_now();
             }
@@ -21,13 +21,13 @@ fn wait_on_device(process: &Process, number: u64) {
         }
         DeviceWait::TooFarAhead => panic!("{number} is not that far"),
     }
-    assert_ne!(process.look(number), Outcome::Pending, "released early");
+    assert_ne!(process.poll(number), Outcome::Pending, "released early");
 }
 
-/// Streams of two processes and signals of the host, more than the ring holds, with waits of the
-/// host and of devices for all of them.
+/// Streams of two processes and signals of their hosts, more than there are words, with waits of
+/// hosts and devices for all of them.
 pub(crate) fn mixed(start: u64) {
-    platform::naps_end();
+    platform::allow_timeouts();
     let world = World::starting_at(start);
     let signaller = |owner| {
         world.start(owner, |process| {
@@ -49,7 +49,7 @@ pub(crate) fn mixed(start: u64) {
         })
     });
     let processes = [signaller(1), signaller(2)];
-    world.end(processes.into_iter().chain(waiters));
+    world.finish(processes.into_iter().chain(waiters));
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn signal_and_wait() {
     check(1000, || mixed(0));
 }
 
-/// Signals at once write the words for a device, whatever it waits for, and nobody's time is ever
-/// up: a sleeper is woken besides.
+/// Immediate signallers write the words for a device, whatever it waits for. They wake a sleeper
+/// besides: no sleep times out here.
 pub(crate) fn signals_at_once(start: u64) {
     let world = World::starting_at(start);
     let first = world.number(1);
@@ -85,7 +85,7 @@ pub(crate) fn signals_at_once(start: u64) {
         device(4),
         sleeper,
     ];
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn wait_for_signals_at_once() {
     check(1500, || signals_at_once(0));
 }
 
-/// The same with jumps, and signals that are taken and completed later in between.
+/// Devices wait while other processes jump, and submit and complete signals in between.
 #[test]
 fn wait_for_values() {
     check(1000, || {
@@ -116,11 +116,11 @@ fn wait_for_values() {
             })
         };
         let processes = [signaller(1), signaller(2), device(3), device(4)];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// A host that signals at once is killed at any step, after its number and before the words, say.
+/// An immediate signaller is killed at any step, for example between `issued` and the words.
 #[test]
 fn wait_for_the_dead() {
     check(2000, || {
@@ -145,15 +145,16 @@ fn wait_for_the_dead() {
             }
         });
         let processes = [device(3), device(4), mortal, steady];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// The exporter ends, and nobody else signals: who lets a device wait takes the number itself.
+/// The exporter ends and no other process signals: the submitter of a device wait takes the number
+/// itself and fails it.
 #[test]
-fn give_up() {
+fn the_submitter_fails_untaken_numbers() {
     check(1500, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let exporter = world.start_mortal(1, pick(40) as u32, |process| {
             let stream = stream(process, 2);
@@ -165,49 +166,49 @@ fn give_up() {
             world.start(owner, move |process| {
                 let number = 1 + pick(12);
                 let ledger = &*process.world.ledger;
-                let arming = process.slot().prepare_device_wait(number);
-                while arming == DeviceWait::Ready && !reached(process, number as u32, number) {
+                let wait = process.slot().prepare_device_wait(number);
+                while wait == DeviceWait::Ready && !reached(process, number as u32, number) {
                     if number > process.slot().issued() && ledger.is_abandoned() {
-                        process.give_up(number);
-                    } else if ledger.anybody_died() {
+                        process.fail_untaken(number);
+                    } else if ledger.any_process_died() {
                         process.slot().help_device_wait(number, ledger);
                     }
                     yield_now();
                 }
-                assert_ne!(process.look(number), Outcome::Pending);
+                assert_ne!(process.poll(number), Outcome::Pending);
             })
         };
         let processes = [device(2), device(3), exporter];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// A device is not told to wait for what it would take for the past.
+/// A device is not told to wait for a number that it might take for a past one.
 #[test]
 fn not_too_far() {
     check(10, || {
         let world = World::starting_at((1 << 31) - 3);
         let start = world.number(0);
-        let arm = |ahead, wanted| {
+        let prepare = |ahead, wanted| {
             world.start(1, move |process| {
                 assert_eq!(process.slot().prepare_device_wait(start + ahead), wanted);
             })
         };
         let processes = [
-            arm(0, DeviceWait::Finished),
-            arm(1, DeviceWait::Ready),
-            arm((1 << 30) - 7, DeviceWait::Ready),
-            arm((1 << 30) + 1, DeviceWait::TooFarAhead),
+            prepare(0, DeviceWait::Finished),
+            prepare(1, DeviceWait::Ready),
+            prepare((1 << 30) - 7, DeviceWait::Ready),
+            prepare((1 << 30) + 1, DeviceWait::TooFarAhead),
         ];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// Who sleeps already when a device signals for the first time is told, and sleeps in steps.
+/// A waiter that sleeps already when a device signals for the first time is woken to sleep in steps.
 #[test]
 fn wake_nobody() {
     check(1000, || {
-        platform::naps_end_up_to(Duration::from_millis(1));
+        platform::allow_timeouts_up_to(Duration::from_millis(1));
         let world = World::new();
         let waiters = [2, 3].map(|owner| {
             world.start(owner, |process| {
@@ -226,15 +227,15 @@ fn wake_nobody() {
             }
             stream(process, 1).join().unwrap();
         });
-        world.end(waiters.into_iter().chain([device]));
+        world.finish(waiters.into_iter().chain([device]));
     });
 }
 
-/// Waiters wake up at most an eighth of their time late, and not too often.
+/// Waiters wake up at most an eighth of their waiting time late, and not too often.
 #[test]
 fn steps() {
     check(100, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let waiter = world.start(2, |process| {
             process.slot().mark_device_signals();
@@ -242,9 +243,9 @@ fn steps() {
             let deadline = start + Duration::from_millis(40);
             let late = process.wait_until(1, Some(deadline));
             assert_eq!(late, Err(WaitError::TimedOut));
-            let naps = platform::naps();
-            assert!((60..120).contains(&naps.len()), "{} looks", naps.len());
-            for (begun, limit) in naps {
+            let sleeps = platform::sleeps();
+            assert!((60..120).contains(&sleeps.len()), "{} sleeps", sleeps.len());
+            for (begun, limit) in sleeps {
                 let waited = begun.saturating_duration_since(start);
                 let share = (waited / 8).max(Duration::from_micros(20));
                 assert!(limit <= share.min(Duration::from_millis(1)));
@@ -253,6 +254,6 @@ fn steps() {
         let other = world.start(3, |process| {
             process.slot().prepare_device_wait(1);
         });
-        world.end([waiter, other]);
+        world.finish([waiter, other]);
     });
 }

@@ -1,145 +1,155 @@
-//! What really happened, kept beside the protocol and compared with what it says.
+//! A record of what really happened, kept beside the protocol and compared with its answers.
 
 use crate::event_protocol::{Outcome, Owner, Slot, Ticket, WaitError};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// As the protocol has it: signals that far apart use one word.
+/// The protocol's number of completion words: signals that far apart share one.
 const RING: u64 = 7;
-/// Owners that a scenario may use, and one.
+/// One more than the greatest owner that a scenario may use.
 const OWNERS: usize = 8;
 
-/// One ticket's story.
+/// The history of one ticket.
 #[derive(Clone, Copy)]
-struct Entry {
-    /// The first number of its word that it completes: less than its own after a jump.
+struct Submission {
+    /// The first number of its word that the ticket completes: less than its own after a jump.
     first: u64,
     owner: Owner,
-    /// Its submitter has begun to complete it.
+    /// Whether its submitter has begun to complete it.
     completing: bool,
-    /// Its submitter has begun to fail it.
+    /// Whether its submitter has begun to fail it.
     failing: bool,
-    /// Its submitter was told that it is complete.
+    /// Whether its submitter was told that it is complete.
     completed: bool,
 }
 
-/// One call that may signal at once.
+/// One call that may signal immediately.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// Its caller was killed in it, or it has not returned.
+    /// The call has not returned, maybe because its caller was killed.
     Unknown,
-    /// It gave out tickets, or an error.
-    NotAtOnce,
-    /// This number, and if it jumped those before it.
-    AtOnce { number: u64, jumped: bool },
+    /// The call returned tickets or an error.
+    NotImmediate,
+    /// The call completed this number and, if it jumped, those before it.
+    Immediate { number: u64, jumped: bool },
 }
 
-/// What the protocol said about a number that no ticket was known for.
-struct Claim {
+/// An answer of the protocol about a number without a known ticket, to be checked at the end.
+struct EarlyAnswer {
     number: u64,
     failed: bool,
-    /// Attempts that had begun by then.
+    /// Number of attempts that had begun before the answer.
     begun: usize,
-    /// The latest number by then.
+    /// The latest number at the time of the answer.
     latest: u64,
 }
 
 #[derive(Default)]
-struct Books {
-    tickets: BTreeMap<u64, Entry>,
+struct History {
+    tickets: BTreeMap<u64, Submission>,
     attempts: Vec<Attempt>,
-    claims: Vec<Claim>,
+    early_answers: Vec<EarlyAnswer>,
 }
 
-/// All that the processes of a scenario did. Its lock is never held over a step of the model.
+/// The actions of all processes of a scenario. Its lock is never held over a step of the model.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    books: Mutex<Books>,
+    history: Mutex<History>,
     dead: [AtomicBool; OWNERS],
-    /// Asking whether somebody lives is a system call, so others may run meanwhile.
+    /// Changed by each question whether a process lives: that is a system call in the library, so
+    /// it is a step of the model.
     asked: shuttle::sync::atomic::AtomicU32,
 }
 
 impl Ledger {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap()
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap()
     }
 
-    /// Before a call that may signal at once.
+    /// Records the begin of a call that may signal immediately, and returns its index.
     pub(crate) fn attempting(&self) -> usize {
-        let attempts = &mut self.books().attempts;
+        let attempts = &mut self.history().attempts;
         attempts.push(Attempt::Unknown);
         attempts.len() - 1
     }
 
-    /// After it: the number that it completed, if it did.
+    /// Records the end of such a call, with the number that it completed immediately, if any.
     pub(crate) fn attempted(&self, attempt: usize, number: Option<u64>, jumped: bool) {
-        self.books().attempts[attempt] = match number {
-            Some(number) => Attempt::AtOnce { number, jumped },
-            None => Attempt::NotAtOnce,
+        self.history().attempts[attempt] = match number {
+            Some(number) => Attempt::Immediate { number, jumped },
+            None => Attempt::NotImmediate,
         };
     }
 
+    /// Records that `owner` took a ticket's number.
     pub(crate) fn submitted(&self, owner: Owner, ticket: Ticket) {
         let step = (ticket.number as u32).wrapping_sub(ticket.previous);
-        let entry = Entry {
+        let submission = Submission {
             first: ticket.number + RING - u64::from(step),
             owner,
             completing: false,
             failing: false,
             completed: false,
         };
-        let former = self.books().tickets.insert(ticket.number, entry);
+        let former = self.history().tickets.insert(ticket.number, submission);
         assert!(former.is_none(), "{} was given out twice", ticket.number);
     }
 
+    /// Records that the submitter is about to complete a ticket.
     pub(crate) fn completing(&self, ticket: Ticket) {
-        self.change(ticket, |entry| entry.completing = true);
+        self.change(ticket, |submission| submission.completing = true);
     }
 
+    /// Records that the submitter is about to fail a ticket.
     pub(crate) fn failing(&self, ticket: Ticket) {
-        self.change(ticket, |entry| entry.failing = true);
+        self.change(ticket, |submission| submission.failing = true);
     }
 
+    /// Records that the submitter was told that a ticket is complete.
     pub(crate) fn completed(&self, ticket: Ticket) {
-        self.change(ticket, |entry| entry.completed = true);
+        self.change(ticket, |submission| submission.completed = true);
     }
 
-    fn change(&self, ticket: Ticket, change: impl FnOnce(&mut Entry)) {
-        change(self.books().tickets.get_mut(&ticket.number).unwrap());
+    fn change(&self, ticket: Ticket, change: impl FnOnce(&mut Submission)) {
+        change(self.history().tickets.get_mut(&ticket.number).unwrap());
     }
 
+    /// Records that a process has ended.
     pub(crate) fn died(&self, owner: Owner) {
         self.dead[usize::from(owner.get())].store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether a process has ended.
     pub(crate) fn is_dead(&self, owner: Owner) -> bool {
         self.dead[usize::from(owner.get())].load(Ordering::Relaxed)
     }
 
-    /// The same, as the protocol asks it.
+    /// Returns whether a process has ended, as a step of the model: the protocol asks this.
     pub(crate) fn ask_whether_dead(&self, owner: Owner) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.is_dead(owner)
     }
 
-    pub(crate) fn anybody_died(&self) -> bool {
+    /// Returns whether any process has ended.
+    pub(crate) fn any_process_died(&self) -> bool {
         self.dead.iter().any(|dead| dead.load(Ordering::Relaxed))
     }
 
-    /// Whether the submitter of a number was told that it is complete.
+    /// Returns whether the submitter of a number was told that it is complete.
     pub(crate) fn is_completed(&self, number: u64) -> bool {
-        let books = self.books();
-        let at_once = |attempt: &Attempt| matches!(attempt, Attempt::AtOnce { number: n, .. } if *n == number);
-        books.entry(number).is_some_and(|entry| entry.completed)
-            || books.attempts.iter().any(at_once)
+        let history = self.history();
+        let immediate = |attempt: &Attempt| matches!(attempt, Attempt::Immediate { number: n, .. } if *n == number);
+        history
+            .submission_of(number)
+            .is_some_and(|submission| submission.completed)
+            || history.attempts.iter().any(immediate)
     }
 
-    /// Compares what the protocol says about `number` with what happened.
+    /// Compares the result of a wait for `number` with what happened.
     pub(crate) fn check(&self, number: u64, said: Result<(), WaitError>, slot: &Slot) {
         let latest = slot.issued();
-        let mut books = self.books();
+        let mut history = self.history();
         let failed = match said {
             Ok(()) => false,
             Err(WaitError::Failed(_)) => true,
@@ -152,30 +162,30 @@ impl Ledger {
             }
             Err(WaitError::TimedOut) => return,
         };
-        match books.entry(number) {
+        match history.submission_of(number) {
             None => {
-                let begun = books.attempts.len();
-                books.claims.push(Claim {
+                let begun = history.attempts.len();
+                history.early_answers.push(EarlyAnswer {
                     number,
                     failed,
                     begun,
                     latest,
                 });
             }
-            Some(entry) if failed => assert!(
-                !entry.completed && (entry.failing || self.is_dead(entry.owner)),
+            Some(submission) if failed => assert!(
+                !submission.completed && (submission.failing || self.is_dead(submission.owner)),
                 "{number} is said to have failed, and its submitter lives or completed it"
             ),
-            Some(entry) => assert!(
-                entry.completing || books.may_be_forgotten(number, latest),
-                "{number} is said to be complete, and nobody completed it"
+            Some(submission) => assert!(
+                submission.completing || history.may_be_forgotten(number, latest),
+                "{number} is said to be complete, and no process completed it"
             ),
         }
     }
 
-    /// The same for a look instead of a wait. `completed`: what [`Ledger::is_completed`] said
-    /// before it.
-    pub(crate) fn check_look(&self, number: u64, outcome: Outcome, completed: bool, slot: &Slot) {
+    /// Compares a polled state of `number` with what happened. `completed`: what
+    /// [`Ledger::is_completed`] returned before the poll.
+    pub(crate) fn check_poll(&self, number: u64, outcome: Outcome, completed: bool, slot: &Slot) {
         match outcome {
             Outcome::Pending => assert!(!completed, "{number} was completed, and is pending"),
             Outcome::Complete => self.check(number, Ok(()), slot),
@@ -183,71 +193,80 @@ impl Ledger {
         }
     }
 
-    /// Checks every signal after `start` once all processes have ended and the dead are buried.
+    /// Checks every signal after `start`. Called once all processes have ended and a survivor has
+    /// failed the orphans.
     pub(crate) fn check_all(&self, start: u64, slot: &Slot) {
         let first = (start + 1).max(slot.issued().saturating_sub(100));
         for number in first..=slot.issued() {
             let outcome = slot.outcome(number);
             assert_ne!(outcome, Outcome::Pending, "{number} was left over");
-            self.check_look(number, outcome, false, slot);
+            self.check_poll(number, outcome, false, slot);
         }
         assert_eq!(slot.completed(), slot.issued(), "the words are behind");
-        let books = self.books();
-        for claim in &books.claims {
-            books.record_finished(claim, self.anybody_died());
+        let history = self.history();
+        for answer in &history.early_answers {
+            history.check_early_answer(answer, self.any_process_died());
         }
     }
 }
 
-impl Books {
-    /// The ticket that completes `number`, if any is known.
-    fn entry(&self, number: u64) -> Option<Entry> {
+impl History {
+    /// Returns the ticket that completes `number`, if one is known.
+    fn submission_of(&self, number: u64) -> Option<Submission> {
         self.tickets
             .range(number..)
             .find(|(ticket, _)| *ticket % RING == number % RING)
-            .map(|(_, entry)| *entry)
-            .filter(|entry| entry.first <= number)
+            .map(|(_, submission)| *submission)
+            .filter(|submission| submission.first <= number)
     }
 
-    /// Whether the failure of `number` may have been replaced: a slot remembers one range of
-    /// failures a word, so a success and a failure after it end the memory.
+    /// Returns whether the failure of `number` may have been forgotten: a slot holds one range of
+    /// failures for each word, so a success and then a failure replace it.
     fn may_be_forgotten(&self, number: u64, latest: u64) -> bool {
         let later = |after: u64| (after + RING..=latest).step_by(RING as usize);
-        let succeeded = |n| self.entry(n).is_none_or(|entry| entry.completing);
-        let failed = |n| self.entry(n).is_none_or(|entry| !entry.completed);
+        let succeeded = |n| {
+            self.submission_of(n)
+                .is_none_or(|submission| submission.completing)
+        };
+        let failed = |n| {
+            self.submission_of(n)
+                .is_none_or(|submission| !submission.completed)
+        };
         later(number).any(|n| succeeded(n) && later(n).any(failed))
     }
 
-    /// Checks what was said about a number without a ticket, now that all is known.
-    fn record_finished(&self, claim: &Claim, anybody_died: bool) {
-        let number = claim.number;
+    /// Checks an early answer, now that all processes have ended and everything is known.
+    fn check_early_answer(&self, answer: &EarlyAnswer, any_process_died: bool) {
+        let number = answer.number;
         assert!(
-            self.entry(number).is_none(),
-            "{number} was settled before its submitter began to complete it"
+            self.submission_of(number).is_none(),
+            "{number} was said to be finished before its submitter began to complete it"
         );
-        // Numbers up to the next one that anybody is known to have taken.
+        // A jump to `n` completes `number` if no known ticket lies between the two.
         let next_ticket = self.tickets.range(number..).next().map(|(n, _)| *n);
         let covers = |attempt: &Attempt| match *attempt {
-            Attempt::AtOnce { number: n, jumped } => {
+            Attempt::Immediate { number: n, jumped } => {
                 n == number || jumped && n > number && next_ticket.is_none_or(|ticket| ticket > n)
             }
-            Attempt::Unknown | Attempt::NotAtOnce => false,
+            Attempt::Unknown | Attempt::NotImmediate => false,
         };
-        let at_once = self.attempts[..claim.begun].iter().any(covers);
-        if claim.failed {
+        let immediate = self.attempts[..answer.begun].iter().any(covers);
+        if answer.failed {
             assert!(
-                anybody_died
+                any_process_died
                     && !self
                         .attempts
                         .iter()
-                        .any(|a| matches!(a, Attempt::AtOnce { number: n, .. } if *n == number)),
-                "{number} is said to have failed, and nobody left it unfinished"
+                        .any(|a| matches!(a, Attempt::Immediate { number: n, .. } if *n == number)),
+                "{number} is said to have failed, and no process left it unfinished"
             );
         } else {
-            let unknown = self.attempts[..claim.begun].contains(&Attempt::Unknown);
+            let unknown = self.attempts[..answer.begun].contains(&Attempt::Unknown);
             assert!(
-                at_once || unknown || anybody_died && self.may_be_forgotten(number, claim.latest),
-                "{number} is said to be complete, and nobody signalled it"
+                immediate
+                    || unknown
+                    || any_process_died && self.may_be_forgotten(number, answer.latest),
+                "{number} is said to be complete, and no process signalled it"
             );
         }
     }

@@ -16,14 +16,15 @@ mod world;
 mod wrap;
 
 #[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
+#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
 mod event_protocol;
 
-#[path = "../../../crosshandle/src/ipc/holding.rs"]
-mod holding;
+#[path = "../../../crosshandle/src/ipc/open_count.rs"]
+mod open_count;
 
-/// Spinning adds steps and no transitions: the other test program has it.
+/// Whether waiters spin before they sleep. Spinning adds steps and no transitions; the program
+/// `spinning` covers it.
 pub(crate) const MAY_SPIN: bool = false;
 
-/// How many of the schedules that a scenario asks for to try here.
+/// Percentage of each scenario's schedules that this program tries.
 pub(crate) const PERCENT: usize = 100;

@@ -1,4 +1,4 @@
-//! A driver's own event is asked about for the right signal only, and never while it is signalled.
+//! A native mirror is waited for in place of the right signal only, and never while it is signalled.
 
 use crate::check::check;
 use crate::event_protocol::Slot;
@@ -7,8 +7,8 @@ use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An event, and the driver's that rides along: two words that the driver changes one after the
-/// other, as if nobody were looking.
+/// An event and its native mirror: two words that the driver changes one after the other, without
+/// regard to concurrent readers.
 struct World {
     slot: Slot,
     words: [AtomicU64; 2],
@@ -41,10 +41,10 @@ impl World {
     }
 }
 
-/// Whoever waits for a signal that is taken back gets to know that, whenever it is; who waits for the
-/// next one is told nothing, unless two queues take back at once.
+/// A waiter for a revoked signal learns of the revocation, whenever that comes. A waiter for the
+/// next signal does not see one, unless two queues revoke at once.
 #[test]
-fn what_is_taken_back_is_told() {
+fn revocations_are_noticed() {
     for revokers in 1..=2 {
         let granted = Arc::new([0, 1].map(|_| AtomicBool::new(false)));
         let seen = Arc::clone(&granted);
@@ -58,7 +58,7 @@ fn what_is_taken_back_is_told() {
                     if queue < revokers {
                         slot.revoke_mirror();
                     }
-                    // Maybe before the other queue is done with taking it back.
+                    // Maybe before the other queue has finished its revocation.
                     if !slot.has_mirror_signal(1) && slot.begin_mirror_signal() {
                         slot.end_mirror_signal(2);
                     }
@@ -108,7 +108,7 @@ fn of_one_signal_at_a_time() {
         for thread in threads {
             thread.join().unwrap();
         }
-        // Nobody has left a mark.
+        // No process has left a bit set.
         world.signal(9);
         assert!(world.wait(9));
     });

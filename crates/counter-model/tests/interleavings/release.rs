@@ -1,10 +1,10 @@
-//! Nobody is released early: a wait succeeds only once its own signal's submitter completes it.
+//! No waiter is released early: a wait succeeds only once the signal's submitter completes it.
 
 use crate::check::check;
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
-/// Submits signals, singly and in jumps, more than the ring holds, and completes them in any
+/// Submits signals, singly and in jumps, more than there are words, and completes them in any
 /// order that the words allow.
 fn submit_and_complete(process: &Process) {
     let mut tickets = Vec::new();
@@ -27,15 +27,15 @@ fn submit_and_complete(process: &Process) {
     process.complete_all(tickets);
 }
 
-/// Waits for the latest signal, and looks at some of those before.
+/// Waits for the latest signal, and polls some of those before.
 fn wait_and_look(process: &Process) {
     for _ in 0..3 {
         let issued = process.slot().issued();
         if issued > process.world.number(0) {
             process.wait(issued).unwrap();
             let earlier = issued - pick(issued - process.world.number(0));
-            process.look(earlier);
-            process.look(earlier + 7);
+            process.poll(earlier);
+            process.poll(earlier + 7);
         }
     }
 }
@@ -49,7 +49,7 @@ pub(crate) fn ring_reuse(start: u64) {
         world.start(4, wait_and_look),
         world.start(5, wait_and_look),
     ];
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -57,11 +57,11 @@ fn from_zero() {
     check(1500, || ring_reuse(0));
 }
 
-/// Waits for values that nobody has submitted yet, with a deadline and without.
+/// Waits for values that are not submitted yet, with a deadline and without.
 pub(crate) fn future_values(start: u64) {
     let world = World::starting_at(start);
     let last = world.number(10);
-    platform::naps_end();
+    platform::allow_timeouts();
     let signaller = |owner| {
         world.start(owner, move |process| {
             while process.slot().issued() < last {
@@ -83,7 +83,7 @@ pub(crate) fn future_values(start: u64) {
         })
     };
     let processes = [signaller(1), signaller(2), waiter(3), waiter(4)];
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn values_of_the_future() {
     check(1500, || future_values(0));
 }
 
-/// A failed signal is failed for everybody, and its neighbours on the word are not.
+/// A failed signal has failed for every process, and its neighbours on the word have not.
 pub(crate) fn failures(start: u64) {
     let world = World::starting_at(start);
     let word = world.number(1) % 7;
@@ -101,7 +101,7 @@ pub(crate) fn failures(start: u64) {
                 let value = process.slot().issued() + 8;
                 let first = process.submit();
                 for ticket in [first].into_iter().chain(process.signal_up_to(value)) {
-                    // One word carries all that this is about.
+                    // Failures of one word are enough.
                     if ticket.number % 7 == word && one_in(2) {
                         process.fail(ticket);
                     } else {
@@ -117,7 +117,7 @@ pub(crate) fn failures(start: u64) {
                 let issued = process.slot().issued();
                 for number in process.world.number(1)..=issued {
                     if number % 7 == word {
-                        process.look(number);
+                        process.poll(number);
                     }
                 }
             }
@@ -128,7 +128,7 @@ pub(crate) fn failures(start: u64) {
         })
     };
     let processes = [signaller(1), signaller(2), observer(3)];
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn failures_stay_with_their_signals() {
     check(1000, || failures(0));
 }
 
-/// A signal that fails while the one before it on its word completes.
+/// A signal fails while the one before it on its word completes.
 #[test]
 fn failing_behind_another() {
     check(1500, || {
@@ -152,6 +152,6 @@ fn failing_behind_another() {
             }),
             world.start(3, |process| assert!(process.wait(8).is_err())),
         ];
-        world.end(processes);
+        world.finish(processes);
     });
 }

@@ -1,25 +1,25 @@
-//! Slots are not reused under anybody's feet: open counts against generations.
+//! A slot is not reused while any process has it open: open counts and generations.
 
 use crate::check::check;
-use crate::holding::{begin, hold, is_held, release, retire};
+use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
 use crate::platform::{self, AtomicU32, pick};
 use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, Ordering};
 
-/// Importing processes.
+/// Number of importing processes.
 const IMPORTERS: usize = 3;
 
 /// One record, as the exporter and its importers share it.
 struct Record {
     generation: AtomicU32,
-    /// In each importer's ledger.
+    /// The open count in each importer's ledger.
     counts: [AtomicU32; IMPORTERS],
-    /// What really is in the record's slot: the generation that it was last made ready for.
+    /// The true content of the record's slot: the generation that it was last prepared for.
     content: Plain,
-    /// Generations below are being retired, or are already.
+    /// Generations below this one are retired or being retired.
     retiring: Plain,
-    /// A handle to the object that came after the first.
+    /// A handle to the second object; 0: none yet.
     sent: Plain,
     /// Importers whose connection hung up, so that their ledgers are gone.
     gone: [AtomicBool; IMPORTERS],
@@ -38,36 +38,36 @@ impl Record {
         }
     }
 
-    /// The exporter makes a new object of the record.
+    /// Puts a new object into the record, as the exporter.
     fn begin(&self) -> u32 {
         self.content.fetch_add(2, Ordering::Relaxed);
-        let generation = begin(&self.generation);
+        let generation = start_generation(&self.generation);
         assert_eq!(generation % 2, 1);
         generation
     }
 
-    /// The exporter frees the object, and reuses the record as soon as nobody has it open.
+    /// Frees the object, as the exporter, and waits until no importer has it open.
     fn free(&self) {
         self.retiring.fetch_add(2, Ordering::Relaxed);
-        retire(&self.generation);
+        end_generation(&self.generation);
         let held = |index: usize| {
-            !self.gone[index].load(Ordering::Relaxed) && is_held(&self.counts[index])
+            !self.gone[index].load(Ordering::Relaxed) && is_open(&self.counts[index])
         };
         while (0..IMPORTERS).any(held) {
             yield_now();
         }
     }
 
-    /// An importer opens the object, uses it, and closes it.
+    /// Opens the object, uses it, and closes it, as an importer.
     fn open(&self, importer: usize, generation: u32) {
         let count = &self.counts[importer];
-        if hold(count, &self.generation, generation) {
+        if try_open(count, &self.generation, generation) {
             for _ in 0..2 {
                 let content = self.content.load(Ordering::Relaxed);
                 assert_eq!(content, generation, "reused while it was open");
                 yield_now();
             }
-            release(count);
+            close(count);
         } else {
             let retiring = self.retiring.load(Ordering::Relaxed);
             assert!(generation < retiring, "refused, and it is not stale");
@@ -118,7 +118,7 @@ fn of_open_records() {
             process.join().unwrap();
         }
         for count in &record.counts[..2] {
-            assert!(!is_held(count), "an open is counted still");
+            assert!(!is_open(count), "an open is counted still");
         }
     });
 }

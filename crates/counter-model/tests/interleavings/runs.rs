@@ -1,12 +1,12 @@
-//! Whose an unfinished signal is: the records that owners leave for each other.
+//! The owners of unfinished signals: the runs that submitters record for survivors.
 
 use crate::check::check;
 use crate::event_protocol::IssueError;
 use crate::platform::{self, pick};
 use crate::world::World;
 
-/// Records that share a place: numbers 1 and 17, with some slow to write about the first. Any
-/// owner may die, and only the dead one's signals may be failed.
+/// Two runs compete for one record: they end with numbers 1 and 17, and some submitter is slow to
+/// record the first. Any owner may die, and only a dead owner's signals may be failed.
 pub(crate) fn records_of_one_place(start: u64) {
     let world = World::starting_at(start);
     let jump = world.number(17);
@@ -29,7 +29,7 @@ pub(crate) fn records_of_one_place(start: u64) {
         })
     };
     let processes = [2, 3, 4, 5].map(submitter);
-    world.end(processes);
+    world.finish(processes);
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn no_record_is_lost() {
     check(1500, || records_of_one_place(0));
 }
 
-/// Somebody slow writes about number 1, and is killed then, while the next one to take a number
-/// writes about number 17 in the same place.
+/// A slow submitter records a run that ends with number 1 and is killed then, while the next one
+/// records in the same place a run that ends with number 17.
 #[test]
 fn a_slow_writer() {
     check(6000, || {
@@ -57,15 +57,15 @@ fn a_slow_writer() {
             let ticket = process.submit();
             process.complete(ticket);
         });
-        world.end([slow, next]);
+        world.finish([slow, next]);
     });
 }
 
-/// As many owners as there are, one signal each, more changes than can be remembered.
+/// Three owners in turn make more changes of owner than a slot can hold.
 #[test]
 fn many_changes_of_owner() {
     check(500, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let submitter = |owner| {
             world.start(owner, move |process| {
@@ -87,6 +87,6 @@ fn many_changes_of_owner() {
             })
         };
         let processes = [submitter(1), submitter(2), submitter(3)];
-        world.end(processes);
+        world.finish(processes);
     });
 }

@@ -1,20 +1,20 @@
-//! What a queue and its device do: the one takes numbers, the other writes upper halves and
-//! compares them, and knows nothing else.
+//! A queue and its device: the queue takes numbers, and the device writes and compares upper
+//! halves and does nothing else.
 
 use crate::event_protocol::Ticket;
 use crate::world::Process;
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 
-/// Whether a wait of a device for a number is over.
+/// Returns whether a device's wait for `number` on the word of `word` is over.
 pub(crate) fn reached(process: &Process, number: u32, word: u64) -> bool {
     let upper = process.slot().word_of(word).read_upper();
     upper.wrapping_sub(number) as i32 >= 0
 }
 
-/// Waits as a device does. Its process lives and looks after it once somebody has died.
+/// Waits as a device does. Its process lives, and helps it once any other process has died.
 pub(crate) fn device_wait(process: &Process, number: u64) {
     while !reached(process, number as u32, number) {
-        if process.world.ledger.anybody_died() {
+        if process.world.ledger.any_process_died() {
             process
                 .slot()
                 .help_device_wait(number, &*process.world.ledger);
@@ -23,7 +23,7 @@ pub(crate) fn device_wait(process: &Process, number: u64) {
     }
 }
 
-/// A stream as its queue sees it: what was submitted, and how much of that is done.
+/// A stream: the signals that its queue has submitted, and how many of them are done.
 pub(crate) struct Stream {
     pub(crate) process: Process,
     pub(crate) tickets: Vec<(Ticket, bool)>,
@@ -39,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// Submits a signal, after the others.
+    /// Submits a signal behind the others.
     pub(crate) fn submit(&mut self) {
         self.process.slot().mark_device_signals();
         let ticket = self.process.submit();
@@ -47,13 +47,13 @@ impl Stream {
         self.tickets.push((ticket, may_write));
     }
 
-    /// What the device does.
+    /// Writes the signals, as the device.
     pub(crate) fn run(&mut self) {
         let ledger = &self.process.world.ledger;
         let slot = self.process.slot();
         for (index, (ticket, may_write)) in self.tickets.iter().enumerate() {
             while !may_write && !reached(&self.process, ticket.previous, ticket.number) {
-                if ledger.anybody_died() {
+                if ledger.any_process_died() {
                     self.record_finished();
                     slot.help_device_wait(ticket.number - 7, &**ledger);
                 }
@@ -62,7 +62,7 @@ impl Stream {
             ledger.completing(*ticket);
             let word = slot.word_of(ticket.number);
             word.write_upper(ticket.number as u32);
-            // What is written after its process's death may have been failed before.
+            // A number written after its process's death may have been failed before.
             if !ledger.is_dead(self.process.owner) {
                 ledger.completed(*ticket);
             }
@@ -70,7 +70,8 @@ impl Stream {
         }
     }
 
-    /// What its queue does once it finds signals done; a dead one's doesn't.
+    /// Records the finished signals, as the queue does once it finds them done. The queue of a dead
+    /// process records nothing.
     pub(crate) fn record_finished(&self) {
         if !self.process.world.ledger.is_dead(self.process.owner) {
             for (ticket, _) in &self.tickets[..self.done] {
@@ -80,7 +81,7 @@ impl Stream {
     }
 }
 
-/// A stream of `process` with so many signals.
+/// Starts a device of `process` on a stream with so many signals.
 pub(crate) fn stream(process: &Process, signals: u64) -> JoinHandle<()> {
     let mut stream = Stream::of(process.world.process(process.owner.get()));
     for _ in 0..signals {

@@ -1,4 +1,4 @@
-//! No wake-up is lost: nobody's time is ever up here, so whoever isn't woken sleeps for ever and
+//! No wake-up is lost: no sleep times out here, so a waiter that is not woken sleeps for ever and
 //! the checker reports a deadlock.
 
 use crate::check::check;
@@ -8,7 +8,7 @@ use crate::world::{Process, World};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One signal, at once or later.
+/// Signals once, immediately or by submission.
 fn signal_somehow(process: &Process) {
     let tickets = if one_in(2) {
         vec![process.submit()]
@@ -39,11 +39,11 @@ fn several_waiters_and_signallers() {
             })
         };
         let processes = [signaller(1), signaller(2), waiter(3), waiter(4)];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// Signals at once only: nothing but the mark in `issued` tells them of sleepers.
+/// All signals are immediate: only `WATCHED` tells their signallers of sleepers.
 #[test]
 fn signals_at_once() {
     check(2000, || {
@@ -63,17 +63,18 @@ fn signals_at_once() {
             waiter(3, 2 + pick(2)),
             waiter(4, 3),
         ];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// Two waiters for different signals of one word: the first wake-up is not the second one's.
+/// Waiters sleep on one word for different signals: a wake-up for the first is not one for the
+/// second.
 #[test]
 fn one_word_twice() {
     check(1500, || {
         let world = World::new();
         let signaller = world.start(1, |process| {
-            // At once, behind an unfinished one, or some of each.
+            // Immediately, behind an unfinished signal, or some of each.
             let early = one_in(2).then(|| process.submit());
             let jump = process.signal_up_to(8);
             process.complete_all(early.into_iter().chain(jump).collect());
@@ -85,11 +86,11 @@ fn one_word_twice() {
             })
         };
         let processes = [signaller, waiter(2), waiter(3), waiter(4)];
-        world.end(processes);
+        world.finish(processes);
     });
 }
 
-/// Waiting for any of several signals, on two events.
+/// A waiter waits for any of several signals, on two events.
 #[test]
 fn any_of_several() {
     check(1500, || {
@@ -120,16 +121,16 @@ fn any_of_several() {
         };
         let own = [signal(&one, 1), signal(&one, 2), waiter];
         let others = [signal(&two, 1), signal(&two, 2)];
-        one.end(own);
-        two.end(others);
+        one.finish(own);
+        two.finish(others);
     });
 }
 
-/// Waiters that gave up are counted no longer: a signal wakes nobody for them.
+/// Waiters whose deadline has passed are no longer counted: a signal makes no wake call for them.
 #[test]
 fn giving_up() {
     check(500, || {
-        platform::naps_end();
+        platform::allow_timeouts();
         let world = World::new();
         let first = world.process(1).submit();
         let waiter = |owner, number| {
@@ -144,11 +145,11 @@ fn giving_up() {
         }
         world.process(1).complete(first);
         assert_eq!(platform::wakes(), 0);
-        world.end([]);
+        world.finish([]);
     });
 }
 
-/// An interrupt ends a wait for any whose signals never come, and does not hide one that came.
+/// An interrupt ends a `wait_any` whose signals never come, and does not hide a signal that came.
 #[test]
 fn interrupts() {
     check(1500, || {
@@ -190,6 +191,6 @@ fn interrupts() {
                 }
             }
         });
-        world.end([signaller, interrupter, waiter]);
+        world.finish([signaller, interrupter, waiter]);
     });
 }

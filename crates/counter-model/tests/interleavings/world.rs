@@ -9,7 +9,7 @@ use crate::platform::{self, Instant};
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use std::sync::Arc;
 
-/// An event, and what happened to it.
+/// An event, and the ledger of what happened to it.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) slot: Arc<Slot>,
@@ -18,16 +18,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A fresh event.
+    /// Returns a fresh event.
     pub(crate) fn new() -> Self {
         Self::starting_at(0)
     }
 
-    /// An event that has counted to `start` already.
+    /// Returns an event that has already counted to `start`.
     pub(crate) fn starting_at(start: u64) -> Self {
         let slot = Slot::new();
         while slot.issued() < start {
-            // In the longest jumps that there may be, so that the words are left far behind.
+            // In the longest possible jumps, so that the words lag far behind.
             match slot.signal_up_to(Owner::EXPORTER, start) {
                 Ok(Signalled::Complete(number)) => assert_eq!(number, start),
                 Err(IssueError::TooFarAhead(limit)) => {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// A process that takes part; number 1 is the exporter.
+    /// Returns the process with number `owner`; 1 is the exporter.
     pub(crate) fn process(&self, owner: u16) -> Process {
         Process {
             world: self.clone(),
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Starts a process.
+    /// Starts a thread for a process.
     pub(crate) fn start(
         &self,
         owner: u16,
@@ -62,7 +62,7 @@ impl World {
         spawn(move || life(&process))
     }
 
-    /// Starts a process that is killed after `steps` steps, or ends before.
+    /// Starts a thread for a process that is killed after `steps` steps, or ends before.
     pub(crate) fn start_mortal(
         &self,
         owner: u16,
@@ -76,20 +76,20 @@ impl World {
         })
     }
 
-    /// Waits for all processes to end, buries the dead, and checks every signal.
-    pub(crate) fn end(self, processes: impl IntoIterator<Item = JoinHandle<()>>) {
+    /// Waits for all processes to end, fails the orphans, and checks every signal.
+    pub(crate) fn finish(self, processes: impl IntoIterator<Item = JoinHandle<()>>) {
         for process in processes {
             process.join().unwrap();
         }
         self.slot.fail_orphans(&*self.ledger);
         self.ledger.check_all(self.start, &self.slot);
-        // And once more when all of them are in the past.
+        // And once more when a later signal is the latest.
         let left = self.process(7).signal();
         assert!(left.is_empty(), "nothing is unfinished");
         self.ledger.check_all(self.start, &self.slot);
     }
 
-    /// The first number of this world's own, plus `distance`.
+    /// Returns the number `distance` after the one that the event started at.
     pub(crate) fn number(&self, distance: u64) -> u64 {
         self.start + distance
     }
@@ -101,12 +101,12 @@ impl Liveness for Ledger {
     }
 
     fn is_known_abandoned(&self) -> bool {
-        // The notice may take its time.
+        // The notice of a death may come late.
         platform::one_in(2) && Ledger::is_dead(self, Owner::EXPORTER)
     }
 }
 
-/// One process. What it does is noted in the ledger and checked against it.
+/// One process. Its actions are recorded in the ledger and checked against it.
 pub(crate) struct Process {
     pub(crate) world: World,
     pub(crate) owner: Owner,
@@ -121,28 +121,28 @@ impl Process {
         &self.world.ledger
     }
 
-    /// Takes the next number, to be completed later.
+    /// Takes the next number for a signal to be completed later.
     pub(crate) fn submit(&self) -> Ticket {
         self.try_submit().unwrap()
     }
 
-    /// The same; a refusal is handed on.
+    /// Takes the next number, or returns why that is impossible.
     pub(crate) fn try_submit(&self) -> Result<Ticket, IssueError> {
         let ticket = self.slot().issue(self.owner)?;
         self.ledger().submitted(self.owner, ticket);
         Ok(ticket)
     }
 
-    /// Signals, at once if possible.
+    /// Signals, immediately if possible, and returns the tickets to complete otherwise.
     pub(crate) fn signal(&self) -> Vec<Ticket> {
         let attempt = self.ledger().attempting();
-        // From what was seen last, as a process does that signals often; else as anybody.
+        // As a process that signals often: with a guess of the latest number, which may be wrong.
         let latest = self.slot().issued();
         let result = self.slot().signal_after(latest, self.owner);
-        self.note(attempt, result, false).unwrap()
+        self.record_attempt(attempt, result, false).unwrap()
     }
 
-    /// Signals all numbers up to `value` that are left, at once if possible.
+    /// Signals all untaken numbers up to `value`, immediately if possible.
     pub(crate) fn signal_up_to(&self, value: u64) -> Vec<Ticket> {
         match self.try_signal_up_to(value) {
             Ok(tickets) => tickets,
@@ -154,14 +154,14 @@ impl Process {
         }
     }
 
-    /// The same; a refusal is handed on.
+    /// Signals all numbers up to `value`, or returns why that is impossible.
     pub(crate) fn try_signal_up_to(&self, value: u64) -> Result<Vec<Ticket>, IssueError> {
         let attempt = self.ledger().attempting();
         let result = self.slot().signal_up_to(self.owner, value);
-        self.note(attempt, result, true)
+        self.record_attempt(attempt, result, true)
     }
 
-    fn note(
+    fn record_attempt(
         &self,
         attempt: usize,
         result: Result<Signalled, IssueError>,
@@ -187,8 +187,8 @@ impl Process {
         }
     }
 
-    /// Takes and fails all numbers up to `value` that nobody has taken.
-    pub(crate) fn give_up(&self, value: u64) {
+    /// Takes and fails all untaken numbers up to `value`.
+    pub(crate) fn fail_untaken(&self, value: u64) {
         match self.slot().issue_up_to(self.owner, value) {
             Ok(tickets) => {
                 for ticket in &tickets {
@@ -207,7 +207,7 @@ impl Process {
         }
     }
 
-    /// Completes a signal if nothing is before it.
+    /// Completes a signal. `false`: an earlier one of its word is unfinished.
     pub(crate) fn try_complete(&self, ticket: Ticket) -> bool {
         self.ledger().completing(ticket);
         match self.slot().complete(ticket) {
@@ -220,7 +220,7 @@ impl Process {
         }
     }
 
-    /// Fails a signal if nothing is before it.
+    /// Fails a signal. `false`: an earlier one of its word is unfinished.
     pub(crate) fn try_fail(&self, ticket: Ticket) -> bool {
         self.ledger().failing(ticket);
         match self.slot().fail(ticket, FailureReason::CommandFailed) {
@@ -230,21 +230,21 @@ impl Process {
         }
     }
 
-    /// Completes a signal, however long that takes.
+    /// Completes a signal, after waiting for earlier ones of its word.
     pub(crate) fn complete(&self, ticket: Ticket) {
         while !self.try_complete(ticket) {
             self.pause();
         }
     }
 
-    /// Fails a signal, however long that takes.
+    /// Fails a signal, after waiting for earlier ones of its word.
     pub(crate) fn fail(&self, ticket: Ticket) {
         while !self.try_fail(ticket) {
             self.pause();
         }
     }
 
-    /// Completes signals in some order.
+    /// Completes signals in a random order.
     pub(crate) fn complete_all(&self, mut tickets: Vec<Ticket>) {
         while !tickets.is_empty() {
             let index = platform::pick(tickets.len() as u64) as usize;
@@ -256,9 +256,9 @@ impl Process {
         }
     }
 
-    /// Lets others go on. What a submitter does while it is somebody else's turn.
+    /// Lets other processes run, as a submitter does while an earlier signal is unfinished.
     pub(crate) fn pause(&self) {
-        if self.ledger().anybody_died() {
+        if self.ledger().any_process_died() {
             self.slot().fail_orphans(self.ledger());
         }
         yield_now();
@@ -284,16 +284,16 @@ impl Process {
         result
     }
 
-    /// Looks at a signal.
-    pub(crate) fn look(&self, number: u64) -> Outcome {
+    /// Polls a signal's state.
+    pub(crate) fn poll(&self, number: u64) -> Outcome {
         let completed = self.ledger().is_completed(number);
         let outcome = self.slot().outcome(number);
         self.ledger()
-            .check_look(number, outcome, completed, self.slot());
+            .check_poll(number, outcome, completed, self.slot());
         outcome
     }
 
-    /// A signal as `wait_any` has it.
+    /// Returns a signal as a target of `wait_any`.
     pub(crate) fn target(&self, number: u64) -> Target<'_> {
         Target {
             slot: self.slot(),

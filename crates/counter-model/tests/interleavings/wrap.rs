@@ -1,5 +1,5 @@
-//! The same around great numbers: where the words' sequences of 32 bits start again or change
-//! their sign, and where words that were left behind catch up lest they mislead.
+//! Scenarios around large numbers: where the 32-bit sequences of the words wrap or change their
+//! sign, and where lagging words catch up so that they do not mislead.
 
 use crate::check::check;
 use crate::event_protocol::IssueError;
@@ -7,7 +7,7 @@ use crate::platform::pick;
 use crate::world::World;
 use crate::{dead_devices, death, devices, release, runs};
 
-/// Shortly before such a number.
+/// Returns a number shortly before such a place.
 fn start() -> u64 {
     [1 << 30, 1 << 31, 1 << 32, 3 << 31][pick(4) as usize] - 1 - pick(18)
 }
@@ -52,7 +52,7 @@ fn dead_devices() {
     check(700, || dead_devices::go_on(start()));
 }
 
-/// Values far apart, all unfinished: each wait is for its own.
+/// Values are far apart and all unfinished: each wait is for its own signal.
 #[test]
 fn far_apart() {
     check(500, || {
@@ -82,11 +82,11 @@ fn far_apart() {
             for _ in 0..10 {
                 let issued = process.slot().issued();
                 for number in [1, 2, issued / 2, issued - 1, issued] {
-                    process.look(number.max(1));
+                    process.poll(number.max(1));
                 }
             }
             process.complete(first);
         });
-        world.end([two, three, last]);
+        world.finish([two, three, last]);
     });
 }

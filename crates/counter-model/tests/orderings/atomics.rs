@@ -1,23 +1,23 @@
-//! Loom's words, made to be explored in full.
+//! Loom's atomic words, wrapped so that loom explores every order.
 //!
 //! To know which orders of operations to try, loom (0.7) remembers the latest access to each
 //! word, and for loads only the latest store. A load and then a compare-and-swap of one thread
 //! therefore hide that another thread's load came before both: the order in which that load comes
 //! last is never tried. So every operation here starts with a read-modify-write of a second word,
-//! its turn, of which no access hides another. That is relaxed and orders nothing.
+//! `turn`, on which no access hides another. That operation is relaxed and orders nothing.
 
 use loom::sync::atomic as model;
 use std::sync::atomic::Ordering;
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        /// Like the standard library's.
+        /// An atomic word with the standard library's interface.
         pub(crate) struct $name {
             word: model::$name,
             turn: model::AtomicU32,
         }
 
-        #[allow(dead_code, reason = "one interface for both")]
+        #[allow(dead_code, reason = "one interface for both widths")]
         impl $name {
             pub(crate) fn new(value: $value) -> Self {
                 Self {
@@ -26,6 +26,7 @@ macro_rules! atomic {
                 }
             }
 
+            /// Takes a turn, then returns the word.
             fn turn(&self) -> &model::$name {
                 self.turn.fetch_add(0, Ordering::Relaxed);
                 &self.word

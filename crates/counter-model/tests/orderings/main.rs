@@ -1,15 +1,15 @@
-//! The event protocol under all that its memory orderings allow (loom).
+//! The event protocol under every execution that its memory orderings allow (loom).
 //!
 //! Scenarios are small, since loom tries everything: two or three processes, a signal or two.
-//! Loom takes sequentially consistent operations for acquire-release ones, which is less than
-//! they are; so what depends on more is left to the other program: who wakes a sleeper that finds
-//! the mark in `issued` set already, and the reuse of slots.
+//! Loom treats sequentially consistent operations as acquire-release ones, which is weaker. What
+//! depends on more is left to the program `interleavings`: waking a sleeper that finds `WATCHED`
+//! set already, and the reuse of slots.
 
 mod atomics;
 mod platform;
 
 #[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
+#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
 mod event_protocol;
 
 use event_protocol::{
@@ -23,17 +23,17 @@ use platform::{AtomicU32, Ordering};
 const EXPORTER: Owner = Owner::EXPORTER;
 
 /// An event, and data that one process writes before a signal and others read after it. Loom
-/// fails a scenario that reads what is not certain to be written.
+/// fails a scenario in which a read does not happen after the write.
 struct World {
     slot: Slot,
     data: UnsafeCell<u32>,
     dead: AtomicU32,
 }
 
-// SAFETY: the data is not synchronised by anything but the protocol under test, and loom checks
-// every access to it.
+// SAFETY: only the protocol under test synchronises accesses to the data, and loom checks every
+// one of them.
 unsafe impl Sync for World {}
-// SAFETY: none of the fields belongs to a thread.
+// SAFETY: no field is tied to the thread that made it.
 unsafe impl Send for World {}
 
 impl World {
@@ -46,12 +46,12 @@ impl World {
     }
 
     fn write(&self) {
-        // SAFETY: loom checks that nobody else has access.
+        // SAFETY: loom checks that no other access is concurrent.
         self.data.with_mut(|data| unsafe { *data = 1 });
     }
 
     fn read(&self) {
-        // SAFETY: loom checks that nobody writes.
+        // SAFETY: loom checks that no write is concurrent.
         assert_eq!(self.data.with(|data| unsafe { *data }), 1);
     }
 
@@ -73,7 +73,7 @@ impl Liveness for World {
     }
 }
 
-/// Tries all that so many preemptions can do.
+/// Runs `scenario` in every execution with at most so many preemptions.
 fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -81,7 +81,7 @@ fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     builder.check(scenario);
 }
 
-/// Whether some execution got to the point that its scenario is about.
+/// A record of whether some execution reached the point that its scenario is about.
 #[derive(Clone, Default)]
 struct Reached(std::sync::Arc<std::sync::atomic::AtomicBool>);
 
@@ -100,7 +100,7 @@ fn start(world: &Arc<World>, life: impl FnOnce(&World) + 'static) -> loom::threa
     loom::thread::spawn(move || life(&world))
 }
 
-/// What is written before a completion is there after the wait, asleep or not.
+/// Data written before a completion is visible after the wait, whether the waiter slept or not.
 #[test]
 fn completing_and_waiting() {
     check(3, || {
@@ -116,7 +116,7 @@ fn completing_and_waiting() {
     });
 }
 
-/// The same for a number that is taken while somebody waits for it.
+/// Data is visible after a wait for a number that is taken during the wait.
 #[test]
 fn submitting_and_waiting() {
     check(3, || {
@@ -132,7 +132,7 @@ fn submitting_and_waiting() {
     });
 }
 
-/// The same for a signal at once.
+/// Data written before an immediate signal is visible after the wait.
 #[test]
 fn signalling_at_once() {
     check(3, || {
@@ -147,15 +147,15 @@ fn signalling_at_once() {
     });
 }
 
-/// A device's write of `number` behind the number before it on its word: the upper half alone,
-/// after everything that the device wrote before.
+/// Writes a ticket's number as a device does: the upper half of the word alone, released after
+/// everything that the device wrote before.
 fn device_write(world: &World, ticket: Ticket) {
     let step = u64::from((ticket.number as u32).wrapping_sub(ticket.previous));
     let word = world.slot.word_of(ticket.number);
     word.fetch_add(step << 32, Ordering::Release);
 }
 
-/// What a device wrote before its signal is there after it.
+/// Data that a device wrote before its signal is visible after the signal.
 #[test]
 fn signalling_by_a_device() {
     let reached = Reached::default();
@@ -179,7 +179,7 @@ fn signalling_by_a_device() {
     reached.check();
 }
 
-/// A device that waits finds its word written, and what was written before the signal.
+/// A device that waits finds its word written, and sees data written before the signal.
 #[test]
 fn waiting_by_a_device() {
     let reached = Reached::default();
@@ -191,8 +191,8 @@ fn waiting_by_a_device() {
             assert!(world.signal(EXPORTER).is_empty());
             assert!(world.signal(EXPORTER).is_empty());
         });
-        let arming = world.slot.prepare_device_wait(1);
-        if arming == DeviceWait::Ready {
+        let wait = world.slot.prepare_device_wait(1);
+        if wait == DeviceWait::Ready {
             let word = world.slot.word_of(1).load(Ordering::Acquire);
             if (word >> 32) as u32 == 1 {
                 world.read();
@@ -200,7 +200,7 @@ fn waiting_by_a_device() {
             }
         }
         signaller.join().unwrap();
-        if arming == DeviceWait::Ready {
+        if wait == DeviceWait::Ready {
             let word = world.slot.word_of(1).load(Ordering::Acquire);
             assert_eq!(word >> 32, 1, "the device waits for ever");
         }
@@ -208,7 +208,7 @@ fn waiting_by_a_device() {
     reached.check();
 }
 
-/// A look that finds a signal complete, or the latest no longer pending, is as good as a wait.
+/// Data is visible after a poll that finds a signal complete, or the latest no longer pending.
 #[test]
 fn looking() {
     let looks: [fn(&World) -> bool; 2] = [
@@ -236,7 +236,7 @@ fn looking() {
     }
 }
 
-/// Whoever waits for a driver's own event in place of a signal finds what came before that.
+/// Data written before a signal of the native mirror is visible after a wait for the mirror.
 #[test]
 fn waiting_for_a_drivers_event() {
     let reached = Reached::default();
@@ -259,7 +259,7 @@ fn waiting_for_a_drivers_event() {
     reached.check();
 }
 
-/// Whoever signals at once has seen all signals before, and hands on what they wrote.
+/// An immediate signaller has seen all earlier signals, and passes on what their signallers wrote.
 #[test]
 fn moving_on() {
     let reached = Reached::default();
@@ -276,7 +276,7 @@ fn moving_on() {
                 assert_eq!(world.slot.complete(ticket), Completion::Done);
             }
         });
-        // Number 2 is complete by itself if it was taken as a ticket.
+        // If number 2 was taken as a ticket, it may complete before number 1.
         let unfinished = world.slot.unfinished();
         if world.slot.issued() == 2 && unfinished.is_none() {
             world.read();
@@ -288,7 +288,7 @@ fn moving_on() {
     reached.check();
 }
 
-/// Signals of one word: the second one's waiter sees what the first one's submitter wrote.
+/// The waiter for the second signal of a word sees what the first signal's submitter wrote.
 #[test]
 fn one_word() {
     let reached = Reached::default();
@@ -313,7 +313,7 @@ fn one_word() {
     reached.check();
 }
 
-/// A failure is never taken for a success, also when it is past already.
+/// A failure is never reported as a success, also after later signals.
 #[test]
 fn failing() {
     check(2, || {
@@ -331,7 +331,7 @@ fn failing() {
     });
 }
 
-/// A success between two failures on its word stays one while the second is written down.
+/// A success between two failures on its word stays a success while the second is recorded.
 #[test]
 fn failing_around_a_success() {
     check(3, || {
@@ -355,9 +355,9 @@ fn failing_around_a_success() {
     });
 }
 
-/// Two survivors fail_orphans at once, while a third process's signal is under way.
+/// Two survivors fail orphans at once, while a third process submits a signal.
 #[test]
-fn burying() {
+fn failing_orphans() {
     check(1, || {
         let world = World::new();
         let dead = Owner::new(2).unwrap();
@@ -375,7 +375,7 @@ fn burying() {
     });
 }
 
-/// Whose a signal is, as a survivor reads it while the next owner takes a number.
+/// A survivor reads the right owner of a signal while the next owner takes a number.
 #[test]
 fn changing_owners() {
     check(2, || {

@@ -1,4 +1,4 @@
-//! The machine that the protocol runs on in the model: loom's words, a futex, and no clock.
+//! The platform that the protocol runs on under loom: atomic words, a futex, and no clock.
 
 use loom::sync::{Condvar, Mutex};
 use std::ops::Add;
@@ -9,20 +9,20 @@ pub(crate) use crate::atomics::{AtomicU32, AtomicU64};
 pub(crate) use loom::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::Ordering;
 
-/// Spinning would only repeat what a look does.
+/// Whether waiters spin before they sleep. Spinning would only repeat what one poll does.
 pub(crate) const MAY_SPIN: bool = false;
 
-/// Always the same moment: nobody's time is ever up here.
+/// The only moment: no sleep ever times out here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant;
 
 impl Instant {
-    /// This moment.
+    /// Returns the only moment.
     pub(crate) fn now() -> Self {
         Self
     }
 
-    /// No time at all.
+    /// Returns zero.
     pub(crate) fn saturating_duration_since(&self, _: Self) -> Duration {
         Duration::ZERO
     }
@@ -36,13 +36,13 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// The only CPU.
+/// Returns the only CPU.
 pub(crate) fn current_cpu() -> u32 {
     0
 }
 
-/// Who sleeps on which word. Comparing and falling asleep are one step against waking, as in the
-/// kernel, which holds a lock over both.
+/// The sleepers and their words. Comparing and falling asleep are one step with respect to waking,
+/// as in the kernel, which holds a lock over both.
 struct Kernel {
     sleepers: Mutex<Sleepers>,
     woken: Condvar,
@@ -50,9 +50,9 @@ struct Kernel {
 
 #[derive(Default)]
 struct Sleepers {
-    /// How many there were so far.
+    /// Number of sleepers so far, also of those that were woken.
     total: usize,
-    /// Each one's number, with the words that it sleeps on.
+    /// Each sleeper's number, with the words that it sleeps on.
     asleep: Vec<(usize, Vec<usize>)>,
 }
 
@@ -69,12 +69,13 @@ loom::lazy_static! {
     };
 }
 
-/// Sleeps until somebody wakes the word, unless its upper half is not `expected`.
+/// Sleeps until the word is woken. Returns at once if its upper half is not `expected`.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     sleep_any(&[(word, expected)], limit);
 }
 
-/// The same on several words at once.
+/// Sleeps until one of several words is woken. Returns at once if one of their upper halves is not
+/// as expected.
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], _: Duration) {
     let mut sleepers = KERNEL.sleepers.lock().unwrap();
     if words

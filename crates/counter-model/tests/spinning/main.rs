@@ -17,9 +17,11 @@ mod wake_ups;
 mod world;
 
 #[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "all that the library uses of it")]
+#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
 mod event_protocol;
 
+/// Whether waiters spin before they sleep.
 pub(crate) const MAY_SPIN: bool = true;
-/// The scenarios are those of the other test program.
+/// Percentage of each scenario's schedules that this program tries. `interleavings` runs the same
+/// scenarios in full.
 pub(crate) const PERCENT: usize = 20;

@@ -13,19 +13,19 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A device, for JSON.
+/// A device, as JSON and as a line of the table.
 #[derive(Serialize)]
 struct Row {
-    /// What `--device` takes.
+    /// Name of the device for `--device`.
     device: String,
     name: String,
     vendor: String,
     driver_version: String,
     uuid: String,
-    /// In bytes.
+    /// Memory of the device in bytes.
     total_memory: u64,
     compute_units: u32,
-    /// The smallest piece of physical memory, in bytes.
+    /// Granularity of physical memory in bytes.
     granularity: usize,
     shares: Shares,
 }
@@ -35,7 +35,7 @@ struct Shares {
     memory: bool,
     physical_memory: bool,
     events: bool,
-    /// Importers can be limited to reading.
+    /// Whether importers can be limited to reading.
     read_only: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The subcommands, a file each.
+//! The subcommands, one file each.
 
 pub(crate) mod completions;
 pub(crate) mod demo;
@@ -14,7 +14,7 @@ pub(crate) mod share;
 use crate::cli::{Cli, Command, Restarted, RestartedCommand};
 use crate::failure::Result;
 
-/// Does what the command line says.
+/// Runs the subcommand of a command line.
 pub(crate) fn run(cli: Cli) -> Result<()> {
     let settings = &cli.settings;
     match cli.command {
@@ -30,7 +30,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Is the second process.
+/// Runs the second process of `demo` or `doctor`.
 pub(crate) fn run_restarted(restarted: &Restarted) -> Result<()> {
     let RestartedCommand::Peer(args) = &restarted.command;
     peer::run(args, &restarted.settings)

@@ -1,5 +1,5 @@
-//! `crosshandle peer`: the second process of `demo` and `doctor`. It talks over its standard input
-//! and output, so it is of no use to anybody else.
+//! `crosshandle peer`: the second process of `demo` and `doctor`. It exchanges messages with the
+//! first one over its standard input and output, so it is of no use to others.
 
 use super::{demo, doctor};
 use crate::cli::Settings;
@@ -7,7 +7,7 @@ use crate::failure::{Context, Result};
 use crate::link::Link;
 use clap::ValueEnum;
 
-/// What the second process is for.
+/// The purpose of the second process.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub(crate) enum Role {
     Demo,

@@ -13,8 +13,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// How much is copied at a time, in bytes.
-const CHUNK: usize = 1 << 20;
+/// Number of bytes to copy at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -48,7 +48,7 @@ fn memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()>
     let context = settings
         .origin
         .context_for(handle.backend(), handle.device())?;
-    // A reader needs no more, and the kernel makes sure that it is no more.
+    // Read-only, so that the kernel makes sure that this process does not write.
     let memory = context.open_memory_read_only(handle)?;
     let transfer = Transfer::new(&context, &memory)?;
     let range = args.range(memory.len())?;
@@ -61,16 +61,16 @@ fn physical_memory(args: &Args, settings: &Settings, handle: &PhysicalMemoryHand
         .context_for(handle.backend(), handle.device())?;
     let memory = context.open_physical_memory_read_only(handle)?;
     let addresses = context.reserve(memory.len())?;
-    addresses.map(0, &memory, 0, memory.len(), Access::ReadOnly)?;
+    addresses.map(0, &memory, ..memory.len(), Access::ReadOnly)?;
     let range = args.range(memory.len())?;
     args.copy(range, |offset, into| {
-        addresses.with_bytes(offset, into.len(), |bytes| bytes.read(0, into))??;
+        addresses.with_bytes(offset..offset + into.len(), |bytes| bytes.read(0, into))??;
         Ok(())
     })
 }
 
 impl Args {
-    /// What is to be read of `len` bytes.
+    /// Returns the requested range of `len` bytes.
     fn range(&self, len: usize) -> Result<Range<usize>> {
         let available = len as u64;
         let outside = |end: &str| {
@@ -88,11 +88,11 @@ impl Args {
                 self.offset
             )));
         }
-        // Both are at most `len`.
+        // Both ends are at most `len`.
         Ok(self.offset as usize..(self.offset + length) as usize)
     }
 
-    /// Writes a range of bytes to where they shall go.
+    /// Copies a range of bytes to the output.
     fn copy(
         &self,
         range: Range<usize>,
@@ -119,10 +119,10 @@ fn copy(
     explain: impl Fn(io::Error) -> Result<()>,
 ) -> Result<()> {
     let progress = Progress::bytes(range.len() as u64, "reading");
-    let mut buffer = vec![0; CHUNK.min(range.len())];
+    let mut buffer = vec![0; CHUNK_BYTES.min(range.len())];
     let mut offset = range.start;
     while offset < range.end {
-        let part = &mut buffer[..CHUNK.min(range.end - offset)];
+        let part = &mut buffer[..CHUNK_BYTES.min(range.end - offset)];
         read(offset, part)?;
         if let Err(error) = output.write_all(part) {
             return explain(error);

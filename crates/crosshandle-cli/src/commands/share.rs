@@ -13,8 +13,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// How much is read from the file at a time, in bytes.
-const CHUNK: usize = 1 << 20;
+/// Number of bytes to read from the file at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let device = Device::find(&args.device)?;
-    // Alone in its segment, so that whoever opens it reaches nothing else.
+    // Alone in its segment, so that an importer can reach nothing else.
     let options = settings.origin.options().pooling(false);
     let context = DeviceContext::with_options(&device, options)?;
     let memory =
@@ -42,12 +42,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     };
     let held = format!("{} of {}", bytes(memory.len() as u64), args.file.display());
     hold(settings, &handle, &held)
-    // Here everything is dropped, and the exporter's socket with it.
+    // Everything is dropped here, and the exporter's socket with it.
 }
 
-/// Prints a handle alone on the first line, and waits until the user wants to end that.
+/// Prints a handle alone on the first line, and waits until the user ends the command.
 pub(crate) fn hold(settings: &Settings, handle: &dyn std::fmt::Display, what: &str) -> Result<()> {
-    // Before anybody knows that there is something to end.
+    // Before the handle is printed, since its reader may send the signal at once.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
     output::line(handle)?;
     settings.say(format_args!("holding {what} until SIGINT or SIGTERM"));
@@ -58,7 +58,7 @@ pub(crate) fn hold(settings: &Settings, handle: &dyn std::fmt::Display, what: &s
     Ok(())
 }
 
-/// Copies a file into new device memory, part by part.
+/// Copies a file into new device memory in chunks.
 fn load(context: &DeviceContext, path: &Path) -> Result<Memory> {
     let mut file = File::open(path).context("opening it")?;
     let metadata = file.metadata().context("asking for its size")?;
@@ -79,10 +79,10 @@ fn load(context: &DeviceContext, path: &Path) -> Result<Memory> {
     drop(allocating);
     let transfer = Transfer::new(context, &memory)?;
     let progress = Progress::bytes(metadata.len(), "loading");
-    let mut buffer = vec![0; CHUNK.min(len)];
+    let mut buffer = vec![0; CHUNK_BYTES.min(len)];
     let mut offset = 0;
     while offset < len {
-        let part = &mut buffer[..CHUNK.min(len - offset)];
+        let part = &mut buffer[..CHUNK_BYTES.min(len - offset)];
         file.read_exact(part).context(format_args!(
             "reading at byte {offset} of {len} (a file must not change while it is loaded)"
         ))?;

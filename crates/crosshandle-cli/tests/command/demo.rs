@@ -1,5 +1,5 @@
-//! The demo: it verifies, and neither of its processes outlives the other by much, wherever that
-//! one is killed.
+//! The demo verifies everything, and neither of its processes outlives the other by much, wherever
+//! that one is killed.
 
 use crate::common::{Running, Sandbox, wait_for_end};
 use rustix::process::{
@@ -15,7 +15,8 @@ const POINTS: [&str; 6] = [
     "done",
 ];
 
-/// Small, so that it is quick; the long time shows that no deadline ends what a death must end.
+/// Small, so that the demo is quick. The long time limit shows that a death ends the waits, not a
+/// deadline.
 const QUICK: [&str; 7] = [
     "demo",
     "--size",
@@ -46,7 +47,7 @@ fn its_json_has_the_same() {
     let report = demo.json();
     assert_eq!(report["verified"], true);
     assert_eq!(report["exchange"]["size"], 64 << 10);
-    // Half by each side in each round, and once all by one side.
+    // Half by each side in each round, and all of it once by one side.
     assert_eq!(report["exchange"]["bytes_verified"], 3 * (64 << 10));
     let trip = &report["nanoseconds"]["round_trip"];
     assert!(trip["p50"].as_f64() > Some(0.0), "{report}");
@@ -81,7 +82,7 @@ fn killing_the_second_process_ends_the_first() {
 
 #[test]
 fn killing_the_first_process_ends_the_second() {
-    // Then it becomes a child of this process.
+    // The orphaned second process becomes a child of this process.
     set_child_subreaper(Some(getpid())).expect("this process adopts");
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -98,7 +99,7 @@ fn killing_the_first_process_ends_the_second() {
 
 #[test]
 fn a_process_that_stands_still_is_not_waited_for_for_ever() {
-    // Long enough for what goes well until then on a busy machine.
+    // Long enough for the earlier steps on a busy machine.
     let arguments = ["demo", "--size", "64KiB", "--timeout", "1s"];
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -109,7 +110,7 @@ fn a_process_that_stands_still_is_not_waited_for_for_ever() {
     }
 }
 
-/// A demo of which one side stands still, and the id of its second process.
+/// Starts a demo, one side of which stops at a point. Returns it with the id of its second process.
 fn stopped(sandbox: &Sandbox, at: &str, arguments: &[&str]) -> (Running, Pid) {
     let mut command = sandbox.command(arguments);
     command.env("CROSSHANDLE_DEMO_STOP", at);

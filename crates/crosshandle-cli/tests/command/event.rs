@@ -1,4 +1,4 @@
-//! `event new`, `signal`, `wait` and `status` between real processes.
+//! Tests of `event new`, `signal`, `wait` and `status` between real processes.
 
 use crate::common::Sandbox;
 use rustix::process::Signal;

@@ -1,4 +1,5 @@
-//! What needs no second process of the user: devices, doctor, inspect, usage, generated files.
+//! Commands that need no second process of the user: devices, doctor, inspect, usage, generated
+//! files.
 
 use crate::common::{Sandbox, text};
 use std::fs;
@@ -85,7 +86,7 @@ fn garbage_is_refused() {
     ] {
         for command in [&["inspect"][..], &["read"], &["event", "wait"]] {
             let refused = sandbox.run([command, &[garbage]].concat()).expect(1);
-            // The kind is looked at before the rest, where one is wanted.
+            // Where a certain kind is expected, the kind is checked before the rest.
             if command != ["read"] {
                 assert!(refused.stderr.contains(reason), "{}", refused.stderr);
             }
@@ -125,7 +126,7 @@ fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = sandbox.run(["completions", shell]).expect(0);
         assert!(script.text().contains("doctor"), "{shell}");
-        // The hidden command, not the option of `demo`.
+        // The name of the hidden command, not the option of `demo`.
         let rest = script.text().replace("peer-device", "");
         assert!(!rest.contains("peer"), "{shell}");
     }

@@ -1,11 +1,11 @@
-//! Across PID namespaces, as between containers: all that both need is one socket directory.
+//! Tests across PID namespaces, as between containers: both sides need only one socket directory.
 
 use crate::common::{Running, Sandbox, contents, text};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Runs what follows as the first process of a PID namespace of its own.
+/// Arguments to run a command as the first process of a PID namespace of its own.
 const UNSHARE: [&str; 5] = ["--map-root-user", "--pid", "--fork", "--kill-child", "--"];
 
 #[test]
@@ -31,13 +31,13 @@ fn memory_and_events_cross_pid_namespaces() {
         .expect(0);
     waiter.finish().expect(0);
 
-    // The other way round.
+    // From inside to outside.
     let mut sharer = inside(&sandbox, ["share", text(&file)]);
     let memory = sharer.stdout.line();
     let read = sandbox.run(["read", &memory]).expect(0);
     assert!(read.stdout == all);
 
-    // A death is noticed across the border, too.
+    // A death is noticed across namespaces, too.
     let mut waiter = inside(&sandbox, ["-v", "event", "wait", &event, "--next"]);
     assert!(waiter.stderr.line().contains("waiting for signal 2"));
     holder.signal(Signal::KILL);

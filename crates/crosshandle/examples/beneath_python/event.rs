@@ -1,7 +1,7 @@
 //! Events, ours and the driver's.
 
 use crate::boundary::{Text, done, enter, freed, given, made, text, time};
-use crosshandle::{Context, Event, EventOptions, NativeEvent, NativeHandle, Ownership};
+use crosshandle::{Context, Event, EventOptions, NativeEvent, NativeObject, Ownership};
 use std::ffi::c_char;
 
 /// A fresh event, which can be shared.
@@ -21,7 +21,7 @@ unsafe extern "C" fn crosshandle_event_adopt(
 ) -> Option<Box<Event>> {
     made(|| {
         let context = given(context)?;
-        let native = NativeHandle::new(context.device().info().backend, native);
+        let native = NativeObject::new(context.device().info().backend, native);
         // SAFETY: promised by the caller.
         Ok(unsafe { context.adopt_event(native, Ownership::Borrowed, EventOptions::new())? })
     })
@@ -76,7 +76,7 @@ extern "C" fn crosshandle_native_event_new(
 /// The driver's own event.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_value(event: Option<&NativeEvent>) -> usize {
-    enter(0, || Ok(given(event)?.handle().value()))
+    enter(0, || Ok(given(event)?.native().raw()))
 }
 
 /// Destroys it.

@@ -1,7 +1,7 @@
 //! Queues: our own, and streams of the caller's.
 
 use crate::boundary::{done, enter, freed, given, made, time};
-use crosshandle::{Command, Context, Event, NativeHandle, Ownership, Queue};
+use crosshandle::{Command, Context, Event, NativeObject, Ownership, Queue};
 
 /// A queue that runs its commands in order.
 #[unsafe(no_mangle)]
@@ -21,7 +21,7 @@ unsafe extern "C" fn crosshandle_queue_adopt(
 ) -> Option<Box<Queue>> {
     made(|| {
         let context = given(context)?;
-        let native = NativeHandle::new(context.device().info().backend, native);
+        let native = NativeObject::new(context.device().info().backend, native);
         // SAFETY: promised by the caller.
         Ok(unsafe { context.adopt_queue(native, Ownership::Borrowed)? })
     })
@@ -31,8 +31,8 @@ unsafe extern "C" fn crosshandle_queue_adopt(
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_value(queue: Option<&Queue>) -> usize {
     enter(0, || {
-        let native = given(queue)?.native_handle();
-        Ok(native.ok_or("no driver is behind this queue")?.value())
+        let native = given(queue)?.native();
+        Ok(native.ok_or("no driver is behind this queue")?.raw())
     })
 }
 

@@ -38,13 +38,15 @@ impl Command {
         command
     }
 
-    /// Copies a range to another one of the same length. They may overlap.
+    /// Copies the bytes of `source` to `destination`, a range of the same length. The two may
+    /// overlap.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
     /// opened read-only.
     #[inline(always)] // Where it is called, it is built where it is used: moving it costs more.
-    pub fn copy(to: MemoryRange, from: MemoryRange) -> Result<Self> {
+    pub fn copy(source: MemoryRange, destination: MemoryRange) -> Result<Self> {
+        let (from, to) = (source, destination);
         to.check_writable()?;
         if to.len() != from.len() {
             return Err(unequal(to.len(), from.len()));
@@ -55,22 +57,24 @@ impl Command {
         Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
     }
 
-    /// Copies the rows of a rectangle that starts at `from` to those of one that starts at `to`.
-    /// The two must not overlap: what is where they do is arbitrary afterwards.
+    /// Copies the rows of a rectangle that starts with `source` to those of one that starts with
+    /// `destination`. The two should not overlap: bytes in both are arbitrary afterwards.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the rectangle
     /// is not inside both ranges; [`Error::ReadOnly`] for a destination opened read-only.
     pub fn copy_rect(
-        to: MemoryRange,
-        to_pitches: Pitches,
-        from: MemoryRange,
-        from_pitches: Pitches,
+        source: MemoryRange,
+        source_pitches: Pitches,
+        destination: MemoryRange,
+        destination_pitches: Pitches,
         region: Region,
     ) -> Result<Self> {
+        let (from, from_pitches) = (source, source_pitches);
+        let (to, to_pitches) = (destination, destination_pitches);
         to.check_writable()?;
-        region.check(to_pitches, "destination", &to)?;
-        region.check(from_pitches, "source", &from)?;
+        region.check(to_pitches, "destination", to.len())?;
+        region.check(from_pitches, "source", from.len())?;
         if region.is_empty() {
             return Ok(Self::new(Work::Marker));
         }
@@ -97,24 +101,25 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Copies `rows` rows of `width` bytes; they start every `pitch` bytes in each range. The
-    /// [rectangle](Self::copy_rect) of two dimensions.
+    /// Copies `rows` rows of `width` bytes, which start every `source_pitch` bytes in `source` and
+    /// every `destination_pitch` bytes in `destination`: [`copy_rect`](Self::copy_rect) in two
+    /// dimensions.
     ///
     /// # Errors
     /// As [`copy_rect`](Self::copy_rect).
     pub fn copy_2d(
-        to: MemoryRange,
-        to_pitch: usize,
-        from: MemoryRange,
-        from_pitch: usize,
+        source: MemoryRange,
+        source_pitch: usize,
+        destination: MemoryRange,
+        destination_pitch: usize,
         width: usize,
         rows: usize,
     ) -> Result<Self> {
         Self::copy_rect(
-            to,
-            Pitches::new_2d(to_pitch),
-            from,
-            Pitches::new_2d(from_pitch),
+            source,
+            Pitches::new_2d(source_pitch),
+            destination,
+            Pitches::new_2d(destination_pitch),
             Region::new_2d(width, rows),
         )
     }
@@ -125,7 +130,8 @@ impl Command {
     /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
     /// patterns; [`Error::ReadOnly`] for a range opened read-only.
     #[inline]
-    pub fn fill(to: MemoryRange, pattern: &[u8]) -> Result<Self> {
+    pub fn fill(destination: MemoryRange, pattern: &[u8]) -> Result<Self> {
+        let to = destination;
         to.check_writable()?;
         check_pattern(to.len(), pattern)?;
         let is_on_host = to.is_on_host();
@@ -144,17 +150,18 @@ impl Command {
     /// patterns, a pitch that is less than the width, or rows that are not inside the range;
     /// [`Error::ReadOnly`] for a range opened read-only.
     pub fn fill_2d(
-        to: MemoryRange,
+        destination: MemoryRange,
         pitch: usize,
         width: usize,
         rows: usize,
         pattern: &[u8],
     ) -> Result<Self> {
+        let to = destination;
         to.check_writable()?;
         check_pattern(width, pattern)?;
         let region = Region::new_2d(width, rows);
         let mut side = [Pitches::new_2d(pitch)];
-        region.check(side[0], "destination", &to)?;
+        region.check(side[0], "destination", to.len())?;
         if region.is_empty() {
             return Ok(Self::new(Work::Marker));
         }
@@ -192,7 +199,7 @@ impl Command {
     /// the function submits there is the command. As a rule that is while the command is submitted,
     /// on the calling thread; later only if commands before it are kept back. It must not use the
     /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
-    /// has no [native handle](crate::Queue::native_handle).
+    /// has no [native handle](crate::Queue::native).
     ///
     /// [`Queue`]: crate::Queue
     ///

@@ -5,7 +5,7 @@ use crate::hal::registry;
 use crate::hal::{Backend, BackendDevice};
 use crate::handle::BackendKind;
 use crate::os::process;
-use crate::types::{DeviceInfo, NativeHandle};
+use crate::types::{DeviceInfo, NativeObject};
 use std::fmt;
 use std::sync::Arc;
 
@@ -76,16 +76,16 @@ impl Device {
 
     /// The driver's own device, for programs that use the driver too; `None` where there is no such
     /// thing.
-    pub fn native_handle(&self) -> Option<NativeHandle> {
+    pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
-        Some(NativeHandle::new(self.info().backend, native.handle()))
+        Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
     /// The driver's own object for itself, for programs that use the driver too; `None` where it has
     /// none.
-    pub fn native_driver(&self) -> Option<NativeHandle> {
+    pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
-        Some(NativeHandle::new(self.info().backend, driver))
+        Some(NativeObject::new(self.info().backend, driver))
     }
 
     /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses

@@ -1,13 +1,14 @@
 //! Events: what has happened, known in every process at once.
 
-use crate::api::context::{ContextCore, EventOptions};
+use crate::api::core::{ContextCore, record_of};
 use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::handle::EventHandle;
 use crate::ipc::EventCore;
-use crate::ipc::{deferred, waits};
+use crate::ipc::{late_completion, wait_notice};
 use crate::os::process;
+use crate::types::known;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,34 +33,85 @@ pub struct Event {
     exporter: Option<Arc<ContextCore>>,
 }
 
-/// Where an event stands.
+/// The kind of event to make or to open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventOptions {
+    shareable: Option<bool>,
+    profiling: bool,
+    low_power: bool,
+}
+
+impl EventOptions {
+    /// Asks for a shareable event without timestamps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether handles can be made (default: yes, unless the event takes timestamps).
+    pub fn shareable(mut self, shareable: bool) -> Self {
+        self.shareable = Some(shareable);
+        self
+    }
+
+    /// Sets whether the event notes when the command that signals it was submitted, started and ended
+    /// (default: no).
+    pub fn profiling(mut self, profiling: bool) -> Self {
+        self.profiling = profiling;
+        self
+    }
+
+    /// Sets whether waiting sleeps at once (default: no, waiting spins first while that pays).
+    pub fn low_power(mut self, low_power: bool) -> Self {
+        self.low_power = low_power;
+        self
+    }
+
+    /// Returns whether handles can be made; `None` if the options contradict each other.
+    fn is_shareable(self) -> Option<bool> {
+        match self.shareable {
+            Some(true) if self.profiling => None,
+            Some(shareable) => Some(shareable),
+            None => Some(!self.profiling),
+        }
+    }
+
+    fn mode(self) -> WaitMode {
+        if self.low_power {
+            WaitMode::LowPower
+        } else {
+            WaitMode::Spin
+        }
+    }
+}
+
+/// The state of an event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventStatus {
-    /// The number of the signal submitted last; 0 if there was none.
+    /// The number of the signal that was submitted last; 0 if there was none.
     pub submitted: u64,
     /// The greatest number such that it and all before it are finished.
     pub completed: u64,
-    /// The result of the signal submitted last; `None` while it is unfinished.
+    /// The result of the signal that was submitted last; `None` while it is unfinished.
     pub latest: Option<Result<()>>,
 }
 
-/// When the command ran that signalled an event last, in nanoseconds of the system's monotonic
-/// clock (0: that hasn't happened).
+/// The times at which the command ran that signalled an event last, in nanoseconds of the system's
+/// monotonic clock. A time is `None` until it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EventProfile {
-    /// When it was submitted to its queue.
-    pub submitted: u64,
-    /// When it started.
-    pub started: u64,
-    /// When it ended.
-    pub ended: u64,
+    /// The time at which the command was submitted to its queue.
+    pub submitted: Option<u64>,
+    /// The time at which the command started.
+    pub started: Option<u64>,
+    /// The time at which the command ended.
+    pub ended: Option<u64>,
 }
 
 impl Event {
     pub(crate) fn create(context: &Arc<ContextCore>, options: EventOptions) -> Result<Self> {
-        let sharing = options.sharing().ok_or_else(|| {
+        let is_shareable = options.is_shareable().ok_or_else(|| {
             Error::invalid("an event can be shareable or take timestamps, but not both")
         })?;
         if process::is_forked() {
@@ -68,25 +120,43 @@ impl Event {
         let core = EventCore::create(
             context.exporter(),
             options.mode(),
-            options.is_profiling(),
+            options.profiling,
             context.backend().driver_events(),
         )?;
-        let exporter = sharing.then(|| Arc::clone(context));
+        let exporter = is_shareable.then(|| Arc::clone(context));
         Ok(Self { core, exporter })
     }
 
-    pub(crate) fn opened(core: Arc<EventCore>) -> Self {
-        Self {
+    pub(crate) fn open(
+        context: &ContextCore,
+        handle: &EventHandle,
+        options: EventOptions,
+    ) -> Result<Self> {
+        if options.shareable.is_some() || options.profiling {
+            return Err(Error::invalid(
+                "whether an event can be shared or takes timestamps is chosen where it is created, \
+                 not where it is opened",
+            ));
+        }
+        let fields = handle.fields();
+        context.check_event(&fields)?;
+        let attachment = context.attachment(&fields)?;
+        let native = match fields.backend == context.device().info().backend {
+            true => context.backend().driver_events(),
+            false => None,
+        };
+        let core = EventCore::open(attachment, record_of(&fields), options.mode(), native)?;
+        Ok(Self {
             core,
             exporter: None,
-        }
+        })
     }
 
     pub(crate) fn core(&self) -> &Arc<EventCore> {
         &self.core
     }
 
-    /// A handle to it.
+    /// Returns a handle to it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
@@ -99,21 +169,22 @@ impl Event {
             ));
         };
         context.exporter().go_public()?;
-        Ok(EventHandle::new(&context.fields(record)))
+        Ok(EventHandle::new(&context.handle_fields(record)))
     }
 
-    /// Signals from the host, and returns the signal's number. Never blocks: if a signal before it
-    /// is unfinished, it completes when that has.
+    /// Signals from the host, and returns the signal's number. Never blocks: if an earlier signal is
+    /// unfinished, the new one completes after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if 16 turns of different processes are unfinished, and after 2⁵⁰
-    /// signals.
+    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, and after
+    /// 2⁵⁰ signals.
     #[inline]
     pub fn signal(&self) -> Result<u64> {
         self.core.signal()
     }
 
-    /// Signals from the host until the event's value is `value`, all at once.
+    /// Signals from the host as often as it takes for the last signal to have number `value`, all at
+    /// once.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
@@ -146,7 +217,7 @@ impl Event {
         }
     }
 
-    /// Whether the signal that was submitted last has completed.
+    /// Returns whether the signal that was submitted last has completed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -175,7 +246,7 @@ impl Event {
         self.core.wait_for(value, timeout)
     }
 
-    /// Whether signal `value` has completed.
+    /// Returns whether signal `value` has completed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -186,13 +257,21 @@ impl Event {
         }
     }
 
-    /// The number of the signal that was submitted last; the next one is one more.
+    /// Returns the number of the signal that was submitted last; 0 if there was none. The next
+    /// signal gets one more.
     #[inline]
-    pub fn value(&self) -> u64 {
+    pub fn submitted(&self) -> u64 {
         self.core.issued()
     }
 
-    /// Where it stands, without waiting.
+    /// Returns the greatest number such that this signal and all before it are finished, well or
+    /// not.
+    #[inline]
+    pub fn completed(&self) -> u64 {
+        self.core.completed()
+    }
+
+    /// Returns the state of the event, without waiting.
     pub fn status(&self) -> EventStatus {
         let submitted = self.core.issued();
         EventStatus {
@@ -202,7 +281,7 @@ impl Event {
         }
     }
 
-    /// Whether the signals submitted from now on take timestamps. An event made with
+    /// Sets whether the signals submitted from now on take timestamps. An event made with
     /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until told otherwise;
     /// any other one never does.
     #[inline]
@@ -210,7 +289,7 @@ impl Event {
         self.core.set_profiling(wanted);
     }
 
-    /// The timestamps of the command that signalled last.
+    /// Returns the timestamps of the command that signalled last.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an event made without
@@ -222,9 +301,9 @@ impl Event {
         })?;
         let (submitted, started, ended) = profile.times();
         Ok(EventProfile {
-            submitted,
-            started,
-            ended,
+            submitted: known(submitted),
+            started: known(started),
+            ended: known(ended),
         })
     }
 
@@ -245,13 +324,16 @@ impl Event {
     }
 
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
-    /// and returns that event's place in the list.
+    /// and returns that event's index in the list.
     ///
     /// # Errors
     /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
     /// [`Error::InvalidArgument`] for an empty list.
     pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
-        let values: Vec<_> = events.iter().map(|event| (*event, event.value())).collect();
+        let values: Vec<_> = events
+            .iter()
+            .map(|event| (*event, event.submitted()))
+            .collect();
         Self::wait_any_value(&values, timeout)
     }
 
@@ -272,7 +354,7 @@ impl Event {
             .collect();
         let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
         let deadline = timeout.and_then(deadline);
-        waits::begin(deadline);
+        wait_notice::give(deadline);
         let Some((index, result)) = event_protocol::wait_any(&targets, None, mode, deadline) else {
             return Err(Error::TimedOut("waiting for events"));
         };
@@ -286,7 +368,7 @@ impl Event {
 impl Drop for Event {
     #[inline]
     fn drop(&mut self) {
-        deferred::settle();
+        late_completion::wait_for_round();
     }
 }
 
@@ -298,7 +380,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// When a timeout ends; never, if that is beyond all time.
+/// Returns when a timeout ends; `None` if that is beyond all time.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

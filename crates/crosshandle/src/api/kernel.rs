@@ -1,10 +1,10 @@
 //! Kernels: functions of a program that devices run in many threads, and what they run on.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{Launch, LoadedKernel};
-use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape};
+use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape, NativeObject};
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,9 +55,9 @@ impl Kernel {
         Ok(each.saturating_mul(self.core.device().info().compute_units))
     }
 
-    /// The driver's own handle (a `CUfunction` for NVIDIA's), good as long as this lives.
-    pub fn native_handle(&self) -> usize {
-        self.inner.native()
+    /// Returns the driver's own kernel (a `CUfunction` of CUDA), which lives as long as `self`.
+    pub fn native(&self) -> NativeObject {
+        NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 
     /// A launch that this kernel and its device can do, or `None` if there are no blocks in it.

@@ -2,6 +2,7 @@
 
 pub(crate) mod command;
 pub(crate) mod context;
+pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod kernel;

@@ -1,11 +1,10 @@
 //! Physical memory: memory without an address.
 
-use crate::api::context::{ContextCore, record_of};
+use crate::api::core::{ContextCore, record_of};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, PhysicalMemoryHandle};
 use crate::ipc::{Attachment, Record, RecordCell, Shared};
-use crate::pool;
 use crate::types::Access;
 use std::fmt;
 use std::sync::Arc;
@@ -69,19 +68,19 @@ impl PhysicalMemory {
                 core: Arc::clone(core),
                 memory,
                 access,
-                number: pool::next_number(core.numbers(), true),
+                number: core.next_segment_number(),
                 exports: Default::default(),
                 opened,
             }),
         }
     }
 
-    /// Bytes in it.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.inner.memory.len()
     }
 
-    /// Whether it is empty, which physical memory never is.
+    /// Returns whether it is empty, which physical memory never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,7 +89,7 @@ impl PhysicalMemory {
         self.inner.access
     }
 
-    /// Whether it belongs to the same backend as a context.
+    /// Returns whether it belongs to the same backend as a context.
     pub(crate) fn is_of(&self, core: &ContextCore) -> bool {
         self.inner.core.device().info().backend == core.device().info().backend
     }
@@ -99,7 +98,7 @@ impl PhysicalMemory {
         &*self.inner.memory
     }
 
-    /// A handle to it.
+    /// Returns a handle to it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for physical memory that was itself opened from a handle; limits
@@ -108,7 +107,7 @@ impl PhysicalMemory {
         self.inner.handle(Access::ReadWrite)
     }
 
-    /// A handle with which it can be opened for reading only.
+    /// Returns a handle with which it can be opened for reading only.
     ///
     /// # Errors
     /// As [`handle`](Self::handle).
@@ -116,18 +115,18 @@ impl PhysicalMemory {
         self.inner.handle(Access::ReadOnly)
     }
 
-    /// Exports it under a handle that is unlike all others and can be taken back.
+    /// Exports it under a handle of its own, which dropping the result makes stale.
     ///
     /// # Errors
     /// As [`handle`](Self::handle).
     pub fn export(&self) -> Result<PhysicalMemoryExport> {
         self.inner.check_exportable()?;
-        // What the driver refuses is this caller's to know, not the importer's.
+        // So that this caller learns what the driver refuses, not the importer.
         self.inner.memory.prepare()?;
-        let place = RecordCell::default();
+        let cell = RecordCell::default();
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;
-        let record = exporter.export_at(&place, memory, *number, Access::ReadWrite)?;
+        let record = exporter.export_at(&cell, memory, *number, Access::ReadWrite)?;
         Ok(PhysicalMemoryExport {
             memory: self.clone(),
             record,
@@ -144,15 +143,15 @@ impl fmt::Debug for PhysicalMemory {
     }
 }
 
-/// Physical memory under one handle. It can be opened until this is dropped, which makes the
-/// handle stale; those who have opened it keep the memory.
+/// An export of physical memory under one handle. Dropping it makes the handle stale; processes that
+/// have opened the memory keep it.
 pub struct PhysicalMemoryExport {
     memory: PhysicalMemory,
     record: Record,
 }
 
 impl PhysicalMemoryExport {
-    /// The handle.
+    /// Returns the handle.
     pub fn handle(&self) -> PhysicalMemoryHandle {
         self.memory
             .inner
@@ -163,7 +162,7 @@ impl PhysicalMemoryExport {
 impl Drop for PhysicalMemoryExport {
     fn drop(&mut self) {
         let exporter = self.memory.inner.core.exporter();
-        // Whoever has opened it keeps the memory by itself.
+        // An importer that has opened it keeps the memory by itself.
         exporter.retire(self.record, true, None);
         exporter.reclaim();
     }
@@ -189,13 +188,13 @@ impl Physical {
 
     fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
         self.check_exportable()?;
-        let place = &self.exports[usize::from(access == Access::ReadOnly)];
-        let record = match place.get() {
+        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
+        let record = match cell.get() {
             Some(record) => record,
             None => {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
-                exporter.export_at(place, &self.memory, self.number, access)?
+                exporter.export_at(cell, &self.memory, self.number, access)?
             }
         };
         Ok(self.handle_with(record, access))
@@ -208,7 +207,7 @@ impl Physical {
             segment: self.number,
             length: len,
             segment_length: len,
-            ..self.core.fields(record)
+            ..self.core.handle_fields(record)
         })
     }
 }
@@ -227,7 +226,7 @@ impl Drop for Physical {
     }
 }
 
-/// Refuses lengths that are no positive multiple of what the device maps at once.
+/// Refuses lengths that are not a positive multiple of the smallest piece that the device maps.
 pub(crate) fn check_granularity(core: &ContextCore, what: &str, len: usize) -> Result<()> {
     let backend: &dyn BackendContext = &**core.backend();
     let granularity = backend.granularity();

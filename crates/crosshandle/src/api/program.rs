@@ -1,13 +1,12 @@
 //! Programs: code for a device.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::kernel::Kernel;
 use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 use crate::hal::{LoadedProgram, Programs};
 use crate::os::process;
-use crate::types::Access;
-use crate::types::{ProgramImage, ProgramOptions};
+use crate::types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use std::ffi::CString;
 use std::fmt;
 use std::sync::Arc;
@@ -41,11 +40,11 @@ impl Program {
     #[allow(unsafe_code)] // The promise is the caller's.
     pub(crate) unsafe fn adopt(
         core: &Arc<ContextCore>,
-        native: usize,
-        is_owned: bool,
+        program: usize,
+        ownership: Ownership,
     ) -> Result<Self> {
         // SAFETY: promised by the caller.
-        let inner = unsafe { loader(core)?.adopt(native, is_owned) };
+        let inner = unsafe { loader(core)?.adopt(program, ownership) };
         Ok(Self {
             core: Arc::clone(core),
             inner,
@@ -76,9 +75,9 @@ impl Program {
         self.inner.log()
     }
 
-    /// The driver's own handle (a `CUmodule` for NVIDIA's), good as long as this lives.
-    pub fn native_handle(&self) -> usize {
-        self.inner.native()
+    /// Returns the driver's own program (a `CUmodule` of CUDA), which lives as long as `self`.
+    pub fn native(&self) -> NativeObject {
+        NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::handle::BackendKind;
-use crate::types::{NativeHandle, QueueOrder};
+use crate::types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
@@ -41,9 +41,9 @@ impl Queue {
     /// order of the calls, among this queue's barriers where its own order is free. `None` where
     /// there is no such thing. From the first call on, [`finish`](Self::finish) and
     /// [`is_idle`](Self::is_idle) count the program's commands too.
-    pub fn native_handle(&self) -> Option<NativeHandle> {
+    pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
-        Some(NativeHandle::new(self.backend, native.share()))
+        Some(NativeObject::new(self.backend, native.share()))
     }
 
     /// Submits a command.

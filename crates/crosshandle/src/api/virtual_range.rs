@@ -1,15 +1,16 @@
 //! Virtual ranges: addresses without memory, to map physical memory into.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::api::physical::{PhysicalMemory, check_granularity};
 use crate::error::{Error, Result};
 use crate::hal::AddressRange;
 use crate::types::Access;
 use crate::types::SharedBytes;
-use crate::types::shared_bytes::check_range;
+use crate::types::byte_range;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Reserved addresses, into which physical memory is mapped. Any thread may use it.
@@ -87,11 +88,12 @@ impl VirtualRange {
         &self,
         offset: usize,
         memory: &PhysicalMemory,
-        memory_offset: usize,
-        len: usize,
+        part: impl RangeBounds<usize>,
         access: impl Into<Option<Access>>,
     ) -> Result<()> {
         let access = access.into();
+        let part = byte_range::resolve(part, memory.len())?;
+        let (memory_offset, len) = (part.start, part.len());
         check_granularity(&self.core, "a mapping", len)?;
         let granularity = self.core.backend().granularity();
         if !offset.is_multiple_of(granularity) || !memory_offset.is_multiple_of(granularity) {
@@ -99,8 +101,7 @@ impl VirtualRange {
                 "offsets of mappings must be multiples of {granularity} bytes"
             )));
         }
-        check_range(offset, len, self.len)?;
-        check_range(memory_offset, len, memory.len())?;
+        byte_range::check(offset, len, self.len)?;
         check_access(memory, access)?;
         if !memory.is_of(&self.core) {
             return Err(Error::invalid(
@@ -145,10 +146,11 @@ impl VirtualRange {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for any other part: mappings are made and changed as a whole.
-    pub fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+    pub fn unmap(&self, range: impl RangeBounds<usize>) -> Result<()> {
+        let range = byte_range::resolve(range, self.len)?;
         let mut unmapped = Vec::new();
         let mut mapped = self.mapped();
-        for start in self.within(&mapped, offset, len)? {
+        for start in self.within(&mapped, range)? {
             let mapping = &mapped[&start];
             if mapping.access.is_some() {
                 self.range.unmap(start, mapping.len)?;
@@ -168,13 +170,13 @@ impl VirtualRange {
     /// As [`unmap`](Self::unmap); [`Error::ReadOnly`] for memory opened read-only.
     pub fn set_access(
         &self,
-        offset: usize,
-        len: usize,
+        range: impl RangeBounds<usize>,
         access: impl Into<Option<Access>>,
     ) -> Result<()> {
+        let range = byte_range::resolve(range, self.len)?;
         let access = access.into();
         let mut mapped = self.mapped();
-        let places = self.within(&mapped, offset, len)?;
+        let places = self.within(&mapped, range)?;
         for start in &places {
             check_access(&mapped[start].memory, access)?;
         }
@@ -223,9 +225,10 @@ impl VirtualRange {
     /// # Errors
     /// [`Error::InvalidArgument`] if they don't lie in one mapping.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
-    pub unsafe fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
-        let access = Self::inside(&mut self.mapped(), offset, len)?.1.access()?;
-        let start = self.range.start().offset(offset);
+    pub unsafe fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
+        let range = byte_range::resolve(range, self.len)?;
+        let access = Self::inside(&mut self.mapped(), &range)?.1.access()?;
+        let (start, len) = (self.range.start().offset(range.start), range.len());
         let is_on_host = self.range.host_bytes(access).is_some();
         Ok(MemoryRange::new(start, len, access, is_on_host))
     }
@@ -237,33 +240,33 @@ impl VirtualRange {
     /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access them.
     pub fn with_bytes<R>(
         &self,
-        offset: usize,
-        len: usize,
+        range: impl RangeBounds<usize>,
         f: impl FnOnce(SharedBytes<'_>) -> R,
     ) -> Result<R> {
-        let (start, access) = self.use_mapping(offset, len)?;
+        let range = byte_range::resolve(range, self.len)?;
+        let (start, access) = self.use_mapping(&range)?;
         let _use = Use { range: self, start };
         let bytes = self.range.host_bytes(access).ok_or_else(|| {
             Error::Unsupported("the host cannot access this device's memory directly".into())
         })?;
-        let bytes = bytes.slice(offset, len)?;
+        let bytes = bytes.slice(range)?;
         Ok(f(bytes))
     }
 
     /// Keeps the mapping that contains a range from being changed, until a [`Use`] is dropped.
-    fn use_mapping(&self, offset: usize, len: usize) -> Result<(usize, Access)> {
+    fn use_mapping(&self, range: &Range<usize>) -> Result<(usize, Access)> {
         let mut mapped = self.mapped();
-        let (start, mapping) = Self::inside(&mut mapped, offset, len)?;
+        let (start, mapping) = Self::inside(&mut mapped, range)?;
         let access = mapping.access()?;
         mapping.users += 1;
         Ok((start, access))
     }
 
-    fn inside(
-        mapped: &mut BTreeMap<usize, Mapped>,
-        offset: usize,
-        len: usize,
-    ) -> Result<(usize, &mut Mapped)> {
+    fn inside<'a>(
+        mapped: &'a mut BTreeMap<usize, Mapped>,
+        range: &Range<usize>,
+    ) -> Result<(usize, &'a mut Mapped)> {
+        let (offset, len) = (range.start, range.len());
         let found = mapped.range_mut(..=offset).next_back();
         found
             .filter(|(start, mapping)| {
@@ -277,17 +280,10 @@ impl VirtualRange {
     }
 
     /// Where the mappings start that take up this part of the range, if they may be changed.
-    fn within(
-        &self,
-        mapped: &BTreeMap<usize, Mapped>,
-        offset: usize,
-        len: usize,
-    ) -> Result<Vec<usize>> {
-        check_range(offset, len, self.len)?;
-        let end = offset + len;
+    fn within(&self, mapped: &BTreeMap<usize, Mapped>, range: Range<usize>) -> Result<Vec<usize>> {
         let mut places = Vec::new();
-        let mut next = offset;
-        for (start, mapping) in mapped.range(offset..end) {
+        let mut next = range.start;
+        for (start, mapping) in mapped.range(range.clone()) {
             if *start != next {
                 break;
             }
@@ -299,9 +295,11 @@ impl VirtualRange {
             places.push(*start);
             next += mapping.len;
         }
-        if places.is_empty() || next != end {
+        if places.is_empty() || next != range.end {
             return Err(Error::invalid(format!(
-                "the {len} bytes at {offset} are not one or several whole mappings"
+                "the {} bytes at {} are not one or several whole mappings",
+                range.len(),
+                range.start
             )));
         }
         Ok(places)

@@ -1,67 +1,71 @@
-//! What is known of a driver's own event that rides along with one of ours.
+//! The state of a native mirror: a driver's own event that is signalled along with one of ours.
 //!
-//! Such an event only knows its latest signal. A queue may wait for it in place of number *n* while
-//! its latest signal is *n*'s. One word says so: which number was signalled last, whether a signal
-//! is on its way to the driver, and how many waits are. There is one signal at a time and none
-//! beside waits, as drivers don't expect to be asked about an event while another process signals
-//! it. Nobody waits for anybody here: a signal or a wait that comes at a bad time goes without the
-//! driver's event. Who dies between the two ends leaves his mark, and so does everybody from then
-//! on.
+//! A driver's event knows only its latest signal. A queue may wait for it in place of number *n*
+//! while its latest signal is that of *n*. The word `mirror` says which number that is, whether a
+//! signal is being submitted to the driver, and how many waits are. At most one signal is
+//! submitted at a time, and none beside waits, since drivers do not expect a wait for an event
+//! that another process signals meanwhile. Nobody blocks here: a signal or a wait that comes at a
+//! bad time does without the driver's event. A process that dies between `begin_…` and `end_…`
+//! leaves its bits set, and from then on every process does without the driver's event.
 //!
-//! What was signalled may be taken back. `marks` counts that, so that a signal ends with a plain
-//! store: twice each time, before and after, and while the count is odd nobody begins to wait.
+//! A driver's signal may be revoked. The upper bits of `flags` count that, so that the end of a
+//! signal is a plain store: twice each time, before and after. While the count is odd no wait
+//! begins.
 
 use super::signal::Completion;
-use super::slot::{DEVICE_WAITS, Issued, Owner, REVOKED, Slot, WATCHED};
+use super::slot::{Issued, MIRROR_REQUESTED, Owner, REVOCATION, Slot, WATCHED};
 use super::ticket::Ticket;
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
-/// Bits of the number: 50, as in `issued`. 0: it is not known, as while a signal is on its way.
+/// Bits of `mirror` that hold the number: 50, as in `issued`. 0 stands for an unknown number, as
+/// while a signal is being submitted.
 const NUMBER: u64 = (1 << 50) - 1;
-/// A signal is on its way.
+/// Bit of `mirror` that is set while a signal is being submitted to the driver.
 const SIGNALLING: u64 = 1 << 50;
-/// One wait on its way.
+/// One wait that is being submitted to the driver.
 const WAITING: u64 = 1 << 51;
+/// Bits of `mirror` that count the waits.
 const ALL_WAITING: u64 = 255 << 51;
 
-/// Which promises of the driver's event a wait relies on: those before they are next revoked.
+/// The revocation count that a wait relies on: it holds until the next revocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Promise(NonZeroU8);
 
 impl Slot {
-    /// Asks whoever signals to signal the driver's event too. Before that, nobody need.
+    /// Asks signallers to signal the driver's event too. Before that, none has to.
     pub(crate) fn request_mirror(&self) {
         if !self.is_mirror_requested() {
-            self.marks.fetch_or(DEVICE_WAITS, Ordering::Relaxed);
+            self.flags.fetch_or(MIRROR_REQUESTED, Ordering::Relaxed);
         }
     }
 
-    /// Whether somebody has asked for that. Who doesn't know yet loses nothing but time.
+    /// Returns whether a queue has requested the mirror. A signaller that learns of it late costs
+    /// its waiters time and nothing else.
     #[inline]
     pub(crate) fn is_mirror_requested(&self) -> bool {
-        self.marks.load(Ordering::Relaxed) & DEVICE_WAITS != 0
+        self.flags.load(Ordering::Relaxed) & MIRROR_REQUESTED != 0
     }
 
-    /// Announces a signal of the driver's event; `false` if it can't be given now.
+    /// Announces a signal of the driver's event. `false`: it must not be signalled now.
     pub(crate) fn begin_mirror_signal(&self) -> bool {
-        // Nobody may rely on the number before while the driver changes the event.
+        // No wait may rely on the former number while the driver changes the event.
         self.change_mirror(|current| {
             (current & (SIGNALLING | ALL_WAITING) == 0).then_some(current & !NUMBER | SIGNALLING)
         })
     }
 
-    /// The driver has it: number `number`, or 0 if it is not known what it has.
+    /// Says that the driver has accepted the signal of `number`; 0 if the number is not known.
     pub(crate) fn end_mirror_signal(&self, number: u64) {
-        // Nobody else changes the word while a signal is on its way, but to clear a number that it
-        // hasn't got.
+        // While a signal is being submitted, other threads change the word only to clear a number
+        // that it does not hold.
         if self.mirror.load(Ordering::Relaxed) & SIGNALLING != 0 {
             self.mirror.store(number & NUMBER, Ordering::Release);
         }
     }
 
-    /// Announces a wait for the driver's event in place of this number, and keeps signals away
-    /// until it has ended. `None` if the event doesn't stand for that number.
+    /// Announces a wait for the driver's event in place of `number`, and keeps signals away until
+    /// the wait has been submitted. `None`: the event does not stand for that number.
     pub(crate) fn begin_mirror_wait(&self, number: u64) -> Option<Promise> {
         let promise = self.promise()?;
         let has_begun = self.change_mirror(|current| {
@@ -71,7 +75,7 @@ impl Slot {
         if !has_begun {
             return None;
         }
-        // What the word said may have been taken back before, and signalled again.
+        // The number may have been revoked, and signalled again, before the word was changed.
         if self.is_revoked(promise) {
             self.end_mirror_wait();
             return None;
@@ -79,15 +83,15 @@ impl Slot {
         Some(promise)
     }
 
-    /// The driver has it.
+    /// Says that the driver has accepted the wait.
     pub(crate) fn end_mirror_wait(&self) {
-        // A stranger may have written anything.
+        // A hostile peer may have written any value.
         if self.mirror.load(Ordering::Relaxed) & ALL_WAITING != 0 {
             self.mirror.fetch_sub(WAITING, Ordering::SeqCst);
         }
     }
 
-    /// Whether the latest signal of the driver's event is this number's.
+    /// Returns whether the latest signal of the driver's event is that of `number`.
     pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
         self.stands_for(self.mirror.load(Ordering::SeqCst), number)
     }
@@ -96,27 +100,27 @@ impl Slot {
         number != 0 && mirror & NUMBER == number
     }
 
-    /// Takes back what was signalled: some of it will never come.
+    /// Revokes the driver's signals so far, because some of them will never come.
     pub(crate) fn revoke_mirror(&self) {
-        self.marks.fetch_add(REVOKED, Ordering::SeqCst);
+        self.flags.fetch_add(REVOCATION, Ordering::SeqCst);
         self.mirror.fetch_and(!NUMBER, Ordering::SeqCst);
-        self.marks.fetch_add(REVOKED, Ordering::SeqCst);
+        self.flags.fetch_add(REVOCATION, Ordering::SeqCst);
     }
 
-    /// Whether what a wait relies on was taken back since.
+    /// Returns whether the signal that a wait relies on was revoked since the wait began.
     pub(crate) fn is_revoked(&self, relied_on: Promise) -> bool {
         self.promise() != Some(relied_on)
     }
 
-    /// What a wait that begins now relies on; `None` while something is taken back.
+    /// Returns what a wait that begins now relies on; `None` during a revocation.
     fn promise(&self) -> Option<Promise> {
-        let count = (self.marks.load(Ordering::SeqCst) / REVOKED) as u8;
+        let count = (self.flags.load(Ordering::SeqCst) / REVOCATION) as u8;
         count
             .is_multiple_of(2)
             .then(|| Promise(NonZeroU8::MIN | count))
     }
 
-    /// Changes the word, unless it doesn't suit.
+    /// Replaces the word by what `change` makes of it. `false`: `change` refused the word.
     fn change_mirror(&self, change: impl Fn(u64) -> Option<u64>) -> bool {
         let mut current = self.mirror.load(Ordering::SeqCst);
         loop {
@@ -133,12 +137,12 @@ impl Slot {
         }
     }
 
-    /// Whether a signal is unfinished, as far as is known, and the latest, and this owner's.
+    /// Returns whether `number` is the latest one, taken by `owner`, and not known to be finished.
     pub(crate) fn is_latest_of(&self, number: u64, owner: Owner) -> bool {
         self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
     }
 
-    /// Completes a signal that a device was seen to have given; its owner may not know yet.
+    /// Completes a signal that a device was seen to have given, maybe before its owner knows.
     pub(crate) fn complete_observed(&self, number: u64) -> Completion {
         self.complete(Ticket::single(number))
     }

@@ -1,26 +1,26 @@
-//! What survivors do about the dead.
+//! Recovery by survivors of signals that dead processes left unfinished.
 
 use super::signal::wake_sleepers;
-use super::slot::{FAILED, FailureReason, Issued, Owner, RING, Slot, at_number};
+use super::slot::{FAILED, FailureReason, Issued, Owner, RING, Slot, full_number};
 use crate::platform::{AtomicU64, Ordering};
 
-/// Who of an event's processes is still there.
+/// Knowledge of which processes attached to an event are still alive.
 pub(crate) trait Liveness {
-    /// Whether the process that signals as `owner` has ended. May make a system call.
+    /// Returns whether the process that signals as `owner` has ended. May make a system call.
     fn is_dead(&self, owner: Owner) -> bool;
 
-    /// Whether the exporter has ended, so that a signal nobody has submitted may never come.
+    /// Returns whether the exporter has ended, so that a number not yet taken may never come.
     fn is_abandoned(&self) -> bool {
         self.is_dead(Owner::EXPORTER)
     }
 
-    /// The same as far as it is known without asking, which must be cheap.
+    /// Returns whether the exporter is already known to have ended. Must be cheap: no system call.
     fn is_known_abandoned(&self) -> bool {
         false
     }
 }
 
-/// Signals of one owner that are unfinished, on one word.
+/// A range of numbers that one owner took in succession, up to `last`.
 struct Run {
     owner: u16,
     last: u64,
@@ -35,42 +35,42 @@ impl Slot {
         }
     }
 
-    /// The same for one completion word.
+    /// Fails every unfinished signal of completion word `index` whose owner is dead.
     pub(super) fn fail_orphans_on(&self, index: u64, liveness: &dyn Liveness) {
         let word = &self.words[index as usize];
         loop {
             let Some((pending, _)) = self.pending(index, word) else {
                 return;
             };
-            // Behind what it had reached: a dead process's device took it back.
-            let settled = self.recorded_on(index).filter(|number| *number >= pending);
+            // A word behind a number that it had reached was set back by a dead process's device.
+            let finished = self.finished_on(index).filter(|number| *number >= pending);
             let run = self.run_of(pending);
             let last = run.last - (run.last - pending) % RING;
-            if settled.is_none()
+            if finished.is_none()
                 && Owner::new(run.owner).is_some_and(|owner| !liveness.is_dead(owner))
             {
                 return;
             }
-            // Complete by now: then the run was read from something newer.
+            // If everything is complete by now, the run was read from newer values.
             if self.load_issued().is_complete() {
                 return;
             }
-            // Read after the death was certain: from here only other survivors change this word,
-            // and they do the same thing.
+            // Read after the death was certain: from here on only other survivors change this
+            // word, and they store the same value.
             let Some((still_pending, current)) = self.pending(index, word) else {
                 return;
             };
             if still_pending != pending {
                 continue;
             }
-            if settled.is_none() {
+            if finished.is_none() {
                 self.record_failure(pending, last, FailureReason::OwnerDied);
             }
-            // With the mark, so that everybody looks at what is recorded.
-            let last = settled.unwrap_or(last);
-            let buried = u64::from(last as u32) << 32 | FAILED;
+            // `FAILED` makes every reader consult the recorded failures, also for a success.
+            let last = finished.unwrap_or(last);
+            let failed_word = u64::from(last as u32) << 32 | FAILED;
             if word
-                .compare_exchange(current, buried, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(current, failed_word, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
                 self.record_finished(last);
@@ -79,7 +79,7 @@ impl Slot {
         }
     }
 
-    /// The next signal of a word if it was submitted, and the word as it was read.
+    /// Returns the oldest unfinished number of a word and the word's value as it was read.
     fn pending(&self, index: u64, word: &AtomicU64) -> Option<(u64, u64)> {
         // In this order: a word is exact for every number that was pending when `issued` was read.
         let issued = self.load_issued();
@@ -87,8 +87,8 @@ impl Slot {
         if issued.is_complete() {
             return None;
         }
-        let at = at_number(current, issued.number());
-        // A word whose number isn't its own was written by a stranger: leave it alone.
+        let at = full_number(current, issued.number());
+        // A number that does not belong to the word was written by a hostile peer: leave it alone.
         if at.rem_euclid(RING as i64) != index as i64 {
             return None;
         }
@@ -96,7 +96,7 @@ impl Slot {
         (next >= 1 && next <= issued.number()).then_some((next, current))
     }
 
-    /// The run of signals that an unfinished signal belongs to.
+    /// Returns the run that an unfinished number belongs to.
     fn run_of(&self, number: u64) -> Run {
         let mut run = self.load_issued();
         for record in &self.runs {

@@ -8,68 +8,69 @@ use super::ticket::{Ticket, tickets};
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
 
-/// What a host signal came to.
+/// The result of a host signal.
 #[must_use = "tickets must be completed"]
 #[derive(Debug)]
 pub(crate) enum Signalled {
     /// This number and all before it are complete.
     Complete(u64),
-    /// Earlier signals are unfinished; complete these tickets. The last one's number counts.
+    /// Earlier signals are unfinished; the caller completes these tickets. The signal's number is
+    /// that of the last one.
     Submitted(Vec<Ticket>),
 }
 
-/// Why no number could be taken.
+/// The reason why a submitter could take no number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IssueError {
-    /// The owner changed 16 times while signals before that are unfinished.
+    /// The owner has changed 16 times since the oldest unfinished signal.
     TooManyOwners,
-    /// The event has counted to its end, or the value asked for lies beyond it.
+    /// The event has reached the greatest number, or the requested value is beyond it.
     Exhausted,
-    /// The value asked for is more than 2²⁹ ahead of what is unfinished; the number is the
-    /// greatest one possible now.
+    /// The requested value is more than 2²⁹ ahead of the oldest unfinished signal. The field is the
+    /// greatest value possible now.
     TooFarAhead(u64),
-    /// The value asked for has been submitted already; the number is the latest one.
+    /// The requested value has been submitted already. The field is the latest number.
     NotAhead(u64),
 }
 
-/// What became of a completion.
+/// The result of an attempt to complete a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Completion {
-    /// The signal is complete, and its waiters are awake.
+    /// The signal is complete, and its sleepers have been woken.
     Done,
-    /// An earlier signal on the same word is unfinished: try again once it is done.
+    /// An earlier signal on the same word is unfinished: try again once that has finished.
     TooEarly,
-    /// A survivor has already failed the signal, taking its owner for dead.
+    /// A survivor has already failed the signal, because it took the owner for dead.
     Superseded,
 }
 
 impl Slot {
-    /// As [`signal`](Self::signal), for one who saw `latest` as the latest number and expects all
-    /// to be as it was. Saves fetching the line from a peer that is looking at it before writing
-    /// to it, which is half of what a signal to another CPU takes.
+    /// Signals like [`signal`](Self::signal), guessing that `latest` is still the latest number and
+    /// complete. A right guess saves one read of the cache line from a peer that polls it, which is
+    /// half the time of a signal to another CPU.
     #[inline]
     pub(crate) fn signal_after(&self, latest: u64, owner: Owner) -> Result<Signalled, IssueError> {
         let number = latest + 1;
         let expected = Issued::complete(latest);
-        if !number.is_multiple_of(WINDOW) && self.move_on(expected, number) {
+        if !number.is_multiple_of(WINDOW) && self.advance_complete(expected, number) {
             return Ok(Signalled::Complete(number));
         }
         self.signal(owner)
     }
 
-    /// Signals at once, or, while earlier signals are unfinished, submits a signal to complete.
+    /// Signals immediately, or submits a signal if earlier ones are unfinished.
     #[inline]
     pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {
         let current = self.load_issued();
         let number = current.number() + 1;
         let ordinary = current.is_complete() && !number.is_multiple_of(WINDOW);
-        if ordinary && self.move_on(current, number) {
+        if ordinary && self.advance_complete(current, number) {
             return Ok(Signalled::Complete(number));
         }
         self.signal_slow(owner, None)
     }
 
-    /// The same for all numbers up to `value`.
+    /// Signals all numbers up to `value` immediately, or submits them if earlier ones are unfinished.
     pub(crate) fn signal_up_to(&self, owner: Owner, value: u64) -> Result<Signalled, IssueError> {
         self.signal_slow(owner, Some(value))
     }
@@ -81,17 +82,17 @@ impl Slot {
             let latest = current.number();
             let number = value.unwrap_or(latest + 1);
             check_step(latest, number)?;
-            // Nothing can become unfinished again unless a number is taken, and then moving on
-            // from `current` fails.
+            // A signal can become unfinished only if a number is taken, and then advancing from
+            // `current` fails.
             if current.is_complete() || self.completed() >= latest {
                 if current.is_complete() && number / WINDOW != latest / WINDOW {
-                    // Lest the words fall so far behind that their lower 32 bits mislead.
+                    // Otherwise the words might lag so far that their lower 32 bits mislead.
                     self.catch_up_all(current);
                 }
-                if self.move_on(current, number) {
+                if self.advance_complete(current, number) {
                     return Ok(Signalled::Complete(number));
                 }
-            } else if self.take(current, number, owner)? {
+            } else if self.take_number(current, number, owner)? {
                 return Ok(Signalled::Submitted(tickets(latest, number)));
             }
         }
@@ -102,17 +103,17 @@ impl Slot {
         loop {
             let current = self.load_issued();
             check_step(current.number(), value)?;
-            if self.take(current, value, owner)? {
+            if self.take_number(current, value, owner)? {
                 return Ok(tickets(current.number(), value));
             }
         }
     }
 
-    /// Declares everything up to `number` complete, unless `issued` is no longer `current`.
+    /// Declares every signal up to `number` complete. `false`: `issued` is no longer `current`.
     #[inline]
-    fn move_on(&self, current: Issued, number: u64) -> bool {
-        // Sequentially consistent with the sleeper's `fetch_or`: either it sees the number or
-        // we see that it watches.
+    fn advance_complete(&self, current: Issued, number: u64) -> bool {
+        // Sequentially consistent with the `fetch_or` of a sleeper: either the sleeper sees the
+        // number, or this thread sees `WATCHED`.
         let moved = self.issued.compare_exchange(
             current.0,
             Issued::complete(number).0,
@@ -122,37 +123,39 @@ impl Slot {
         if moved.is_err() {
             return false;
         }
-        self.note_cpu();
+        self.record_cpu();
         if current.is_watched() {
             self.wake_watchers();
         }
         true
     }
 
-    /// Brings the words that somebody sleeps on up to `issued`, and wakes who has waited enough.
-    /// A device leaves no trace in the word that it waits on; for its sake all are brought up.
+    /// Moves the words that have sleepers up to `issued`, and wakes the sleepers. A device leaves no
+    /// trace in the word that it waits for, so if there are device waits all words are moved.
     #[cold]
     fn wake_watchers(&self) {
-        // After the mark in `issued` was seen, and before it whoever set it wrote this.
-        let is_armed = self.armed.load(Ordering::SeqCst) != 0;
+        // `WATCHED` was seen, and a submitter of a device wait writes this field before that bit.
+        let has_device_waits = self.max_device_wait.load(Ordering::SeqCst) != 0;
         loop {
             let current = self.load_issued();
-            let mut left = is_armed && self.armed.load(Ordering::SeqCst) > current.number();
-            // That of the latest number first: it is what a device waits for, as a rule.
+            let mut has_waiters_left =
+                has_device_waits && self.max_device_wait.load(Ordering::SeqCst) > current.number();
+            // The latest number's word first: a device waits for that one as a rule.
             for step in 0..RING {
                 let index = (current.number() + RING - step) % RING;
                 let word = self.word(index);
-                left |= current.is_complete() && self.catch_up(index, word, current, !is_armed);
+                has_waiters_left |=
+                    current.is_complete() && self.catch_up(index, word, current, !has_device_waits);
             }
-            // While numbers are pending, their completions do the waking; the mark stays for the
-            // numbers after them.
-            if !left && current.is_complete() {
+            // While numbers are pending, their completions wake the sleepers; `WATCHED` stays set
+            // for the numbers after them.
+            if !has_waiters_left && current.is_complete() {
                 return;
             }
-            let marked = current.0 | WATCHED;
+            let watched = current.0 | WATCHED;
             if self
                 .issued
-                .compare_exchange(current.0, marked, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(current.0, watched, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
             {
                 return;
@@ -160,8 +163,8 @@ impl Slot {
         }
     }
 
-    /// Moves a word up to `issued`, of which all is complete, and wakes its sleepers. With
-    /// `slept_on_only` a word without sleepers stays behind. Whether sleepers are left.
+    /// Moves a word up to `issued`, up to which all is complete, and wakes its sleepers. With
+    /// `slept_on_only` a word without sleepers stays behind. Returns whether sleepers are left.
     pub(super) fn catch_up(
         &self,
         index: u64,
@@ -201,9 +204,9 @@ impl Slot {
     pub(crate) fn issue(&self, owner: Owner) -> Result<Ticket, IssueError> {
         let current = self.load_issued();
         let latest = current.number();
-        // As a rule the one before is this owner's too, and pending.
+        // As a rule the latest number is this owner's too, and pending.
         let is_ordinary = current.0 & !WATCHED == Issued::pending(latest, owner).0;
-        if is_ordinary && latest < WINDOW && self.move_to(current, latest + 1, owner) {
+        if is_ordinary && latest < WINDOW && self.advance_pending(current, latest + 1, owner) {
             return Ok(Ticket::single(latest + 1));
         }
         self.issue_slow(owner)
@@ -217,19 +220,20 @@ impl Slot {
             if number > MAX_NUMBER {
                 return Err(IssueError::Exhausted);
             }
-            if self.take(current, number, owner)? {
+            if self.take_number(current, number, owner)? {
                 return Ok(Ticket::single(number));
             }
         }
     }
 
-    /// Moves `issued` on to `number`, pending, unless it is no longer `current`.
-    fn take(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
+    /// Takes all numbers up to `number` for `owner`, after making the words, `finished` and `runs`
+    /// ready for that. `false`: `issued` is no longer `current`.
+    fn take_number(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
             self.record_finished_up_to(current.number());
         } else {
-            // Most events never count that far.
+            // Most events never get that far.
             if number > WINDOW {
                 let limit = self.completed() + WINDOW;
                 if number > limit {
@@ -240,42 +244,42 @@ impl Slot {
                 self.close_run(current)?;
             }
         }
-        Ok(self.move_to(current, number, owner))
+        Ok(self.advance_pending(current, number, owner))
     }
 
-    /// The same, all that it needs being there.
+    /// Moves `issued` to `number`, pending. `false`: `issued` is no longer `current`.
     #[inline]
-    fn move_to(&self, current: Issued, number: u64, owner: Owner) -> bool {
+    fn advance_pending(&self, current: Issued, number: u64, owner: Owner) -> bool {
         let next = Issued::pending(number, owner).0 | current.0 & WATCHED;
         self.issued
             .compare_exchange(current.0, next, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Writes down that `latest` ends its owner's run, before somebody else takes the next number.
+    /// Records that `latest` ends its owner's run. Comes before another owner takes the next number.
     #[cold]
     fn close_run(&self, latest: Issued) -> Result<(), IssueError> {
         let completed = self.completed();
         for offset in 0..RUNS as u64 {
-            let place = &self.runs[((latest.number() + offset) % RUNS as u64) as usize];
-            let mut old = place.load(Ordering::Acquire);
+            let record = &self.runs[((latest.number() + offset) % RUNS as u64) as usize];
+            let mut old = record.load(Ordering::Acquire);
             loop {
                 let recorded = Issued(old).number();
-                // A greater number means that `latest` is out of date; taking a number will fail.
+                // A greater number means that `latest` is outdated; taking a number will fail.
                 if recorded >= latest.number() {
                     return Ok(());
                 }
                 if recorded > completed {
                     break;
                 }
-                // If it fails, it may be for an earlier number that somebody slow has written.
-                match place.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Acquire) {
+                // A failure may be due to a slow submitter that records an earlier number.
+                match record.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return Ok(()),
                     Err(seen) => old = seen,
                 }
             }
         }
-        // What is out of date says nothing about now; taking a number will fail.
+        // An outdated `latest` is no error; taking a number will fail.
         if self.load_issued() != latest {
             return Ok(());
         }
@@ -291,24 +295,24 @@ impl Slot {
     pub(crate) fn fail(&self, ticket: Ticket, reason: FailureReason) -> Completion {
         let word = self.word(ticket.number).load(Ordering::Acquire);
         if sequence(word) != ticket.previous {
-            // Its turn may come from now on, but nothing is written down yet.
-            return not_its_turn(word, ticket);
+            // Its turn may come any moment, but nothing has been recorded yet.
+            return out_of_turn(word, ticket);
         }
         self.record_failure(ticket.first(), ticket.number, reason);
         self.finish(ticket, FAILED)
     }
 
-    fn finish(&self, ticket: Ticket, mark: u64) -> Completion {
+    fn finish(&self, ticket: Ticket, failed: u64) -> Completion {
         let word = self.word(ticket.number);
-        let done = u64::from(ticket.number as u32) << 32 | mark;
+        let done = u64::from(ticket.number as u32) << 32 | failed;
         let mut current = word.load(Ordering::Acquire);
         loop {
             if sequence(current) != ticket.previous {
-                return not_its_turn(current, ticket);
+                return out_of_turn(current, ticket);
             }
             match word.compare_exchange_weak(current, done, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(old) => {
-                    self.note_cpu();
+                    self.record_cpu();
                     wake_sleepers(word, old);
                     self.record_finished(ticket.number);
                     return Completion::Done;
@@ -318,15 +322,16 @@ impl Slot {
         }
     }
 
-    /// Says that the signals `first..=last` of one word failed. Before the word says so.
+    /// Records the failure of the signals `first..=last` of one word. Must come before the word's
+    /// `FAILED` bit.
     pub(super) fn record_failure(&self, first: u64, last: u64, reason: FailureReason) {
         let index = (last % RING) as usize;
         let (from, to) = (&self.failed_from[index], &self.failed_to[index]);
         let recorded = to.load(Ordering::Acquire) >> FailureReason::BITS;
-        // Failures that follow one another make one range, so that none of them is forgotten.
+        // Consecutive failures make one range, so that none of them is forgotten.
         if recorded == 0 || recorded + RING < first {
-            // The start first: readers take the end first, so they never see too wide a range,
-            // which would make failures of the successes between two.
+            // The start first: readers read the end first, so they never see too wide a range,
+            // which would take the successes between two failures for failures.
             from.fetch_max(first, Ordering::AcqRel);
         }
         to.fetch_max(
@@ -335,9 +340,9 @@ impl Slot {
         );
     }
 
-    /// Tells waiters where signals come from, so that they spin only if that is another CPU.
+    /// Tells waiters which CPU signals, so that they spin only if it is not theirs.
     #[inline]
-    fn note_cpu(&self) {
+    fn record_cpu(&self) {
         let cpu = platform::current_cpu().wrapping_add(1);
         if self.signaller_cpu.load(Ordering::Relaxed) != cpu {
             self.signaller_cpu.store(cpu, Ordering::Relaxed);
@@ -345,7 +350,7 @@ impl Slot {
     }
 }
 
-/// Whether `issued` may go from `latest` to `number` in one step.
+/// Checks that `issued` may go from `latest` to `number` in one step.
 fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
     if number <= latest {
         return Err(IssueError::NotAhead(latest));
@@ -359,8 +364,8 @@ fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
     Ok(())
 }
 
-/// Why a signal cannot complete on `word`, which does not stand at the number before.
-fn not_its_turn(word: u64, ticket: Ticket) -> Completion {
+/// Returns why a signal cannot complete on `word`, which does not stand at `ticket.previous`.
+fn out_of_turn(word: u64, ticket: Ticket) -> Completion {
     if reached(sequence(word), ticket.number) {
         Completion::Superseded
     } else {
@@ -368,7 +373,7 @@ fn not_its_turn(word: u64, ticket: Ticket) -> Completion {
     }
 }
 
-/// Wakes whoever slept on `word` while it had the value `old`.
+/// Wakes the waiters that slept on `word` while its value was `old`.
 #[inline]
 pub(super) fn wake_sleepers(word: &AtomicU64, old: u64) {
     if old & SLEEPERS != 0 {

@@ -1,96 +1,125 @@
 //! The layout of an event in shared memory.
+//!
+//! A slot is six cache lines of 64 bytes. `issued` and the completion words fill the first one, the
+//! only line that a signal writes as a rule. Word *i* of an array belongs to the numbers *n* with `n mod 7 = i`. The roles
+//! (submitter, signaller, waiter …) are explained in the module's documentation.
+//!
+//! | field | bits | meaning | written by | read by |
+//! |---|---|---|---|---|
+//! | `issued` | 0–11 | owner that took the latest number; 0 beside `COMPLETE` | submitters | submitters, survivors |
+//! | | 12 `COMPLETE` | every signal up to the number is complete | set by immediate signallers, cleared by submitters | all roles |
+//! | | 13 `WATCHED` | a waiter sleeps, or a device waits, until a number not yet taken | set by waiters and by submitters of device waits, kept by submitters, cleared by immediate signallers, which set it again if a sleeper or a device wait is left | immediate signallers |
+//! | | 14–63 | number of the latest signal | submitters, immediate signallers | all roles |
+//! | `words[i]` | 0–30 | sleepers: waiters in a futex on the upper half | waiters; set to 0 by each completion | signallers and survivors, to wake them |
+//! | | 31 `FAILED` | a signal failed; `failed_from` and `failed_to` must be consulted | signallers and survivors; a device leaves it as it is | waiters |
+//! | | 32–63 | lower half of the latest number that finished on this word | signallers, devices (these bits alone), survivors | waiters, devices, survivors, submitters |
+//! | `signaller_cpu` | 0–31 | CPU of the latest host signaller plus 1; 0: none yet | host signallers | waiters, to decide whether to spin |
+//! | `flags` | 0 `DEVICE_SIGNALS` | devices signal the event; set once | submitters of device signals | waiters (they sleep in steps), signallers (they keep `finished`) |
+//! | | 1 `MAY_FAIL` | signals may fail although no process dies; set once | submitters | submitters of dependent commands |
+//! | | 2 `MIRROR_REQUESTED` | a queue would rather wait for the driver's own event; set once | submitters of device waits | signallers |
+//! | | 24–31 `REVOCATION` | count of revocations of the native mirror, twice each; odd during one; wraps | processes that revoke | submitters of device waits |
+//! | `finished[i]` | 0–63 | a number of the word that has finished for certain; kept only with `DEVICE_SIGNALS`; only grows | signallers, queues that find a device's signal done, survivors | survivors |
+//! | `failed_from[i]` | 0–63 | first number of the latest range of failed signals; 0: none | signallers and survivors, before the word | waiters |
+//! | `failed_to[i]` | 0–7, 8–63 | reason ([`FailureReason`]), last number of that range | signallers and survivors, before the word | waiters |
+//! | `max_device_wait` | 0–63 | greatest number that a device was told to wait for before it was taken; 0: none | submitters of device waits | immediate signallers |
+//! | `mirror` | 0–49 | number that the native mirror was signalled for last; 0: unknown | queues that signal the mirror, processes that revoke | queues that wait for it |
+//! | | 50 | a signal of the mirror is being submitted to the driver | queues that signal the mirror | queues that signal or wait |
+//! | | 51–58 | count of waits that are being submitted to the driver | queues that wait | queues that signal |
+//! | `runs[j]` | as `issued` | last number and owner of a run of numbers that one owner took; 0: unused | submitters that follow another owner | survivors |
 
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 
-/// Completion words of a slot: with `issued` they fill one cache line.
+/// Number of completion words in a slot: with `issued` they fill one cache line.
 pub(crate) const RING: u64 = 7;
-/// Changes of owner that can be remembered while signals before them are unfinished.
+/// Number of changes of owner that a slot can hold while signals before them are unfinished.
 pub(super) const RUNS: usize = 16;
-/// Bits of `issued` and of a run that hold the owner.
+/// Number of bits of `issued` and of a run that hold the owner.
 const OWNER_BITS: u32 = 12;
-/// Set in `issued` while every signal up to its number is complete.
+/// Bit of `issued`: every signal up to its number is complete.
 pub(super) const COMPLETE: u64 = 1 << OWNER_BITS;
-/// Set in `issued` while somebody sleeps until a number that has not been taken.
+/// Bit of `issued`: a waiter sleeps, or a device waits, until a number not yet taken.
 pub(super) const WATCHED: u64 = 1 << (OWNER_BITS + 1);
 const NUMBER_SHIFT: u32 = OWNER_BITS + 2;
 /// The greatest signal number.
 pub(super) const MAX_NUMBER: u64 = (1 << (64 - NUMBER_SHIFT)) - 1;
 
-/// How far ahead a signal may be of what is unfinished. A word may be left behind by two of these
-/// and a few numbers more, and only lower halves within 2³¹ of each other compare rightly.
+/// Greatest distance of a number from the oldest unfinished one. A word may lag behind by two of
+/// these and a few numbers more, and only lower halves within 2³¹ of each other compare correctly.
 pub(super) const WINDOW: u64 = 1 << 29;
 
-/// Set in `marks` once a device signals the event.
+/// Bit of `flags`: devices signal the event.
 pub(super) const DEVICE_SIGNALS: u32 = 1;
-/// Set in `marks` once a command that calls the host signals the event.
+/// Bit of `flags`: a command that calls the host signals the event, and may fail.
 pub(super) const MAY_FAIL: u32 = 1 << 1;
-/// Set in `marks` once a queue would rather have waited for the driver's own event.
-pub(super) const DEVICE_WAITS: u32 = 1 << 2;
-/// In `marks`: twice for each time that signals of the driver's own event were taken back. Wraps.
-pub(super) const REVOKED: u32 = 1 << 24;
+/// Bit of `flags`: a queue would rather have waited for the driver's own event.
+pub(super) const MIRROR_REQUESTED: u32 = 1 << 2;
+/// Lowest bit of the count in `flags` that every revocation of the native mirror raises by two.
+/// The count wraps.
+pub(super) const REVOCATION: u32 = 1 << 24;
 
-/// Set in a completion word whose signal failed; `failed_*` says which and why.
+/// Bit of a completion word: a signal failed; `failed_from` and `failed_to` say which and why.
 pub(super) const FAILED: u64 = 1 << 31;
-/// The part of a completion word that counts sleepers.
+/// Bits of a completion word that count sleepers.
 pub(super) const SLEEPERS: u64 = FAILED - 1;
 
-/// A process attached to an arena, as the signals it submits name it. Never zero.
+/// The number of a process attached to an arena, as its signals carry it. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Owner(u16);
 
 impl Owner {
     /// The process that created the arena.
     pub(crate) const EXPORTER: Self = Self(1);
-    /// The greatest owner: as many processes can be attached to one arena.
+    /// The greatest owner, and so the number of processes that can be attached to one arena.
     pub(crate) const MAX: u16 = (1 << OWNER_BITS) - 1;
 
-    /// `raw` as an owner, if it is one.
+    /// Returns `raw` as an owner; `None` if it is out of range.
     pub(crate) fn new(raw: u16) -> Option<Self> {
         (1..=Self::MAX).contains(&raw).then_some(Self(raw))
     }
 
-    /// The owner as a number.
+    /// Returns the owner as a number.
     pub(crate) fn get(self) -> u16 {
         self.0
     }
 }
 
-/// `issued`, taken apart.
+/// A value of `issued` or of a run, with access to its parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Issued(pub(super) u64);
 
 impl Issued {
-    /// Number `number`, taken by `owner`.
+    /// Returns the value for `number`, taken by `owner` and not known to be finished.
     pub(super) fn pending(number: u64, owner: Owner) -> Self {
         Self(number << NUMBER_SHIFT | u64::from(owner.0))
     }
 
-    /// Number `number`, and everything up to it complete.
+    /// Returns the value for `number` with every signal up to it complete.
     pub(super) fn complete(number: u64) -> Self {
         Self(number << NUMBER_SHIFT | COMPLETE)
     }
 
-    /// The number of the latest signal.
+    /// Returns the number of the latest signal.
     pub(super) fn number(self) -> u64 {
         self.0 >> NUMBER_SHIFT
     }
 
-    /// Who took it; meaningless if complete.
+    /// Returns the owner that took the number; meaningless if complete.
     pub(super) fn owner(self) -> u16 {
         (self.0 & u64::from(Owner::MAX)) as u16
     }
 
-    /// Whether all signals up to the number are complete for certain.
+    /// Returns whether all signals up to the number are complete for certain.
     pub(super) fn is_complete(self) -> bool {
         self.0 & COMPLETE != 0
     }
 
+    /// Returns whether a waiter sleeps, or a device waits, until a number not yet taken.
     pub(super) fn is_watched(self) -> bool {
         self.0 & WATCHED != 0
     }
 }
 
-/// Why a signal failed, as it stands in shared memory.
+/// The reason for a signal's failure, as shared memory holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum FailureReason {
@@ -101,10 +130,11 @@ pub(crate) enum FailureReason {
 }
 
 impl FailureReason {
-    /// Bits of `failed_to` that hold the reason, below the number.
+    /// Number of bits of `failed_to` that hold the reason, below the number.
     pub(crate) const BITS: u32 = 8;
 
-    /// A stranger may have written any value; what is unknown counts as a death.
+    /// Returns the reason in a `failed_to`. A hostile peer may have written any value; an unknown
+    /// one counts as a death.
     pub(crate) fn from_bits(raw: u64) -> Self {
         match raw & 0xff {
             2 => Self::CommandFailed,
@@ -115,51 +145,46 @@ impl FailureReason {
 
 /// One event in shared memory.
 ///
-/// Every field is atomic and any bit pattern is a value, so a hostile peer can make an event
-/// nonsense but not make reading it unsound.
+/// Every field is atomic and any bit pattern is a value: a hostile peer can make an event's state
+/// meaningless, but reading it stays sound. The table at the top of this file explains the bits.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
-    /// Everything that a signal touches: one cache line.
+    // `issued` and `words`: everything that a signal touches, on one cache line.
     pub(super) issued: AtomicU64,
     pub(super) words: [AtomicU64; RING as usize],
 
-    /// The CPU that signalled last, plus one. On a line of its own, rewritten only when the
-    /// signaller migrates.
+    // Off the first line, and written only when the signaller migrates.
     pub(super) signaller_cpu: AtomicU32,
-    /// What else there is to know of who signals and who waits: bits that are only ever set, and a
-    /// count above them.
-    pub(super) marks: AtomicU32,
-    /// For each word a number that it has reached for certain, if devices signal the event: see
-    /// [`settle`](Slot::settle).
+    pub(super) flags: AtomicU32,
+    /// See [`record_finished`](Slot::record_finished).
     pub(super) finished: [AtomicU64; RING as usize],
 
-    /// For each word the last range of failed signals: first number, then last number and reason.
-    /// Both only grow, so that a survivor that comes late undoes nothing. A failure behind a
-    /// success starts a new range, and the one before is forgotten.
+    /// With `failed_to`, one range of failed signals for each word. Both only grow, so that a
+    /// survivor that comes late undoes nothing. A failure after a success starts a new range, and
+    /// the former one is forgotten.
     pub(super) failed_from: [AtomicU64; RING as usize],
-    /// The greatest number that a device was told to wait for before anybody took it.
-    pub(super) armed: AtomicU64,
+    pub(super) max_device_wait: AtomicU64,
     pub(super) failed_to: [AtomicU64; RING as usize],
-    /// What is known of the driver's own event that rides along: see `mirror`.
+    /// See `native_mirror.rs`.
     pub(super) mirror: AtomicU64,
 
-    /// Where runs of one owner ended, in the form of `issued`: at `number mod 16`, or at the next
-    /// place that no unfinished signal needs.
+    /// The run that ended with `number` is at `number mod 16`, or at the next index whose record
+    /// no unfinished signal needs.
     pub(super) runs: [AtomicU64; RUNS],
 }
 
 impl Slot {
-    /// A slot as a fresh event has it: complete, at zero.
+    /// Returns the slot of a fresh event: complete, at number 0.
     #[allow(dead_code)] // Arenas are made of zeros and reset; the model checker needs values.
     pub(crate) fn new() -> Self {
         let slot = Self {
             issued: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             signaller_cpu: AtomicU32::new(0),
-            marks: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
             finished: std::array::from_fn(|_| AtomicU64::new(0)),
             failed_from: std::array::from_fn(|_| AtomicU64::new(0)),
-            armed: AtomicU64::new(0),
+            max_device_wait: AtomicU64::new(0),
             failed_to: std::array::from_fn(|_| AtomicU64::new(0)),
             mirror: AtomicU64::new(0),
             runs: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -168,17 +193,18 @@ impl Slot {
         slot
     }
 
-    /// Makes this a fresh event. Only while nobody else can hold the slot.
+    /// Makes this a fresh event. The caller makes sure that no other thread or process holds the
+    /// slot.
     pub(crate) fn reset(&self) {
-        // Complete at zero: the words are made exact when the first number is taken.
+        // Complete at number 0: the words are made exact when the first number is taken.
         self.issued.store(Issued::complete(0).0, Ordering::Relaxed);
         for (index, word) in self.words.iter().enumerate() {
             let before = last_of_word(index as u64, 0);
             word.store(u64::from(before as u32) << 32, Ordering::Relaxed);
         }
         self.signaller_cpu.store(0, Ordering::Relaxed);
-        self.marks.store(0, Ordering::Relaxed);
-        self.armed.store(0, Ordering::Relaxed);
+        self.flags.store(0, Ordering::Relaxed);
+        self.max_device_wait.store(0, Ordering::Relaxed);
         self.mirror.store(0, Ordering::Relaxed);
         let records = self.failed_from.iter().chain(&self.failed_to);
         for record in records.chain(&self.finished) {
@@ -193,18 +219,19 @@ impl Slot {
         Issued(self.issued.load(Ordering::Acquire))
     }
 
-    /// The number of the latest signal that was submitted.
+    /// Returns the number of the latest signal that was submitted.
     pub(crate) fn issued(&self) -> u64 {
         self.load_issued().number()
     }
 
+    /// Returns the completion word of a number.
     pub(super) fn word(&self, number: u64) -> &AtomicU64 {
         &self.words[(number % RING) as usize]
     }
 
-    /// The greatest number such that it and all before it have completed.
+    /// Returns the greatest number up to which all signals have finished.
     pub(crate) fn completed(&self) -> u64 {
-        // `issued` first: the words can only be further on by the time they are read.
+        // `issued` first: by the time the words are read they can only have advanced.
         let issued = self.load_issued();
         if issued.is_complete() {
             return issued.number();
@@ -213,31 +240,33 @@ impl Slot {
         let oldest_pending = self
             .words
             .iter()
-            .map(|word| at_number(word.load(Ordering::Acquire), number) + RING as i64)
+            .map(|word| full_number(word.load(Ordering::Acquire), number) + RING as i64)
             .min()
             .unwrap_or(0);
         number.min((oldest_pending - 1).max(0) as u64)
     }
 }
 
-/// The sequence half of a completion word.
+/// Returns the upper half of a completion word: the lower 32 bits of its number.
 pub(super) fn sequence(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-/// Whether a word at `sequence` has reached `number`. True only for numbers within 2³¹ of it.
+/// Returns whether a word at `sequence` has reached `number`. Correct only for numbers within 2³¹
+/// of the word's.
 pub(super) fn reached(sequence: u32, number: u64) -> bool {
     sequence.wrapping_sub(number as u32) as i32 >= 0
 }
 
-/// The full number that a completion word stands at, given a recent number of `issued`. Below
-/// zero for a word that no signal has used. A word may be past a number that was read earlier.
-pub(super) fn at_number(word: u64, issued: u64) -> i64 {
+/// Returns the full number at which a completion word stands, given a recent number of `issued`.
+/// Negative for a word that no signal has used. A word may be ahead of an `issued` read earlier.
+pub(super) fn full_number(word: u64, issued: u64) -> i64 {
     let ahead = sequence(word).wrapping_sub(issued as u32) as i32;
     (issued as i64).wrapping_add(i64::from(ahead))
 }
 
-/// The last number up to `issued` that belongs to word `index`; below zero before its first.
+/// Returns the last number up to `issued` that belongs to word `index`; negative before the word's
+/// first.
 pub(super) fn last_of_word(index: u64, issued: u64) -> i64 {
     let issued = issued as i64;
     issued - (issued - index as i64).rem_euclid(RING as i64)

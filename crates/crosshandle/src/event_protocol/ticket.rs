@@ -1,19 +1,19 @@
-//! Signals that were submitted and are to be completed.
+//! Submitted signals that are to be completed.
 
 use super::slot::{RING, last_of_word};
 
-/// A submitted signal, to be completed once by whoever submitted it.
+/// A submitted signal, which its submitter completes once.
 #[must_use = "a signal that is never completed keeps its waiters waiting"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     /// The signal's number.
     pub(crate) number: u64,
-    /// The number that the signal's word must stand at before (its lower 32 bits).
+    /// Lower 32 bits of the number at which the word stands before the signal completes.
     pub(crate) previous: u32,
 }
 
 impl Ticket {
-    /// For a number that was taken alone.
+    /// Returns the ticket of a number that was taken alone.
     #[inline]
     pub(crate) fn single(number: u64) -> Self {
         Self {
@@ -22,20 +22,20 @@ impl Ticket {
         }
     }
 
-    /// The number that its word must have reached before, if there was one.
+    /// Returns the number that the word must have reached before; `None` before the first one.
     pub(crate) fn previous_number(self) -> Option<u64> {
         let step = (self.number as u32).wrapping_sub(self.previous);
         self.number.checked_sub(u64::from(step))
     }
 
-    /// The first number that it completes: its own, or one before it after a jump.
+    /// Returns the first number that the ticket completes: its own, or an earlier one after a jump.
     pub(super) fn first(self) -> u64 {
         let step = (self.number as u32).wrapping_sub(self.previous);
         (self.number + RING).saturating_sub(u64::from(step))
     }
 }
 
-/// What completes all numbers from `latest` on up to `number`: one ticket a word.
+/// Returns the tickets that complete all numbers after `latest` up to `number`: one for each word.
 pub(super) fn tickets(latest: u64, number: u64) -> Vec<Ticket> {
     let first = (latest + 1).max(number.saturating_sub(RING - 1));
     let ticket = |number| Ticket {

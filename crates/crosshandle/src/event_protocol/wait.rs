@@ -1,54 +1,47 @@
-//! Waiting for signals: look, spin a little, sleep.
+//! Waiting for signals: poll, spin for a while, sleep.
 
-use super::nap::Naps;
+use super::backoff::WaitBackoff;
 use super::recovery::Liveness;
 use super::slot::{
     FAILED, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached, sequence,
 };
+use super::tuning::{POLLS_PER_CLOCK_READ, SPIN_TIME, SPIN_TIME_FOR_DEVICE};
 use crate::platform;
 use crate::platform::{AtomicU64, Instant, Ordering};
-use std::time::Duration;
 
-/// How long a waiter spins before it sleeps: about what waking a sleeper costs.
-const SPIN: Duration = Duration::from_micros(50);
-/// The same if a device signals, which wakes nobody: about what the shortest sleep takes.
-const SPIN_FOR_DEVICE: Duration = Duration::from_micros(100);
-/// Looks between two readings of the clock.
-const LOOKS: u32 = 64;
-
-/// Where a signal stands.
+/// The state of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Not submitted yet, or not finished.
     Pending,
-    /// Finished.
+    /// Finished without an error.
     Complete,
-    /// Finished, with an error.
+    /// Finished with an error.
     Failed(FailureReason),
 }
 
-/// Why a wait ended without its signal.
+/// The reason why a wait ended without success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitError {
     /// The deadline passed.
     TimedOut,
     /// The signal completed with an error.
     Failed(FailureReason),
-    /// The signal was never submitted, and the event's exporter is gone.
+    /// The signal was never submitted, and the event's exporter has ended.
     Abandoned,
 }
 
-/// How a waiter passes the time.
+/// The way in which a waiter passes the time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitMode {
     /// Spin first if the signaller runs on another CPU, then sleep.
     Spin,
-    /// Sleep at once.
+    /// Sleep without spinning first.
     LowPower,
 }
 
 impl WaitMode {
-    /// How to wait for several events: with low power if one of them asks for that.
+    /// Returns the mode for a wait for several events: low power if one of them asks for that.
     pub(crate) fn for_all(modes: impl IntoIterator<Item = Self>) -> Self {
         if modes.into_iter().any(|mode| mode == Self::LowPower) {
             Self::LowPower
@@ -58,7 +51,7 @@ impl WaitMode {
     }
 }
 
-/// One signal that a wait is about.
+/// One signal that a waiter waits for.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) slot: &'a Slot,
@@ -66,7 +59,7 @@ pub(crate) struct Target<'a> {
     pub(crate) liveness: &'a dyn Liveness,
 }
 
-/// A word that ends a [`wait_any`] when it is no longer `expected` (its upper half counts).
+/// A word that ends a [`wait_any`] once its upper half is no longer `expected`.
 #[derive(Clone, Copy)]
 pub(crate) struct Interrupt<'a> {
     pub(crate) word: &'a AtomicU64,
@@ -74,21 +67,21 @@ pub(crate) struct Interrupt<'a> {
 }
 
 impl Slot {
-    /// The number of the latest signal, unless it and all before it are complete.
+    /// Returns the number of the latest signal; `None` if `COMPLETE` says that all are complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         let issued = self.load_issued();
         (!issued.is_complete()).then(|| issued.number())
     }
 
-    /// The number of the latest signal, unless it has completed without an error.
+    /// Returns the number of the latest signal; `None` if it has completed without an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
         let number = self.unfinished()?;
         (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
     }
 
-    /// Where signal `number` stands, be it in the past or in the future.
+    /// Returns the state of any signal, past, pending or not yet submitted.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         let issued = self.load_issued();
@@ -107,7 +100,7 @@ impl Slot {
         self.outcome_by_word(number)
     }
 
-    /// Where a signal stands that was submitted not long ago.
+    /// Returns the state of a submitted signal that is no more than `WINDOW` behind the latest.
     #[inline]
     fn outcome_by_word(&self, number: u64) -> Outcome {
         let word = self.word(number).load(Ordering::Acquire);
@@ -120,7 +113,7 @@ impl Slot {
         self.outcome_of_past(number)
     }
 
-    /// How a finished signal ended.
+    /// Returns the state of a signal that is known to have finished.
     fn outcome_of_past(&self, number: u64) -> Outcome {
         let index = (number % RING) as usize;
         let to = self.failed_to[index].load(Ordering::Acquire);
@@ -144,7 +137,7 @@ impl Slot {
             number,
             liveness,
         };
-        if let Some(result) = target.settled() {
+        if let Some(result) = target.result_so_far() {
             return result;
         }
         if mode == WaitMode::Spin
@@ -152,30 +145,31 @@ impl Slot {
         {
             return result;
         }
-        let mut naps = Naps::until(deadline);
+        let mut backoff = WaitBackoff::until(deadline);
         loop {
             let in_steps = self.is_device_signalled();
-            let Some(nap) = naps.next(in_steps) else {
+            let Some(sleep) = backoff.next(in_steps) else {
                 return Err(WaitError::TimedOut);
             };
             if let Some(before) = target.register() {
-                // A notice that came before there was a sleeper woke nobody.
+                // The notice of the exporter's death may have come before there was a sleeper.
                 let never_comes = liveness.is_known_abandoned() && number > self.issued();
                 if !never_comes && self.is_device_signalled() == in_steps {
-                    platform::sleep(target.word(), before, nap.limit);
+                    platform::sleep(target.word(), before, sleep.limit);
                 }
                 target.deregister(before);
-                if (nap.is_check_due || never_comes) && target.settled().is_none() {
+                if (sleep.is_check_due || never_comes) && target.result_so_far().is_none() {
                     target.check_liveness()?;
                 }
             }
-            if let Some(result) = target.settled() {
+            if let Some(result) = target.result_so_far() {
                 return result;
             }
         }
     }
 
-    fn signaller_is_elsewhere(&self) -> bool {
+    /// Returns whether the latest host signaller ran on another CPU than the caller.
+    fn is_signaller_elsewhere(&self) -> bool {
         let cpu = platform::current_cpu().wrapping_add(1);
         self.signaller_cpu.load(Ordering::Relaxed) != cpu
     }
@@ -186,9 +180,9 @@ impl Target<'_> {
         self.slot.word(self.number)
     }
 
-    /// The end of the wait, if it has come.
+    /// Returns the result of the wait; `None` while the signal is unfinished.
     #[inline]
-    fn settled(&self) -> Option<Result<(), WaitError>> {
+    fn result_so_far(&self) -> Option<Result<(), WaitError>> {
         match self.slot.outcome(self.number) {
             Outcome::Pending => None,
             Outcome::Complete => Some(Ok(())),
@@ -196,44 +190,44 @@ impl Target<'_> {
         }
     }
 
-    /// Looks for a while, as long as the signaller runs on another CPU.
+    /// Polls for the spin time, as long as the signaller runs on another CPU.
     fn spin(&self, deadline: Option<Instant>) -> Option<Result<(), WaitError>> {
-        if !platform::MAY_SPIN || !self.slot.signaller_is_elsewhere() {
+        if !platform::MAY_SPIN || !self.slot.is_signaller_elsewhere() {
             return None;
         }
         let mut end = None;
         loop {
-            if let Some(result) = self.look() {
+            if let Some(result) = self.poll() {
                 return Some(result);
             }
-            // Reading the clock takes as long as a peer takes to answer, so only now.
+            // Not before the first polls: reading the clock takes as long as a peer takes to answer.
             let now = Instant::now();
             let end = *end.get_or_insert_with(|| {
                 let end = now
                     + match self.slot.is_device_signalled() {
-                        true => SPIN_FOR_DEVICE,
-                        false => SPIN,
+                        true => SPIN_TIME_FOR_DEVICE,
+                        false => SPIN_TIME,
                     };
                 deadline.map_or(end, |deadline| deadline.min(end))
             });
-            if now >= end || !self.slot.signaller_is_elsewhere() {
+            if now >= end || !self.slot.is_signaller_elsewhere() {
                 return None;
             }
         }
     }
 
-    /// Looks a few times, if the signaller runs on another CPU.
+    /// Polls once, or a few times if the signaller runs on another CPU.
     pub(crate) fn look_if_worthwhile(&self) -> Option<Result<(), WaitError>> {
-        if !platform::MAY_SPIN || !self.slot.signaller_is_elsewhere() {
-            return self.settled();
+        if !platform::MAY_SPIN || !self.slot.is_signaller_elsewhere() {
+            return self.result_so_far();
         }
-        self.look()
+        self.poll()
     }
 
-    /// Looks a few times.
-    fn look(&self) -> Option<Result<(), WaitError>> {
-        for _ in 0..LOOKS {
-            if let Some(result) = self.settled() {
+    /// Polls the word a few times.
+    fn poll(&self) -> Option<Result<(), WaitError>> {
+        for _ in 0..POLLS_PER_CLOCK_READ {
+            if let Some(result) = self.result_so_far() {
                 return Some(result);
             }
             platform::spin_hint();
@@ -242,31 +236,31 @@ impl Target<'_> {
     }
 
     /// Counts the caller among the sleepers of its word, and returns the sequence to sleep on.
-    /// `None`: there was a change, look again.
+    /// `None`: the word has changed, poll again.
     fn register(&self) -> Option<u32> {
         let word = self.word();
         let before = word.load(Ordering::Acquire);
-        // Only a hostile peer counts so far. Naps are short, so sleeping uncounted is safe.
+        // Only a hostile peer counts this far. Sleeps are short, so sleeping uncounted is safe.
         if before & SLEEPERS != SLEEPERS {
             word.compare_exchange(before, before + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .ok()?;
         }
         let sequence = sequence(before);
-        // A signal that completes at once looks at the words only if it knows of a sleeper.
-        // Counted first, so that whoever sees the mark finds the count.
+        // An immediate signaller reads the words only if `WATCHED` tells it of a sleeper. The
+        // count comes first, so that a signaller that sees the bit finds the count.
         let issued = self.slot.issued.load(Ordering::SeqCst);
         let untaken = self.number > Issued(issued).number();
         if untaken && !Issued(issued).is_watched() {
             self.slot.issued.fetch_or(WATCHED, Ordering::SeqCst);
         }
-        if self.settled().is_some() {
+        if self.result_so_far().is_some() {
             self.deregister(sequence);
             return None;
         }
         Some(sequence)
     }
 
-    /// Takes the caller out again, unless a completion has already taken out everybody.
+    /// Removes the caller from the count, unless a completion has already set it to zero.
     fn deregister(&self, before: u32) {
         let word = self.word();
         let mut current = word.load(Ordering::Acquire);
@@ -283,13 +277,14 @@ impl Target<'_> {
         }
     }
 
-    /// Completes what a dead process left on this word; says so if nobody will ever signal.
+    /// Fails what a dead process left on this word. Returns an error if the number was never taken
+    /// and the exporter has ended.
     fn check_liveness(&self) -> Result<(), WaitError> {
         if self.number <= self.slot.issued() {
             self.slot.fail_orphans_on(self.number % RING, self.liveness);
             return Ok(());
         }
-        // Looked at again afterwards: the exporter may have submitted it and then ended.
+        // Read again afterwards: the exporter may have submitted the signal and then ended.
         if self.liveness.is_abandoned() && self.number > self.slot.issued() {
             return Err(WaitError::Abandoned);
         }
@@ -297,31 +292,31 @@ impl Target<'_> {
     }
 }
 
-/// Waits until one of `targets` is settled, and says which and how; `None` if interrupted.
-/// With a deadline passed, [`WaitError::TimedOut`] comes with index 0.
+/// Waits until one of `targets` has finished, and returns its index and result; `None` if
+/// interrupted. Once the deadline has passed, returns index 0 and [`WaitError::TimedOut`].
 pub(crate) fn wait_any(
     targets: &[Target<'_>],
     interrupt: Option<Interrupt<'_>>,
     mode: WaitMode,
     deadline: Option<Instant>,
 ) -> Option<(usize, Result<(), WaitError>)> {
-    let elsewhere = |target: &Target<'_>| target.slot.signaller_is_elsewhere();
+    let elsewhere = |target: &Target<'_>| target.slot.is_signaller_elsewhere();
     let may_spin = mode == WaitMode::Spin && platform::MAY_SPIN && targets.iter().all(elsewhere);
-    let mut spin_end = may_spin.then(|| Instant::now() + SPIN);
+    let mut spin_end = may_spin.then(|| Instant::now() + SPIN_TIME);
     let mut words = Vec::with_capacity(targets.len() + 1);
     let device = |target: &Target<'_>| target.slot.is_device_signalled();
-    let mut naps = Naps::until(deadline);
+    let mut backoff = WaitBackoff::until(deadline);
     loop {
         for (index, target) in targets.iter().enumerate() {
-            if let Some(result) = target.settled() {
+            if let Some(result) = target.result_so_far() {
                 return Some((index, result));
             }
         }
-        if interrupt.is_some_and(Interrupt::has_come) {
+        if interrupt.is_some_and(Interrupt::is_raised) {
             return None;
         }
         let in_steps = targets.iter().any(device);
-        let Some(nap) = naps.next(in_steps) else {
+        let Some(sleep) = backoff.next(in_steps) else {
             return Some((0, Err(WaitError::TimedOut)));
         };
         if let Some(end) = spin_end {
@@ -338,14 +333,14 @@ pub(crate) fn wait_any(
         let registered = words.len();
         if registered == targets.len() && targets.iter().any(device) == in_steps {
             words.extend(interrupt.map(|interrupt| (interrupt.word, interrupt.expected)));
-            platform::sleep_any(&words, nap.limit);
+            platform::sleep_any(&words, sleep.limit);
         }
         for (target, (_, before)) in targets.iter().zip(&words[..registered]) {
             target.deregister(*before);
         }
         for (index, target) in targets.iter().enumerate() {
-            if nap.is_check_due
-                && target.settled().is_none()
+            if sleep.is_check_due
+                && target.result_so_far().is_none()
                 && let Err(error) = target.check_liveness()
             {
                 return Some((index, Err(error)));
@@ -355,7 +350,7 @@ pub(crate) fn wait_any(
 }
 
 impl Interrupt<'_> {
-    fn has_come(self) -> bool {
+    fn is_raised(self) -> bool {
         sequence(self.word.load(Ordering::Acquire)) != self.expected
     }
 }

@@ -50,8 +50,8 @@ use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::ipc::{DriverEvents, Import, Shared};
 use crate::types::{
-    Access, Address, DeviceInfo, KernelProperties, MemoryKind, ProgramImage, ProgramOptions,
-    QueueOrder, SharedBytes,
+    Access, Address, DeviceInfo, KernelProperties, MemoryKind, Ownership, ProgramImage,
+    ProgramOptions, QueueOrder, SharedBytes,
 };
 use std::any::Any;
 use std::ffi::CStr;
@@ -165,7 +165,7 @@ pub(crate) trait Programs {
     /// # Safety
     /// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what
     /// is owned.
-    unsafe fn adopt(&self, native: usize, is_owned: bool) -> Arc<dyn LoadedProgram>;
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram>;
 }
 
 /// A program on a device. Its kernels keep it loaded.
@@ -180,7 +180,7 @@ pub(crate) trait LoadedProgram: Send + Sync {
     fn log(&self) -> &str;
 
     /// The driver's handle.
-    fn native(&self) -> usize;
+    fn raw(&self) -> usize;
 }
 
 /// A kernel of a loaded program.
@@ -195,7 +195,7 @@ pub(crate) trait LoadedKernel: Any + Send + Sync {
     fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32>;
 
     /// The driver's handle.
-    fn native(&self) -> usize;
+    fn raw(&self) -> usize;
 }
 
 /// Memory at an address, with a descriptor.
@@ -211,7 +211,7 @@ pub(crate) trait Segment: Shared {
 
     /// Lets go now of what commands keep that are done, as far as that can be found out without
     /// waiting: a backend may otherwise learn of it late.
-    fn let_go(&self) {}
+    fn release_finished(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.

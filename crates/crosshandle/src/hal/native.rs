@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A device whose driver programs may use besides.
 pub(crate) trait NativeDevice {
     /// The driver's device.
-    fn handle(&self) -> usize;
+    fn raw(&self) -> usize;
 
     /// The driver's own object for itself, if it has one.
     fn driver(&self) -> Option<usize> {
@@ -27,7 +27,7 @@ pub(crate) trait NativeDevice {
 /// calling thread's current one, where a driver knows such a thing.
 pub(crate) trait NativeContext {
     /// The driver's context.
-    fn handle(&self) -> Result<usize>;
+    fn raw(&self) -> Result<usize>;
 
     /// A queue that submits to one that the program made, among the program's own commands: in
     /// order, and never later than the call.
@@ -91,7 +91,7 @@ pub(crate) trait NativeQueue {
 /// An event of a driver, made here and destroyed on drop.
 pub(crate) trait NativeEvent: Any + Send + Sync {
     /// The driver's event.
-    fn handle(&self) -> usize;
+    fn raw(&self) -> usize;
 
     /// Lets it happen when one of the driver's queues has done everything up to now.
     ///

@@ -1,11 +1,11 @@
-//! What can be wrong with a handle before anything is opened.
+//! The errors of reading a handle, before anything is opened.
 
 use super::HandleKind;
 
-/// Why bytes or a text are not a handle of the wanted kind.
+/// The reason why bytes or a text are not a valid handle of the expected kind.
 ///
-/// The checks run in the order of the variants (a text is first decoded: [`BadText`]), so a
-/// damaged handle says [`Corrupt`], and an intact one of another kind says [`WrongKind`].
+/// The checks run in the order of the variants, after a text is decoded ([`BadText`]). So a damaged
+/// handle is reported as [`Corrupt`], and an intact one of another kind as [`WrongKind`].
 ///
 /// [`BadText`]: Self::BadText
 /// [`Corrupt`]: Self::Corrupt
@@ -13,15 +13,15 @@ use super::HandleKind;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// The number of bytes is not that of a handle.
+    /// The input is too short or too long for a handle.
     #[error(
         "a handle is {expected} bytes long, but {found} were given; \
          pass all bytes of one handle and nothing else"
     )]
     WrongSize {
-        /// Bytes that a handle has.
+        /// Size of a handle in bytes.
         expected: usize,
-        /// Bytes that were given.
+        /// Size of the input in bytes.
         found: usize,
     },
     /// The bytes lack the magic number, or the text lacks a handle's prefix.
@@ -36,26 +36,26 @@ pub enum HandleError {
          use the same release on both sides"
     )]
     UnsupportedVersion {
-        /// Version that the handle claims.
+        /// Version in the handle.
         found: u8,
-        /// The version that is read here.
+        /// Version that this crate reads.
         supported: u8,
     },
-    /// The integrity tag does not match: some bytes were changed on the way.
+    /// The integrity tag does not match: some bytes were changed in transit.
     #[error(
         "the handle is damaged: its tag does not match its contents; \
          pass it on again, unchanged, from its exporter"
     )]
     Corrupt,
-    /// An intact handle of another kind than the one asked for.
+    /// The handle is intact, but of another kind than expected.
     #[error(
         "expected a handle of kind \"{expected}\", found one of kind \"{found}\"; \
          open it as what it is, or ask the exporter for the other"
     )]
     WrongKind {
-        /// The kind that was asked for.
+        /// Kind that the caller expects.
         expected: HandleKind,
-        /// The kind that the handle has.
+        /// Kind of the handle.
         found: HandleKind,
     },
     /// The tag is right, but a field has a value that no exporter of this version writes.
@@ -66,20 +66,20 @@ pub enum HandleError {
     Malformed {
         /// Name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: &'static str,
     },
-    /// The shared bytes do not lie inside the segment.
+    /// The shared bytes are not inside the segment.
     #[error(
         "the handle names {length} bytes at offset {offset}, which is not inside its segment of \
          {segment_length} bytes; get a new one from the exporter"
     )]
     Extent {
-        /// Bytes from the segment's start to the first shared byte.
+        /// Offset of the first shared byte from the segment's start, in bytes.
         offset: u64,
-        /// Bytes shared.
+        /// Number of shared bytes.
         length: u64,
-        /// Bytes in the whole segment.
+        /// Size of the whole segment in bytes.
         segment_length: u64,
     },
     /// The text form cannot be decoded.
@@ -87,7 +87,7 @@ pub enum HandleError {
     BadText {
         /// Position of the first wrong or missing character, counted from 1 after leading space.
         at: usize,
-        /// What is wrong there.
+        /// Description of the fault.
         why: &'static str,
     },
 }

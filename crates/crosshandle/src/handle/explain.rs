@@ -1,56 +1,59 @@
-//! A handle in words, for people and for JSON.
+//! Explanations of handles in words, for people and for JSON.
 
 use std::fmt;
 
 use super::wire::{HANDLE_SIZE, VERSION};
 use super::{Fields, HandleKind};
 
-/// What a handle says, without its secret. Strings and integers, so that it prints as easily as
-/// JSON; `Display` gives aligned lines of text, without a line break at the end.
+/// The contents of a handle in words, without its secret.
+///
+/// Its fields are strings and numbers, so it is easily printed as JSON. `Display` gives aligned
+/// lines of text, without a line break at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// `memory`, `physical memory` or `event`.
+    /// Kind of the object: `memory`, `physical memory` or `event`.
     pub kind: &'static str,
     /// Version of the handle's format.
     pub version: u8,
-    /// Bytes in the handle itself.
+    /// Size of the handle itself in bytes.
     pub handle_size: usize,
-    /// `host`, `cuda` or `level_zero`.
+    /// Backend of the object: `host`, `cuda` or `level_zero`.
     pub backend: &'static str,
     /// UUID of the device.
     pub device: String,
-    /// Identity of the exporter's kernel, 16 hexadecimal digits; changes with each boot.
+    /// Identity of the exporter's kernel, as 16 hexadecimal digits. Changes with each boot.
     pub host: String,
-    /// Whether that is the kernel running here; `None` if that was not asked.
+    /// Whether the exporter's kernel is the one running here; `None` if the caller did not say which
+    /// one that is.
     pub same_host: Option<bool>,
-    /// Random identity of the exporting process, 16 hexadecimal digits.
+    /// Random identity of the exporting process, as 16 hexadecimal digits.
     pub exporter: String,
     /// The exporter's process id in its own PID namespace.
     pub exporter_pid: u32,
-    /// Index of the exporter's export record (memory) or of the slot (event).
+    /// Index of the export record (memory) or of the slot (event) in the exporter.
     pub record: u32,
-    /// Generation of the record or slot: a handle of an older one is stale.
+    /// Generation of the record or slot. A handle of an older generation is stale.
     pub generation: u32,
-    /// The memory; `None` for an event.
+    /// Range of memory that the handle shares; `None` for an event.
     pub memory: Option<SharedRange>,
-    /// What it takes to open the handle: one sentence an entry.
+    /// Conditions for opening the handle, one sentence each.
     pub opening: Vec<String>,
 }
 
-/// The memory that a handle shares.
+/// The range of memory that a handle shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedRange {
     /// Number of the segment in the exporting context.
     pub segment: u32,
-    /// Bytes in the whole segment.
+    /// Size of the whole segment in bytes.
     pub segment_length: u64,
-    /// Bytes from the segment's start to the first shared byte.
+    /// Offset of the first shared byte from the segment's start, in bytes.
     pub offset: u64,
-    /// Bytes shared.
+    /// Number of shared bytes.
     pub length: u64,
-    /// Whether the importer can only read.
+    /// Whether the importer can only read the memory.
     pub read_only: bool,
 }
 
@@ -82,7 +85,7 @@ impl Explanation {
     }
 }
 
-/// What must be true where and when the handle is opened.
+/// Returns the conditions for opening a handle, one sentence each.
 fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<String> {
     let machine = match same_host {
         Some(true) => "It can be opened on this machine, until the next boot.",

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What a handle refers to.
+/// The kind of object that a handle refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HandleKind {
-    /// A range of an allocation, mapped by the open.
+    /// A range of an allocation, which opening the handle maps.
     Memory = 1,
-    /// Physical memory, which the importer maps into a virtual range of its own.
+    /// Physical memory, which the importer maps into a virtual range of its own choice.
     PhysicalMemory = 2,
     /// A synchronisation event.
     Event = 3,
@@ -79,7 +79,7 @@ impl fmt::Display for BackendKind {
     }
 }
 
-/// The text is not the name of a backend.
+/// The error for a text that is not the name of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no backend named {0:?}; use \"host\", \"cuda\" or \"level_zero\"")]
 pub struct UnknownBackend(String);
@@ -95,18 +95,18 @@ impl FromStr for BackendKind {
     }
 }
 
-/// Identity of a device, the same in every process. Shown as 8-4-4-4-12 hexadecimal digits.
+/// The identity of a device, equal in every process. Shown as 8-4-4-4-12 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct DeviceUuid([u8; 16]);
 
 impl DeviceUuid {
-    /// The identity with these bytes, in the order in which they are shown.
+    /// Returns the identity with these bytes, in the order in which they are shown.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, in the order in which they are shown.
+    /// Returns the bytes, in the order in which they are shown.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -130,19 +130,19 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// The capability of an exporting context: whoever presents it may open the context's exports.
-/// `Debug` never shows it.
+/// The capability of an exporting context: an importer that presents it may open the context's
+/// exports. `Debug` never shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Secret([u8; 16]);
 
 impl Secret {
-    /// The secret with these bytes. All zero is not a secret: a handle that holds it is refused.
+    /// Returns the secret with these bytes. A handle whose secret is all zero is refused.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes; keep them out of logs.
+    /// Returns the bytes. Keep them out of logs.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -154,14 +154,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Everything in a handle except its kind, which is its type.
+/// The contents of a handle, except for its kind, which is its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fields {
     /// The driver that the object belongs to.
     pub backend: BackendKind,
-    /// The importer gets memory that it cannot write. Always false for an event.
+    /// Whether the importer can only read the memory. Always false for an event.
     pub read_only: bool,
-    /// Identity of the running kernel; nonzero.
+    /// Identity of the exporter's kernel; nonzero.
     pub host: u64,
     /// Random number that names the exporting process; nonzero.
     pub exporter: u64,
@@ -177,10 +177,10 @@ pub struct Fields {
     pub record: u32,
     /// Generation of the record or slot; nonzero.
     pub generation: u32,
-    /// Bytes from the segment's start to the first shared byte; 0 for an event.
+    /// Offset of the first shared byte from the segment's start, in bytes; 0 for an event.
     pub offset: u64,
-    /// Bytes shared; nonzero for memory, 0 for an event.
+    /// Number of shared bytes; nonzero for memory, 0 for an event.
     pub length: u64,
-    /// Bytes in the whole segment; 0 for an event.
+    /// Size of the whole segment in bytes; 0 for an event.
     pub segment_length: u64,
 }

@@ -1,23 +1,24 @@
 //! Handles: small plain values that name shared memory or a shared event.
 //!
-//! A handle is [`HANDLE_SIZE`] bytes. They may be copied, compared, logged and sent in any way to
-//! another process on the same machine, which opens them and then holds the same object. There is
-//! one type for each kind of object: [`MemoryHandle`], [`PhysicalMemoryHandle`] and
-//! [`EventHandle`]; [`AnyHandle`] is for those who do not know yet what they were given.
+//! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log them, and send them in any
+//! way to another process on the same machine, which opens the handle and then holds the same
+//! object. There is one type for each kind of object: [`MemoryHandle`], [`PhysicalMemoryHandle`]
+//! and [`EventHandle`]. [`AnyHandle`] is for a program that does not know the kind yet.
 //!
 //! A value of these types is always well-formed: `from_bytes` and `FromStr` check every field and
-//! the integrity tag before they return one, and say in a [`HandleError`] what was wrong. Whether
-//! the object still exists is known only when the handle is opened.
+//! the integrity tag first, and report a fault as a [`HandleError`]. Only opening a handle shows
+//! whether its object still exists.
 //!
 //! # Two forms
 //! * **Bytes**, for programs: little-endian, versioned, the same layout for every kind.
 //! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
-//!   `FromStr`. It starts with `xhm1.` (memory), `xhp1.` (physical memory) or `xhe1.` (event), and
-//!   goes on with the bytes in base64url without padding. Every handle has exactly one text.
+//!   `FromStr`. It starts with `xhm1.` (memory), `xhp1.` (physical memory) or `xhe1.` (event).
+//!   The bytes in base64url without padding follow. Every handle has exactly one text.
 //!
 //! # A handle is a capability
-//! Its bytes contain a secret of the exporting context, which the exporter asks for before it
-//! hands anything out. Both forms show it to whoever sees them; `Debug` and [`Explanation`] do not.
+//! Its bytes contain a secret of the exporting context. An importer presents the secret to the
+//! exporter, which hands out nothing without it. Both forms of a handle reveal the secret; `Debug`
+//! and [`Explanation`] do not.
 //!
 //! Everything here is pure computation: no input or output, no global state. All types are
 //! `Send + Sync`.

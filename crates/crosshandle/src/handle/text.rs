@@ -1,6 +1,6 @@
-//! The text form: a prefix that names kind and version, then base64url of the bytes.
+//! The text form: a prefix that names kind and version, then the bytes in base64url.
 //!
-//! The alphabet is letters, digits, `-`, `_` and one `.`: no shell gives any of them a meaning
+//! The alphabet is letters, digits, `-`, `_` and one `.`. No shell gives any of them a meaning
 //! inside a word.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use super::{HandleError, HandleKind};
 
 const PREFIX_LENGTH: usize = "xhm1.".len();
 
-/// Characters in the text form of a handle of any kind; all are ASCII.
+/// Number of characters in the text form of a handle of any kind. All are ASCII.
 pub const TEXT_LENGTH: usize = PREFIX_LENGTH + (HANDLE_SIZE * 8).div_ceil(6);
 
 const fn prefix(kind: HandleKind) -> &'static str {
@@ -32,14 +32,15 @@ pub(super) fn write(
     BASE64.encode_write(bytes, f)
 }
 
-/// The kind that the prefix tells, and the bytes; neither they nor their agreement is checked yet.
+/// Decodes a text into the kind that its prefix names and its bytes. Checks neither the bytes nor
+/// that they are of that kind.
 pub(super) fn decode(text: &str) -> Result<(HandleKind, [u8; HANDLE_SIZE]), HandleError> {
     let text = text.trim_ascii();
     let kind = read_prefix(text)?;
     Ok((kind, read_bytes(text)?))
 }
 
-/// As [`decode`], but refuses another kind before it looks at the rest.
+/// Decodes a text into its bytes, like [`decode`], but first refuses a prefix of another kind.
 pub(super) fn decode_as(
     text: &str,
     expected: HandleKind,
@@ -75,7 +76,7 @@ fn read_prefix(text: &str) -> Result<HandleKind, HandleError> {
     }
 }
 
-/// Decodes what follows the prefix, which [`read_prefix`] has found.
+/// Decodes the rest of the text after a prefix that [`read_prefix`] has accepted.
 fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
     let bad = |index: usize, why| HandleError::BadText { at: index + 1, why };
     let is_strange = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');

@@ -1,4 +1,4 @@
-//! The handle types: one per kind of object, and one for a kind not yet known.
+//! The handle types: one for each kind of object, and one for a kind not yet known.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use super::wire::{self, HANDLE_SIZE};
 use super::{BackendKind, DeviceUuid, Explanation, Fields, HandleError, HandleKind, text};
 
-/// Defines a handle type; what it shares with the others is here, what it means is its docs.
+/// Defines a handle type: its own documentation, and the functions that all handle types share.
 macro_rules! handle_type {
     ($(#[$doc:meta])* $Handle:ident, $kind:expr) => {
         $(#[$doc])*
         ///
-        /// The value is always well-formed. Equality and hash are those of the bytes.
+        /// A value is always well-formed. Values are equal if their bytes are.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $Handle([u8; HANDLE_SIZE]);
@@ -19,39 +19,39 @@ macro_rules! handle_type {
         impl $Handle {
             const KIND: HandleKind = $kind;
 
-            /// Checks `bytes` and takes them as a handle; every [`HandleError`] but
+            /// Checks `bytes` and returns them as a handle. Every [`HandleError`] but
             /// [`BadText`](HandleError::BadText) is possible.
             pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
                 wire::parse(bytes, Self::KIND).map(Self)
             }
 
-            /// The bytes to send to another process.
+            /// Returns the bytes to send to another process.
             pub const fn as_bytes(&self) -> &[u8; HANDLE_SIZE] {
                 &self.0
             }
 
-            /// The driver that the object belongs to.
+            /// Returns the driver that the object belongs to.
             pub fn backend(&self) -> BackendKind {
                 self.fields().backend
             }
 
-            /// The device that the object lives on.
+            /// Returns the device that the object lives on.
             pub fn device(&self) -> DeviceUuid {
                 self.fields().device
             }
 
-            /// Process id of the exporter, in the exporter's own PID namespace. For messages: it
-            /// may be another process by now, or mean nothing here.
+            /// Returns the exporter's process id, in the exporter's own PID namespace. Use it in
+            /// messages only: another process may have that id by now or in this namespace.
             pub fn exporter_pid(&self) -> u32 {
                 self.fields().pid
             }
 
-            /// A handle with this contents, which must obey the rules at [`Fields`].
+            /// Makes a handle with these contents, which must obey the rules at [`Fields`].
             pub(crate) fn new(fields: &Fields) -> Self {
                 Self(wire::encode(Self::KIND, fields))
             }
 
-            /// The contents.
+            /// Returns the contents.
             pub(crate) fn fields(&self) -> Fields {
                 wire::decode(&self.0)
             }
@@ -71,14 +71,14 @@ macro_rules! handle_type {
             }
         }
 
-        /// The text form.
+        /// Writes the text form.
         impl fmt::Display for $Handle {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 text::write(Self::KIND, &self.0, f)
             }
         }
 
-        /// Reads the text form; white space around it does not matter.
+        /// Reads the text form, and ignores white space around it.
         impl FromStr for $Handle {
             type Err = HandleError;
 
@@ -87,7 +87,7 @@ macro_rules! handle_type {
             }
         }
 
-        /// The contents without the secret.
+        /// Writes the contents without the secret.
         impl fmt::Debug for $Handle {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_tuple(stringify!($Handle)).field(&self.fields()).finish()
@@ -96,17 +96,17 @@ macro_rules! handle_type {
     };
 }
 
-/// What only handles of memory tell.
+/// Defines the functions that only handles of memory have.
 macro_rules! memory_getters {
     ($Handle:ident) => {
         impl $Handle {
-            /// Bytes shared; never 0.
+            /// Returns the number of shared bytes, which is never 0.
             #[allow(clippy::len_without_is_empty, reason = "no handle shares nothing")]
             pub fn len(&self) -> u64 {
                 self.fields().length
             }
 
-            /// Whether the importer can only read the memory.
+            /// Returns whether the importer can only read the memory.
             pub fn is_read_only(&self) -> bool {
                 self.fields().read_only
             }
@@ -115,21 +115,21 @@ macro_rules! memory_getters {
 }
 
 handle_type! {
-    /// Names a range of an allocation in another process; opening it maps the range.
+    /// A handle of a range of an allocation. Opening it in another process maps the range there.
     MemoryHandle, HandleKind::Memory
 }
 handle_type! {
-    /// Names physical memory of another process; the importer maps it where it likes.
+    /// A handle of physical memory. The importer maps it at an address of its own choice.
     PhysicalMemoryHandle, HandleKind::PhysicalMemory
 }
 handle_type! {
-    /// Names an event of another process; both sides signal it and wait on it.
+    /// A handle of an event. The exporter and all importers may signal it and wait for it.
     EventHandle, HandleKind::Event
 }
 memory_getters!(MemoryHandle);
 memory_getters!(PhysicalMemoryHandle);
 
-/// A handle whose kind is known only when it is read.
+/// A handle of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AnyHandle {
     /// A range of an allocation.
@@ -141,7 +141,7 @@ pub enum AnyHandle {
 }
 
 impl AnyHandle {
-    /// Checks `bytes` and takes them as a handle of the kind that they say; every [`HandleError`]
+    /// Checks `bytes` and returns them as a handle of the kind that they name. Every [`HandleError`]
     /// but [`WrongKind`](HandleError::WrongKind) and [`BadText`](HandleError::BadText) is possible.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
         let (bytes, kind) = wire::parse_any(bytes)?;
@@ -152,7 +152,7 @@ impl AnyHandle {
         })
     }
 
-    /// The bytes to send to another process.
+    /// Returns the bytes to send to another process.
     pub const fn as_bytes(&self) -> &[u8; HANDLE_SIZE] {
         match self {
             Self::Memory(handle) => handle.as_bytes(),
@@ -161,7 +161,7 @@ impl AnyHandle {
         }
     }
 
-    /// What the handle refers to.
+    /// Returns the kind of object that the handle refers to.
     pub const fn kind(&self) -> HandleKind {
         match self {
             Self::Memory(_) => HandleKind::Memory,
@@ -170,10 +170,10 @@ impl AnyHandle {
         }
     }
 
-    /// What the handle says, in words, without opening anything and without the secret.
+    /// Explains the handle in words, without its secret and without opening anything.
     ///
-    /// `local_host` is the identity of the running kernel, if known; with it the explanation says
-    /// whether the handle can be opened on this machine.
+    /// With `local_host`, the identity of the running kernel, the explanation says whether the
+    /// handle can be opened on this machine.
     pub fn explain(&self, local_host: Option<u64>) -> Explanation {
         Explanation::new(self.kind(), &self.fields(), local_host)
     }
@@ -197,20 +197,20 @@ impl TryFrom<&[u8]> for AnyHandle {
     }
 }
 
-/// The text form.
+/// Writes the text form.
 impl fmt::Display for AnyHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::write(self.kind(), self.as_bytes(), f)
     }
 }
 
-/// Reads the text form of any kind; white space around it does not matter.
+/// Reads the text form of any kind, and ignores white space around it.
 impl FromStr for AnyHandle {
     type Err = HandleError;
 
     fn from_str(text: &str) -> Result<Self, HandleError> {
         let (kind, bytes) = text::decode(text)?;
-        // The prefix decides, so that a handle under another kind's prefix is refused.
+        // By the prefix, so that bytes of another kind than the prefix says are refused.
         Ok(match kind {
             HandleKind::Memory => MemoryHandle::from_bytes(&bytes)?.into(),
             HandleKind::PhysicalMemory => PhysicalMemoryHandle::from_bytes(&bytes)?.into(),

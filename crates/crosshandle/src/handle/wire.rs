@@ -5,18 +5,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use super::{BackendKind, DeviceUuid, Fields, HandleError, HandleKind, Secret};
 
-/// Bytes in a handle of any kind.
+/// Size of a handle of any kind in bytes.
 pub const HANDLE_SIZE: usize = 104;
 
-/// Version of the format that this crate writes and reads.
+/// Version of the handle format that this crate writes and reads.
 pub const VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"XHDL";
 const FLAG_READ_ONLY: u8 = 1 << 0;
-/// The tag covers all bytes before it.
+/// Offset of the tag in bytes. The tag covers all bytes before it.
 const TAG_AT: usize = HANDLE_SIZE - size_of::<U32>();
 
-/// The layout of a handle; the meaning of each field is told at [`Fields`].
+/// The layout of a handle. [`Fields`] documents the meaning of each field.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Wire {
@@ -42,16 +42,16 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == HANDLE_SIZE);
 
-/// CRC-32C of everything before the tag. At this length it finds every change of up to five bits,
-/// and every burst of up to 32.
+/// Returns the tag of a handle: the CRC-32C of everything before it. At this length it detects
+/// every change of up to five bits, and every burst of up to 32.
 pub(super) fn tag_of(bytes: &[u8; HANDLE_SIZE]) -> u32 {
     crc32c::crc32c(&bytes[..TAG_AT])
 }
 
-/// The bytes of a handle. `fields` must be what [`check`] accepts: the exporter's duty.
+/// Returns the bytes of a handle. The exporter makes sure that [`check`] accepts `fields`.
 pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
-    // Whole words, because the tag is computed by words right after: reading what was written in
-    // smaller pieces stalls the processor, for half of the time that all of this takes.
+    // Whole words, because the tag is computed from words right after. Reading words that were
+    // written in smaller pieces stalls the processor for half the time of this function.
     let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
     let [secret_0, secret_1] = words(*fields.secret.as_bytes());
     let [device_0, device_1] = words(*fields.device.as_bytes());
@@ -89,7 +89,7 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
     [number as u64, (number >> 64) as u64]
 }
 
-/// The contents of bytes that [`check`] has accepted.
+/// Returns the contents of bytes that [`check`] has accepted.
 pub(super) fn decode(bytes: &[u8; HANDLE_SIZE]) -> Fields {
     let wire: &Wire = transmute_ref!(bytes);
     let Some(backend) = BackendKind::from_code(wire.backend) else {
@@ -112,7 +112,7 @@ pub(super) fn decode(bytes: &[u8; HANDLE_SIZE]) -> Fields {
     }
 }
 
-/// The bytes, if they are a valid handle of the kind `expected`.
+/// Returns the bytes if they are a valid handle of the kind `expected`.
 pub(super) fn parse(bytes: &[u8], expected: HandleKind) -> Result<[u8; HANDLE_SIZE], HandleError> {
     let bytes = sized(bytes)?;
     let found = check_envelope(bytes)?;
@@ -123,7 +123,7 @@ pub(super) fn parse(bytes: &[u8], expected: HandleKind) -> Result<[u8; HANDLE_SI
     Ok(*bytes)
 }
 
-/// The bytes and their kind, if they are a valid handle of any kind.
+/// Returns the bytes and their kind if they are a valid handle of any kind.
 pub(super) fn parse_any(bytes: &[u8]) -> Result<([u8; HANDLE_SIZE], HandleKind), HandleError> {
     let bytes = sized(bytes)?;
     let kind = check(bytes)?;
@@ -143,7 +143,7 @@ fn check(bytes: &[u8; HANDLE_SIZE]) -> Result<HandleKind, HandleError> {
     Ok(kind)
 }
 
-/// Everything that must hold before the kind can be believed.
+/// Checks everything that must hold before the kind can be trusted.
 fn check_envelope(bytes: &[u8; HANDLE_SIZE]) -> Result<HandleKind, HandleError> {
     let wire: &Wire = transmute_ref!(bytes);
     if wire.magic != MAGIC {

@@ -1,23 +1,27 @@
 //! The importing process's half of sharing.
 
-use super::arena::{self, Arena, MAX_RECORDS};
+use super::arena::{Arena, MAX_RECORDS};
+use super::broker::protocol::{Refusal, Reply, Request};
+use super::broker::{self, Connection, Exports, Fetch, Fetched, PeerPolicy};
 use super::exporter::Exporter;
-use super::holding;
 use super::ledger::Ledger;
-use super::native_mirror::MIRROR_SEGMENT;
+use super::liveness::LivenessLocks;
+use super::open_count;
+use super::records::MIRROR_SEGMENT;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError, Secret};
-use crate::ipc::broker;
-use crate::ipc::broker::protocol::{Reply, Request};
-use crate::ipc::broker::{Connection, Fetched, Next, PeerPolicy, Source, Watch, watch};
-use crate::os::{nudge, process};
+use crate::os::{process, wake_ticker};
+use crate::sync::{Condvar, Mutex};
+use crate::threads::driver_jobs;
+use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Where to look for exporters, and how patiently.
@@ -28,8 +32,8 @@ pub(crate) struct Origin {
     pub(crate) timeout: Duration,
 }
 
-/// This process's place in one exporting context. There is at most one for each. (For another copy
-/// of this library in the same process, that is another process: see `os::keeper`.)
+/// This process's place in one exporting context. There is at most one for each context. (Another
+/// copy of this library in the same process counts as another process: see [`super::liveness`].)
 pub(crate) struct Attachment {
     /// `None` only while it is being dropped.
     arena: Option<Arc<Arena>>,
@@ -39,24 +43,26 @@ pub(crate) struct Attachment {
     secret: Secret,
 }
 
+/// The way to the exporter.
 enum Link {
-    /// The exporter is this very process. Its context may end before this does.
+    /// To this very process. The context may end before this does.
     Local(Weak<Exporter>),
-    /// It is another one.
+    /// To another process.
     Remote {
         connection: Connection,
-        gone: AtomicBool,
+        has_hung_up: AtomicBool,
         watch: OnceLock<Watch>,
     },
 }
 
-/// Attachments to other processes by secret. `None`: one is being made or unmade.
-type Places = HashMap<Secret, Option<Weak<Attachment>>>;
-static PLACES: LazyLock<Mutex<Places>> = LazyLock::new(Mutex::default);
+/// Attachments to other processes by secret. `None`: one is being made.
+type Attachments = HashMap<Secret, Option<Weak<Attachment>>>;
+static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default);
+/// Notified when an entry was filled or removed.
 static CHANGED: Condvar = Condvar::new();
 
 impl Attachment {
-    /// The attachment to the context that made a handle, made now if there is none.
+    /// Returns the attachment to the context that made a handle, made now if there is none.
     pub(crate) fn to(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
         let secret = fields.secret;
         if let Some(exports) = broker::local_exports(secret) {
@@ -75,15 +81,15 @@ impl Attachment {
             return Err(Error::ExporterGone { pid: fields.pid });
         }
         let end = Instant::now().checked_add(origin.timeout);
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut attachments = ATTACHMENTS.lock();
         loop {
-            match places.get(&secret) {
+            match attachments.get(&secret) {
                 None => break,
-                Some(place) => {
-                    // `None`: one is being made, or its drop has begun and closes the arena soon.
-                    if let Some(attachment) = place.as_ref().and_then(Weak::upgrade) {
+                Some(entry) => {
+                    // `None`: one is being made, or is being dropped and closes the arena soon.
+                    if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
                         // First, since dropping the last attachment takes the lock.
-                        drop(places);
+                        drop(attachments);
                         attachment.check_admitted(origin)?;
                         if attachment.is_hung_up() {
                             return Err(Error::ExporterGone { pid: fields.pid });
@@ -98,12 +104,13 @@ impl Attachment {
                     "waiting for another open of the same exporter",
                 ));
             }
-            let nap = left.unwrap_or(Duration::from_secs(1));
-            let waited = CHANGED.wait_timeout(places, nap);
-            places = waited.unwrap_or_else(PoisonError::into_inner).0;
+            attachments = match left {
+                Some(left) => CHANGED.wait_timeout(attachments, left).0,
+                None => CHANGED.wait(attachments),
+            };
         }
-        places.insert(secret, None);
-        drop(places);
+        attachments.insert(secret, None);
+        drop(attachments);
         let vacancy = Vacancy(secret);
         let attachment = Self::connect(fields, origin)?;
         vacancy.fill(&attachment);
@@ -120,7 +127,7 @@ impl Attachment {
             &origin.policy,
             origin.timeout,
         )?;
-        if connection.is_self() && !arena::keeper()?.is_apart() {
+        if connection.is_self() && !LivenessLocks::get()?.are_separate() {
             return Err(Error::Unsupported(
                 "the handle was made by another copy of crosshandle in this same process, and this \
                  system lacks what it takes to open it: close_range(2) with CLOSE_RANGE_UNSHARE \
@@ -145,7 +152,7 @@ impl Attachment {
             owner,
             link: Link::Remote {
                 connection,
-                gone: AtomicBool::new(false),
+                has_hung_up: AtomicBool::new(false),
                 watch: OnceLock::new(),
             },
             secret: fields.secret,
@@ -155,7 +162,7 @@ impl Attachment {
     fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
         if let Link::Remote {
             connection,
-            watch: place,
+            watch: registered,
             ..
         } = &self.link
         {
@@ -163,7 +170,7 @@ impl Attachment {
                 stream: connection.stream(),
                 attachment: Arc::downgrade(self),
             };
-            let _ = place.set(watch(Arc::new(notice))?);
+            let _ = registered.set(watch(Arc::new(notice))?);
         }
         Ok(())
     }
@@ -172,34 +179,35 @@ impl Attachment {
         self.arena.as_deref().expect("present until drop")
     }
 
-    /// Whom this process signals as.
+    /// Returns the owner that this process signals as.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Opens a record, to be given back with [`release`](Self::release).
+    /// Counts one open of a record, to be ended with [`release`](Self::release).
     #[inline]
     pub(crate) fn hold(&self, record: u32, generation: u32) -> Result<()> {
         if record >= MAX_RECORDS {
             return Err(Error::Stale);
         }
         let count = self.ledger.count(record);
-        if holding::hold(count, self.arena().generation(record), generation) {
+        if open_count::try_open(count, self.arena().generation(record), generation) {
             return Ok(());
         }
         Err(Error::Stale)
     }
 
-    /// Closes a record.
+    /// Ends one open of a record.
     #[inline]
     pub(crate) fn release(&self, record: u32) {
         if process::is_forked() {
             return;
         }
-        holding::release(self.ledger.count(record));
+        open_count::close(self.ledger.count(record));
     }
 
-    /// Refuses to pass on to one context what another one, with a wider policy, has attached to.
+    /// Checks the exporter against a context's policy: another context of this process, with a wider
+    /// one, may have attached to it.
     fn check_admitted(&self, origin: &Origin) -> Result<()> {
         match &self.link {
             Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
@@ -211,12 +219,12 @@ impl Attachment {
         }
     }
 
-    /// Fetches the memory that a handle is to. Which segment that is in, the exporter says: other
+    /// Fetches the memory that a handle is to. The exporter says which segment that is in: other
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
         let fetched = self.fetch_record(fields.record, fields.generation, access)?;
         if fetched.segment == MIRROR_SEGMENT {
-            // An event's.
+            // The record is an event's.
             return Err(Error::Stale);
         }
         if fetched.segment != fields.segment {
@@ -236,20 +244,20 @@ impl Attachment {
     ) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
-                use crate::ipc::broker::Exports;
-                use crate::ipc::broker::protocol::Refusal;
                 let gone = Error::ExporterGone {
                     pid: process::pid(),
                 };
-                exporter
-                    .upgrade()
-                    .ok_or(gone)?
-                    .fetch(record, generation, access)
-                    .map_err(|refusal| match refusal {
-                        Refusal::ReadOnly => Error::ReadOnly,
-                        Refusal::NoRoom => Error::os("opening memory")(rustix::io::Errno::MFILE),
-                        _ => Error::Stale,
-                    })
+                let exporter = exporter.upgrade().ok_or(gone)?;
+                let fetched = match exporter.fetch(record, generation, access) {
+                    Ok(Fetch::Ready(fetched)) => Ok(fetched),
+                    Ok(Fetch::CallsDriver(call)) => call(),
+                    Err(refusal) => Err(refusal),
+                };
+                fetched.map_err(|refusal| match refusal {
+                    Refusal::ReadOnly => Error::ReadOnly,
+                    Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+                    _ => Error::Stale,
+                })
             }
             Link::Remote { connection, .. } => {
                 let request = Request::Fetch {
@@ -270,16 +278,16 @@ impl Attachment {
         }
     }
 
-    /// Whether the exporter is this very process.
+    /// Returns whether the exporter is this very process.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.link, Link::Local(_))
     }
 
-    /// Whether the exporter has hung up: nothing new can be fetched, what is open stays.
+    /// Returns whether the exporter has hung up: nothing new can be fetched, and what is open stays.
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {
             Link::Local(exporter) => exporter.strong_count() == 0,
-            Link::Remote { gone, .. } => gone.load(Ordering::Acquire),
+            Link::Remote { has_hung_up, .. } => has_hung_up.load(Ordering::Acquire),
         }
     }
 }
@@ -308,23 +316,23 @@ impl Liveness for Attachment {
     }
 }
 
-/// Says in `PLACES` that an attachment is being made, until it is or that failed.
+/// The entry in [`ATTACHMENTS`] of one that is being made, until it is or that failed.
 struct Vacancy(Secret);
 
 impl Vacancy {
     fn fill(self, attachment: &Arc<Attachment>) {
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-        places.insert(self.0, Some(Arc::downgrade(attachment)));
+        let mut attachments = ATTACHMENTS.lock();
+        attachments.insert(self.0, Some(Arc::downgrade(attachment)));
     }
 }
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(None) = places.get(&self.0) {
-            places.remove(&self.0);
+        let mut attachments = ATTACHMENTS.lock();
+        if let Some(None) = attachments.get(&self.0) {
+            attachments.remove(&self.0);
         }
-        drop(places);
+        drop(attachments);
         CHANGED.notify_all();
     }
 }
@@ -341,17 +349,17 @@ impl Drop for Attachment {
             return;
         };
         drop(watch.take());
-        // Where the keeper is not apart, closing the arena drops every lock that this process has
-        // on it, so nobody may attach anew before that: see `os::keeper`.
+        // Where liveness locks are not separate, closing the arena drops every lock that this process
+        // has on it, so no thread may attach anew before that: see `super::liveness`.
         self.arena = None;
         connection.hang_up();
-        let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(place)) = places.get(&self.secret)
-            && place.strong_count() == 0
+        let mut attachments = ATTACHMENTS.lock();
+        if let Some(Some(entry)) = attachments.get(&self.secret)
+            && entry.strong_count() == 0
         {
-            places.remove(&self.secret);
+            attachments.remove(&self.secret);
         }
-        drop(places);
+        drop(attachments);
         CHANGED.notify_all();
     }
 }
@@ -371,15 +379,19 @@ impl Source for HangUp {
         false
     }
 
-    fn ready(&self) -> Next {
-        if let Some(attachment) = self.attachment.upgrade()
-            && let Link::Remote { gone, .. } = &attachment.link
-        {
-            gone.store(true, Ordering::Release);
+    fn ready(&self, _: Registration) -> Next {
+        let Some(attachment) = self.attachment.upgrade() else {
+            return Next::Forget;
+        };
+        if let Link::Remote { has_hung_up, .. } = &attachment.link {
+            has_hung_up.store(true, Ordering::Release);
             attachment.arena().fail_orphans(&*attachment);
-            // Waits for what nobody has submitted are over too.
-            nudge::nudge();
+            // Waits for signals that no process has submitted are over too.
+            wake_ticker::wake_all();
         }
-        Next::Drop
+        if let Some(last) = Arc::into_inner(attachment) {
+            driver_jobs::drop_later(last);
+        }
+        Next::Forget
     }
 }

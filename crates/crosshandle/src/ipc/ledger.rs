@@ -10,21 +10,22 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const LEN: usize = MAX_RECORDS as usize * size_of::<AtomicU32>();
 
-/// A mapped ledger, the importer's own or the exporter's view of it.
+/// A mapped ledger: the importer's own, or the exporter's view of it.
 pub(super) struct Ledger {
     mapping: Mapping,
-    is_over: AtomicBool,
+    /// Whether the importer has hung up, so that its counts no longer matter.
+    has_hung_up: AtomicBool,
 }
 
 impl Ledger {
-    /// A new one, and the descriptor to send to the exporter.
+    /// Makes a ledger without opens, and the descriptor to send to the exporter.
     pub(super) fn create() -> Result<(Self, OwnedFd)> {
         let file = memfd::create("crosshandle-ledger", LEN as u64)
             .map_err(Error::os("creating a ledger"))?;
         Ok((Self::map(&file)?, file))
     }
 
-    /// The one behind a descriptor that an importer sent.
+    /// Maps the ledger behind a descriptor that an importer sent.
     pub(super) fn open(file: &OwnedFd) -> Result<Self> {
         let (len, sealed) = memfd::check(file).map_err(Error::os("looking at a ledger"))?;
         if len != LEN as u64 || !sealed {
@@ -39,25 +40,26 @@ impl Ledger {
         mapping.exclude_from_dumps();
         Ok(Self {
             mapping,
-            is_over: AtomicBool::new(false),
+            has_hung_up: AtomicBool::new(false),
         })
     }
 
-    /// Its importer has hung up, so that it counts no longer.
-    pub(super) fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
+    /// Notes that the importer has hung up.
+    pub(super) fn mark_hung_up(&self) {
+        self.has_hung_up.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::SeqCst)
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.has_hung_up.load(Ordering::SeqCst)
     }
 
-    /// How often a record below [`MAX_RECORDS`] is open.
+    /// Returns the count of a record's opens. The record is below [`MAX_RECORDS`].
     #[inline]
     pub(super) fn count(&self, record: u32) -> &AtomicU32 {
         assert!(record < MAX_RECORDS);
-        // SAFETY: in bounds by the assertion and LEN, aligned, sealed against shrinking, alive as
-        // long as `self`, and atomic.
+        // SAFETY: in bounds by the assertion and LEN. The mapping starts at a page, so counts are
+        // aligned; its file is sealed against shrinking, and it lives as long as `self`. All
+        // accesses, also those of other processes, are atomic, and any bits are a valid count.
         unsafe {
             &*self
                 .mapping

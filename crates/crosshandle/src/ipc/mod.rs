@@ -13,25 +13,20 @@
 mod arena;
 mod attachment;
 pub(crate) mod broker;
-pub(crate) mod deferred;
-mod device;
+mod deferred_reclaim;
 mod event;
 mod exporter;
-mod holding;
 mod ledger;
-mod lingering;
-mod native_event;
-mod native_mirror;
-mod pins;
-mod profile;
-mod record;
-pub(crate) mod waits;
+mod liveness;
+mod open_count;
+mod records;
+mod tuning;
 
+pub(crate) use arena::{Pin, Pinner};
 pub(crate) use attachment::{Attachment, Origin};
-pub(crate) use event::EventCore;
+pub(crate) use event::{
+    DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
+    wait_notice,
+};
 pub(crate) use exporter::Exporter;
-pub(crate) use native_event::{DriverEvent, DriverEvents, Import};
-pub(crate) use native_mirror::MirrorHold;
-pub(crate) use pins::{Pin, Pinner};
-pub(crate) use profile::{Profile, Timestamps};
-pub(crate) use record::{KeepAlive, Record, RecordCell, Shared};
+pub(crate) use records::{KeepAlive, Record, RecordCell, Shared};

@@ -2,7 +2,7 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
-use super::nudge::{self, Nudged};
+use super::wake_ticker;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -24,25 +24,17 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(INDEX) }
 }
 
-/// Sleeps until somebody wakes the word, unless its upper half is not `expected`; at most `limit`.
-/// May return for no reason.
-///
-/// A sleep of [`nudge::INTERVAL`] or more takes no timer of its own, which costs a third of a
-/// wake-up, but shares one with all sleepers of the process.
-pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    let nudged = (limit >= nudge::INTERVAL).then(|| Nudged::new(word));
-    // Without the shared timer each sleeper has its own.
-    let end = match nudged {
-        Some(Some(_)) => None,
-        _ => from_now(limit),
-    };
+/// Sleeps until a thread of any process wakes the word, unless its upper half is not `expected`; at
+/// most for `limit`, if there is one. May return early for no reason.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Option<Duration>) {
+    let end = limit.and_then(from_now);
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
     let _ = futex::wait_bitset(
         upper(word),
         futex::Flags::empty(),
         expected,
         end.as_ref(),
-        nudge::our_bits(),
+        wake_ticker::process_bits(),
     );
 }
 
@@ -81,7 +73,7 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
     // A kernel before 5.16, or more words than it watches at once.
     match words.first() {
-        Some((word, expected)) => sleep(word, *expected, limit.min(POLL)),
+        Some((word, expected)) => sleep(word, *expected, Some(limit.min(POLL))),
         None => std::thread::sleep(limit.min(POLL)),
     }
 }

@@ -5,18 +5,32 @@
 //! connection is needed, and PID namespaces don't matter. `fork` does not pass the locks on.
 //!
 //! POSIX also drops *all* of a process's locks on a file when it closes *any* descriptor of that
-//! file, and hides them from the process itself. To Linux, a "process" in this is whoever shares
-//! a table of descriptors: see [`keeper`](super::keeper).
+//! file, and hides them from the process itself. To Linux, a "process" in this is all threads that
+//! share a table of descriptors: see `ipc::liveness`.
 
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Locks byte `index` for the caller's descriptor table.
-pub(super) fn hold(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
-    control(file, libc::F_SETLK, libc::F_WRLCK, index).map(drop)
+/// What else may be locked on the same byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LockKind {
+    /// Nothing. Needs a descriptor for writing.
+    Exclusive,
+    /// Other shared locks. A descriptor for reading will do, even a directory's.
+    Shared,
 }
 
-/// Whether byte `index` is held with another descriptor table than the caller's.
+/// Locks byte `index` for the caller's descriptor table, unless another table's lock forbids it
+/// ([`Errno::AGAIN`] or [`Errno::ACCESS`]).
+pub(crate) fn hold(file: BorrowedFd<'_>, index: u64, kind: LockKind) -> Result<(), Errno> {
+    let kind = match kind {
+        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Shared => libc::F_RDLCK,
+    };
+    control(file, libc::F_SETLK, kind, index).map(drop)
+}
+
+/// Returns whether another descriptor table than the caller's has a lock on byte `index`.
 pub(crate) fn is_held(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
     let lock = control(file, libc::F_GETLK, libc::F_WRLCK, index)?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
@@ -44,7 +58,7 @@ fn control(
     Ok(lock)
 }
 
-/// Why the latest call of this thread failed.
+/// Returns why the latest system call of this thread failed.
 pub(super) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

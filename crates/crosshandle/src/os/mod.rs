@@ -1,12 +1,12 @@
 //! The operating system, thin and safe: one topic a module.
 
 pub(crate) mod descriptor;
+pub(crate) mod descriptor_table;
 pub(crate) mod futex;
-pub(crate) mod keeper;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
-pub(crate) mod nudge;
 pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod socket;
+pub(crate) mod wake_ticker;

@@ -54,7 +54,7 @@ pub(crate) fn monotonic_nanoseconds() -> u64 {
 }
 
 /// Calls `f` with all signals blocked, so that a thread that it starts never runs a handler.
-pub(super) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     /// Unblocks them, also when `f` panics.
     struct Restore(libc::sigset_t);
     impl Drop for Restore {

@@ -20,7 +20,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 }
 
 /// Two sockets that are connected with each other.
-pub(super) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC;
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
@@ -58,6 +58,13 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> 
             Ok(()) => return Ok(stream),
         }
     }
+}
+
+/// Tries to connect to the socket at `path`, without waiting for room in its queue
+/// ([`Errno::AGAIN`]), and hangs up. [`Errno::CONNREFUSED`]: no process listens there.
+pub(crate) fn try_connect(path: &Path) -> Result<(), Errno> {
+    let stream = socket(SocketFlags::NONBLOCK)?;
+    net::connect(&stream, &SocketAddrUnix::new(path)?)
 }
 
 /// The user at the other end, and whether the other end is this very process.

@@ -1,155 +1,189 @@
 //! The background service: threads that run what may block or must be tried again.
 //!
-//! A job runs on an idle background thread, or on a new one if none is idle, so that a job which
-//! waits for another one gets it. Beyond [`MAX_THREADS`] jobs wait in a queue, except those that
-//! the program's own functions may hold up ([`run_blocking`]). A thread without a job ends after
-//! [`IDLE`].
+//! A job runs on an idle background thread, or on a new one if none is idle. Jobs of [`run`] share
+//! [`MAX_BOUNDED_JOBS`] threads and queue beyond that; jobs of [`run_blocking`] and [`repeat`] come
+//! on top and never queue, so that the program's own functions, which may block for ever, hold up
+//! nothing. A thread without a job ends after [`BACKGROUND_IDLE`].
 
 use super::ThreadKind;
+use super::tuning::{BACKGROUND_IDLE, MAX_BOUNDED_JOBS};
 use crate::error::Result;
 use crate::os::process;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How long a thread without a job stays, in case another job comes. Halved or doubled: threads are
-/// started more or less often by programs that need one now and then.
-const IDLE: Duration = Duration::from_secs(2);
-/// Threads for jobs of [`run`]. Halved: jobs that wait for each other stall sooner. Doubled: a burst
-/// of blocked drops takes more threads of the process's limit.
-const MAX_THREADS: usize = 16;
+use std::thread;
+use std::time::Duration;
 
 /// Something to run in the background.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Whether the number of threads that run such jobs has a limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Bounded,
+    Blocking,
+}
 
 struct Service {
-    jobs: VecDeque<Job>,
-    /// Jobs that have not ended, queued ones included.
-    unfinished: usize,
-    threads: usize,
-    idle: usize,
+    /// Jobs of [`run`] that no thread has taken yet.
+    bounded: VecDeque<Job>,
+    /// Jobs of [`run_blocking`] that no thread has taken yet.
+    blocking: VecDeque<Job>,
+    /// Jobs of [`run`] that a thread is running.
+    running_bounded: usize,
+    /// Threads that look for a job before they sleep or end: idle ones, and those being started.
+    available: usize,
 }
 
 static SERVICE: Mutex<Service> = Mutex::new(Service {
-    jobs: VecDeque::new(),
-    unfinished: 0,
-    threads: 0,
-    idle: 0,
+    bounded: VecDeque::new(),
+    blocking: VecDeque::new(),
+    running_bounded: 0,
+    available: 0,
 });
 /// Notified of each job that is queued.
 static QUEUED: Condvar = Condvar::new();
-/// Notified when no job is unfinished.
-static ALL_FINISHED: Condvar = Condvar::new();
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-fn service() -> MutexGuard<'static, Service> {
-    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs a job soon. If no thread can be started the job waits for one that ends its own job, or for
-/// the next call. A forked child drops nothing and runs nothing: the job is forgotten.
+/// Runs a job soon. A job that panics ends; nothing else does.
+///
+/// If the system starts no more threads, the job waits until a background thread has ended another
+/// job, or until the next call that can start one. In a forked child the job is forgotten, not
+/// dropped: what it would free is the parent's.
 pub fn run(job: impl FnOnce() + Send + 'static) {
-    submit(Box::new(job), MAX_THREADS);
+    submit(Box::new(job), Class::Bounded);
 }
 
-/// Runs a job soon that may block for as long as the program likes: however many of them block, the
-/// next one gets a thread.
+/// Runs a job soon that may block for as long as the program likes: it takes no thread from the
+/// jobs of [`run`].
 pub fn run_blocking(job: impl FnOnce() + Send + 'static) {
-    submit(Box::new(job), usize::MAX);
+    submit(Box::new(job), Class::Blocking);
 }
 
-/// Makes sure that at least one background thread runs, so that a later job cannot fail for want of
-/// one.
+/// Calls `round` soon, and again `interval` after it returned as long as it returns `true`. A round
+/// that panics counts as `true`.
+pub(crate) fn repeat(interval: Duration, mut round: impl FnMut() -> bool + Send + 'static) {
+    run_blocking(move || {
+        while contain(&mut round).unwrap_or(true) {
+            thread::sleep(interval);
+        }
+    });
+}
+
+/// Makes sure that a thread is available, so that a job which follows does not wait for one.
 ///
 /// # Errors
 /// [`Error::LimitReached`](crate::Error::LimitReached) if the system starts no more threads.
 pub(crate) fn ensure_thread() -> Result<()> {
-    let mut service = service();
-    match service.threads {
-        0 => service.start(),
+    let service = SERVICE.lock();
+    match service.available {
+        0 => start_thread(service),
         _ => Ok(()),
     }
 }
 
-/// Whether the calling thread belongs to the service.
+/// Returns whether the calling thread belongs to the service.
 pub(crate) fn is_own_thread() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Waits until no job is unfinished, at most until `deadline`; whether that came about. A background
-/// thread does not wait, since it would wait for itself.
-pub(crate) fn wait_idle(deadline: Instant) -> bool {
-    if is_own_thread() || process::is_forked() {
-        return false;
+/// Starts a thread if there are jobs that none will take, because earlier starts have failed.
+pub(crate) fn start_missing_thread() {
+    if !process::is_forked() {
+        start_if_short(SERVICE.lock());
     }
-    let mut service = service();
-    while service.unfinished > 0 {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        let waited = ALL_FINISHED.wait_timeout(service, left);
-        service = waited.unwrap_or_else(PoisonError::into_inner).0;
-    }
-    true
 }
 
-fn submit(job: Job, max_threads: usize) {
+fn submit(job: Job, class: Class) {
     if process::is_forked() {
-        // The threads and their lock are the parent's.
+        // The threads, and whoever holds the lock, are the parent's.
         std::mem::forget(job);
         return;
     }
-    let mut service = service();
-    service.jobs.push_back(job);
-    service.unfinished += 1;
-    let is_short = service.idle < service.jobs.len() && service.threads < max_threads;
-    if is_short && let Err(error) = service.start() {
+    let mut service = SERVICE.lock();
+    match class {
+        Class::Bounded => service.bounded.push_back(job),
+        Class::Blocking => service.blocking.push_back(job),
+    }
+    // Also if a thread is started: an idle one may be faster.
+    QUEUED.notify_one();
+    start_if_short(service);
+}
+
+/// Starts a thread if the threads available are fewer than the jobs that may run now.
+fn start_if_short(service: MutexGuard<'_, Service>) {
+    if service.available >= service.startable() {
+        return;
+    }
+    if let Err(error) = start_thread(service) {
         tracing::warn!(%error, "a background job waits for a thread");
     }
+}
+
+fn start_thread(mut service: MutexGuard<'_, Service>) -> Result<()> {
+    // Counted before, so that the lock is not held while the system starts the thread.
+    service.available += 1;
     drop(service);
-    QUEUED.notify_one();
+    let started = ThreadKind::Background.start(work).map(drop);
+    started.inspect_err(|_| SERVICE.lock().available -= 1)
 }
 
 impl Service {
-    fn start(&mut self) -> Result<()> {
-        ThreadKind::Background.start(work)?;
-        self.threads += 1;
-        Ok(())
+    /// The number of queued jobs that may run now.
+    fn startable(&self) -> usize {
+        let room = MAX_BOUNDED_JOBS - self.running_bounded;
+        self.blocking.len() + self.bounded.len().min(room)
+    }
+
+    /// Takes the next job that may run now.
+    fn take(&mut self) -> Option<(Job, Class)> {
+        if self.running_bounded < MAX_BOUNDED_JOBS
+            && let Some(job) = self.bounded.pop_front()
+        {
+            self.running_bounded += 1;
+            return Some((job, Class::Bounded));
+        }
+        Some((self.blocking.pop_front()?, Class::Blocking))
     }
 }
 
+/// Runs jobs until there was none for a while.
 fn work() {
     IS_BACKGROUND.set(true);
-    let mut service = service();
+    let mut service = SERVICE.lock();
+    let mut is_idle_time_over = false;
     loop {
-        if let Some(job) = service.jobs.pop_front() {
+        if let Some((job, class)) = service.take() {
+            service.available -= 1;
             drop(service);
-            // A panic of the user's code must not take the service down.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
-                // Its drop may panic again.
-                std::mem::forget(panic);
-            }
-            service = self::service();
-            service.unfinished -= 1;
-            if service.unfinished == 0 {
-                ALL_FINISHED.notify_all();
-            }
+            let _ = contain(job);
+            service = SERVICE.lock();
+            service.available += 1;
+            service.running_bounded -= usize::from(class == Class::Bounded);
+            is_idle_time_over = false;
             continue;
         }
-        service.idle += 1;
-        let waited = QUEUED.wait_timeout(service, IDLE);
-        let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        service = locked;
-        service.idle -= 1;
-        if timeout.timed_out() && service.jobs.is_empty() {
-            service.threads -= 1;
+        if is_idle_time_over {
+            service.available -= 1;
             return;
+        }
+        (service, is_idle_time_over) = QUEUED.wait_timeout(service, BACKGROUND_IDLE);
+    }
+}
+
+/// Calls `f`; `None` if it panicked.
+fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(value) => Some(value),
+        Err(panic) => {
+            // Its drop may panic again.
+            std::mem::forget(panic);
+            None
         }
     }
 }
@@ -157,30 +191,78 @@ fn work() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
-    const SOON: Duration = Duration::from_secs(20);
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// Starts jobs that block until the sender is dropped, and waits until all of them run.
+    fn block(count: usize, run: impl Fn(Job)) -> Sender<()> {
+        let (release, released) = channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        let (started, has_started) = channel();
+        for _ in 0..count {
+            let (released, started) = (std::sync::Arc::clone(&released), started.clone());
+            run(Box::new(move || {
+                started.send(()).unwrap();
+                let _ = released.lock().map(|released| released.recv());
+            }));
+        }
+        for _ in 0..count {
+            has_started.recv_timeout(DEADLINE).expect("a job starts");
+        }
+        release
+    }
+
+    fn announce(run: impl Fn(Job)) -> Receiver<()> {
+        let (done, is_done) = channel();
+        run(Box::new(move || done.send(()).unwrap()));
+        is_done
+    }
 
     #[test]
     fn jobs_that_wait_for_later_ones_get_them() {
         let (done, is_done) = channel();
         let mut next = None;
-        for _ in 0..2 * MAX_THREADS {
-            let (let_go, waits) = channel::<()>();
-            let (done, before) = (done.clone(), next.replace(let_go));
+        for _ in 0..2 * MAX_BOUNDED_JOBS {
+            let (release, released) = channel::<()>();
+            let (done, before) = (done.clone(), next.replace(release));
             run_blocking(move || {
-                let _ = waits.recv_timeout(SOON);
+                let _ = released.recv_timeout(DEADLINE);
                 drop(before);
                 done.send(()).unwrap();
             });
         }
-        // The last one lets the one before go on, and so on.
+        // The last job lets the one before go on, and so on.
         drop(next);
-        let began = Instant::now();
-        for _ in 0..2 * MAX_THREADS {
-            is_done.recv_timeout(SOON).expect("every job ends");
+        for _ in 0..2 * MAX_BOUNDED_JOBS {
+            is_done.recv_timeout(DEADLINE).expect("every job ends");
         }
-        assert!(began.elapsed() < SOON / 2);
+    }
+
+    #[test]
+    fn jobs_that_block_hold_up_no_others() {
+        let blocking = |job: Job| run_blocking(job);
+        let bounded = |job: Job| run(job);
+        let first = block(MAX_BOUNDED_JOBS + 1, blocking);
+        announce(bounded)
+            .recv_timeout(DEADLINE)
+            .expect("a bounded job runs beside blocking ones");
+        // As many as may run at a time, and one more in the queue before the blocking one. Other
+        // tests' jobs count too, so not all of these need to start.
+        let (release, released) = channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        for _ in 0..=MAX_BOUNDED_JOBS {
+            let released = std::sync::Arc::clone(&released);
+            run(move || drop(released.lock().map(|released| released.recv())));
+        }
+        announce(blocking)
+            .recv_timeout(DEADLINE)
+            .expect("a blocking job runs beside bounded ones");
+        drop(release);
+        announce(bounded)
+            .recv_timeout(DEADLINE)
+            .expect("queued jobs run in the end");
+        drop(first);
     }
 
     #[test]
@@ -188,7 +270,24 @@ mod tests {
         let (done, is_done) = channel();
         run(|| panic!("on purpose"));
         run(move || done.send(is_own_thread()).unwrap());
-        assert_eq!(is_done.recv_timeout(SOON), Ok(true));
+        assert_eq!(is_done.recv_timeout(DEADLINE), Ok(true));
         assert!(!is_own_thread());
+    }
+
+    #[test]
+    fn a_repeated_job_goes_on_after_a_panic_and_ends_when_it_says_so() {
+        let (done, is_done) = channel();
+        let mut rounds = 0;
+        repeat(Duration::from_micros(1), move || {
+            rounds += 1;
+            assert_ne!(rounds, 2, "on purpose");
+            done.send(rounds).unwrap();
+            rounds < 4
+        });
+        for round in [1, 3, 4] {
+            assert_eq!(is_done.recv_timeout(DEADLINE), Ok(round));
+        }
+        // The job is dropped, and its sender with it.
+        assert!(is_done.recv_timeout(DEADLINE).is_err());
     }
 }

@@ -3,8 +3,12 @@
 
 pub(crate) mod background;
 pub(crate) mod backoff;
+pub(crate) mod driver_jobs;
+pub(crate) mod exchange;
+mod tuning;
 
 use crate::error::{Error, Result};
+use crate::os::process;
 use std::thread::{Builder, JoinHandle};
 
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
@@ -41,13 +45,18 @@ impl ThreadKind {
         }
     }
 
-    /// Starts a thread of this kind.
+    /// Starts a thread of this kind. [`Liveness`](Self::Liveness) starts with all signals blocked.
     ///
     /// # Errors
     /// [`Error::LimitReached`] if the system starts no more threads.
     pub(crate) fn start(self, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let thread = Builder::new().name(self.name().into());
-        thread.spawn(body).map_err(|error| Error::LimitReached {
+        let spawned = match self {
+            // The program's signal handlers know nothing of this thread's descriptors.
+            Self::Liveness => process::without_signals(|| thread.spawn(body)),
+            _ => thread.spawn(body),
+        };
+        spawned.map_err(|error| Error::LimitReached {
             what: format!("the thread {} cannot be started: {error}", self.name()),
             remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
         })

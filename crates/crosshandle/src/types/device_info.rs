@@ -3,55 +3,58 @@
 use crate::handle::{BackendKind, DeviceUuid};
 use std::time::Duration;
 
-/// What is known of a device. Where its driver or system doesn't say, a field is `None`, or 0 as it
-/// says.
+/// A description of a device. A field is `None` where the driver or the system does not say.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// The device's name, by its driver.
     pub name: String,
-    /// Who made it.
+    /// The maker's name, `unknown` where it is not known.
     pub vendor: String,
     /// The maker's PCI vendor number, also of devices that are not on a PCI bus.
     pub vendor_id: Option<u32>,
     /// The PCI device number that the maker gave it.
     pub device_id: Option<u32>,
-    /// Where it sits on the PCI bus, as `domain:bus:device.function`.
+    /// The place on the PCI bus, as `domain:bus:device.function`.
     pub pci_address: Option<String>,
-    /// The driver's version.
+    /// The driver's version; of the host, the kernel's.
     pub driver_version: String,
-    /// Whose driver it is.
+    /// The backend that the device belongs to.
     pub backend: BackendKind,
-    /// Its number among the backend's devices, in this process.
+    /// The device's number among those of its backend, in this process.
     pub index: usize,
-    /// Its identity, the same in every process on this machine.
+    /// The device's identity, the same in every process on this machine.
     pub uuid: DeviceUuid,
-    /// Bytes of memory it has.
+    /// The memory of the device, in bytes.
     pub total_memory: u64,
-    /// Bytes that one allocation can have at most.
+    /// The most that one allocation can have, in bytes.
     pub max_allocation: u64,
-    /// The highest rate at which its memory ticks, in MHz, and how many bits it moves with each
-    /// half of a tick; 0 if they are not known.
-    pub memory_clock_rate: u32,
-    /// See [`memory_clock_rate`](Self::memory_clock_rate).
-    pub memory_bus_width: u32,
-    /// Bytes of its largest cache; 0 if none is known.
-    pub cache_size: u64,
-    /// Bytes of a line of that cache; 0 if none is known.
-    pub cache_line: u32,
-    /// Units that compute independently.
+    /// The highest clock rate of the memory, in MHz.
+    pub memory_clock_rate: Option<u32>,
+    /// Bits that the memory moves with each half of a clock cycle.
+    pub memory_bus_width: Option<u32>,
+    /// The size of the largest cache, in bytes.
+    pub cache_size: Option<u64>,
+    /// The length of a line of that cache, in bytes.
+    pub cache_line: Option<u32>,
+    /// The number of units that compute independently.
     pub compute_units: u32,
-    /// Their highest clock rate, in MHz; 0 if it is not known.
-    pub clock_rate: u32,
-    /// Bytes on which one instruction of a unit can compute; 0 if that is not known.
-    pub vector_width: u32,
+    /// The highest clock rate of the compute units, in MHz.
+    pub clock_rate: Option<u32>,
+    /// The widest vector that one instruction computes on, in bytes.
+    pub vector_width: Option<u32>,
     /// The smallest piece of physical memory and of a mapping, in bytes.
     pub granularity: usize,
-    /// What it can do.
+    /// What the device can do.
     pub capabilities: Capabilities,
-    /// How large what its kernels use may be; `None` if it runs no programs
+    /// The limits of kernels; `None` if the device runs no programs
     /// ([`Context::load_program`](crate::Context::load_program)).
     pub kernels: Option<KernelLimits>,
+}
+
+/// Returns `None` for 0, by which drivers say that they do not know a number.
+pub(crate) fn known<T: Default + PartialEq>(number: T) -> Option<T> {
+    (number != T::default()).then_some(number)
 }
 
 /// What limits kernels on a device, whatever they need themselves.

@@ -2,12 +2,15 @@
 
 mod access;
 mod address;
+mod allocation_options;
+pub(crate) mod byte_range;
 mod device_info;
 mod kernel_arguments;
 mod kernel_properties;
 mod launch_shape;
 mod memory_kind;
-mod native_handle;
+mod native_object;
+mod pod;
 mod program_image;
 mod queue_order;
 mod rect;
@@ -17,12 +20,15 @@ pub(crate) mod shared_bytes;
 
 pub use access::Access;
 pub(crate) use address::Address;
+pub use allocation_options::AllocationOptions;
+pub(crate) use device_info::known;
 pub use device_info::{Capabilities, DeviceInfo, KernelLimits};
 pub use kernel_arguments::KernelArguments;
 pub use kernel_properties::{KernelParameter, KernelProperties};
 pub use launch_shape::LaunchShape;
 pub use memory_kind::MemoryKind;
-pub use native_handle::{NativeHandle, Ownership};
+pub use native_object::{NativeObject, Ownership};
+pub use pod::Pod;
 pub(crate) use program_image::Format;
 pub use program_image::{ProgramImage, ProgramOptions};
 pub use queue_order::QueueOrder;

@@ -1,6 +1,5 @@
 //! Rectangles of memory, of two or three dimensions.
 
-use crate::api::memory::MemoryRange;
 use crate::error::{Error, Result};
 
 /// The size of a rectangle: `slices` slices of `rows` rows of `width` bytes. If any of them is 0
@@ -48,20 +47,15 @@ impl Region {
     }
 
     /// Refuses pitches with which it is not inside a range, or rows or slices run into each other.
-    pub(crate) fn check(self, pitches: Pitches, what: &str, range: &MemoryRange) -> Result<()> {
-        let fits = self.span(pitches).is_some_and(|span| span <= range.len());
+    pub(crate) fn check(self, pitches: Pitches, what: &str, len: usize) -> Result<()> {
+        let fits = self.span(pitches).is_some_and(|span| span <= len);
         if self.is_empty() || fits {
             return Ok(());
         }
         Err(Error::invalid(format!(
             "{} × {} rows of {} bytes, every {} and {} bytes, are not inside the {what} of {} \
              bytes, or not apart, or slices don't start at whole rows",
-            self.slices,
-            self.rows,
-            self.width,
-            pitches.slice,
-            pitches.row,
-            range.len()
+            self.slices, self.rows, self.width, pitches.slice, pitches.row, len
         )))
     }
 

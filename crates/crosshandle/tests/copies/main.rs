@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// In milliseconds: long enough for several looks at the others' lives.
 const WHILE: u32 = 300;
-/// Descriptors of a keeper that holds no lock: what takes the places of the standard streams, and
-/// the line to the rest of the process.
+/// Descriptors of a liveness thread that holds no lock: what takes the places of the standard
+/// streams, and the socket to the rest of the process.
 const OWN: usize = 4;
 const LONG: u32 = DEADLINE.as_millis() as u32;
 
@@ -217,8 +217,8 @@ fn who_leaves_is_gone_although_a_forked_child_has_the_connection() {
 }
 
 #[test]
-fn keepers_keep_to_themselves() {
-    const TEST: &str = "keepers_keep_to_themselves";
+fn liveness_threads_keep_to_themselves() {
+    const TEST: &str = "liveness_threads_keep_to_themselves";
     if serve() {
         return;
     }
@@ -230,15 +230,16 @@ fn keepers_keep_to_themselves() {
         peer.tell(copy, &format!("open-event e {handle}"));
     }
     // Nothing of the rest of the process: a pipe, say, would never hang up.
-    assert_eq!(peer.kept(), 2 * (OWN + 1));
+    assert_eq!(peer.locked(), 2 * (OWN + 1));
     peer.ask(1, "make-event x");
     peer.ask(1, "make-event y");
-    assert_eq!(peer.kept(), 2 * (OWN + 1) + 1);
+    // One for the arena of the copy that exports, and one for the socket directory.
+    assert_eq!(peer.locked(), 2 * (OWN + 1) + 2);
     peer.tell(1, "leave");
-    peer.keeps(2 * OWN + 1);
+    peer.await_locked(2 * OWN + 1);
     // The program's handlers never run there, where its descriptors are others.
-    for keeper in peer.keepers() {
-        let status = fs::read_to_string(keeper.join("status")).expect("procfs");
+    for thread in peer.liveness_threads() {
+        let status = fs::read_to_string(thread.join("status")).expect("procfs");
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
         let blocked = u64::from_str_radix(blocked.expect("a set").trim(), 16).expect("a number");
         for signal in [libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD, libc::SIGALRM] {
@@ -268,7 +269,7 @@ fn copies_come_and_go_at_the_same_time() {
     }
     // The lock of the third copy.
     let settled = 3 * OWN + 1;
-    peer.keeps(settled);
+    peer.await_locked(settled);
     for copy in [0, 1] {
         peer.tell(copy, &format!("churn {handle} {ROUNDS}"));
     }
@@ -282,14 +283,14 @@ fn copies_come_and_go_at_the_same_time() {
         peer.tell(copy, "join");
     }
     assert_eq!(wait(&event), "late");
-    peer.keeps(settled);
+    peer.await_locked(settled);
     peer.tell(2, "finish");
     assert_eq!(wait_long(&event), "ok");
 }
 
 #[test]
-fn without_keepers_of_their_own_copies_refuse_each_other() {
-    const TEST: &str = "without_keepers_of_their_own_copies_refuse_each_other";
+fn without_liveness_threads_copies_refuse_each_other() {
+    const TEST: &str = "without_liveness_threads_copies_refuse_each_other";
     if serve() {
         return;
     }

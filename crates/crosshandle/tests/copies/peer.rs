@@ -43,32 +43,31 @@ impl Peer {
         Forked(self.ask(0, "fork").parse().expect("its number"))
     }
 
-    /// Descriptors that it has open, but for its keepers'.
+    /// Returns the number of descriptors that it has open, but for its liveness threads'.
     pub(crate) fn descriptors(&self) -> usize {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.0.id()));
         entries.expect("procfs").count()
     }
 
-    /// The directories in `/proc` of its keepers: the threads that prove copies alive.
-    pub(crate) fn keepers(&self) -> Vec<PathBuf> {
+    /// Returns the directories in `/proc` of its liveness threads: one for each copy.
+    pub(crate) fn liveness_threads(&self) -> Vec<PathBuf> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("procfs");
         let paths = tasks.flatten().map(|task| task.path());
-        // The system keeps 15 characters of a name.
-        let is_keeper = |path: &PathBuf| {
-            fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "crosshandle-lif\n")
+        let is_liveness = |path: &PathBuf| {
+            fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "xh-liveness\n")
         };
-        paths.filter(is_keeper).collect()
+        paths.filter(is_liveness).collect()
     }
 
-    /// Descriptors that its keepers have.
-    pub(crate) fn kept(&self) -> usize {
+    /// Returns the number of descriptors that its liveness threads have.
+    pub(crate) fn locked(&self) -> usize {
         let count = |path: PathBuf| fs::read_dir(path.join("fd")).expect("procfs").count();
-        self.keepers().into_iter().map(count).sum()
+        self.liveness_threads().into_iter().map(count).sum()
     }
 
-    /// Waits until that is all: they let go of locks by the way.
-    pub(crate) fn keeps(&self, number: usize) {
-        eventually("the keepers let go", || self.kept() == number);
+    /// Waits until that number is left: locks end a moment after what they stand for.
+    pub(crate) fn await_locked(&self, number: usize) {
+        eventually("the locks end", || self.locked() == number);
     }
 }
 

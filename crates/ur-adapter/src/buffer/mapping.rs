@@ -70,7 +70,7 @@ impl Buffer {
         let is_read =
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
-            Some(host) if is_read => Command::copy(host, self.storage.range(offset, len)?)?,
+            Some(host) if is_read => Command::copy(self.storage.range(offset, len)?, host)?,
             _ => Command::marker(),
         };
         Ok((pointer.cast(), mapping, command))
@@ -105,7 +105,7 @@ impl Buffer {
         let mapping = &mappings[index];
         let command = match mapping.host_range(self)? {
             Some(host) if mapping.is_writable => {
-                Command::copy(self.storage.range(mapping.offset, mapping.len)?, host)?
+                Command::copy(host, self.storage.range(mapping.offset, mapping.len)?)?
             }
             _ => Command::marker(),
         };
@@ -119,7 +119,7 @@ impl Mapping {
         Ok(match &self.copy {
             HostCopy::None => None,
             HostCopy::Mirror => buffer.storage.mirrored(self.offset, self.len),
-            HostCopy::Staging(staging) => Some(staging.range(0, self.len)?),
+            HostCopy::Staging(staging) => Some(staging.range(..self.len)?),
         })
     }
 }

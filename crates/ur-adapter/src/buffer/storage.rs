@@ -162,11 +162,13 @@ impl Storage {
     /// A range of it on the device. The caller checked that it is inside.
     pub(super) fn range(self: &Arc<Self>, offset: usize, len: usize) -> Result<MemoryRange> {
         Ok(match &self.place {
-            Place::Allocated { memory, .. } => memory.range(offset, len)?,
-            Place::Adopted { range, .. } => range.range(offset, len)?,
+            Place::Allocated { memory, .. } => memory.range(offset..offset + len)?,
+            Place::Adopted { range, .. } => range.range(offset..offset + len)?,
             Place::User(user) => user.range(offset, len),
             // Only after the last command may the contents go back.
-            Place::Mirror { memory, .. } => memory.range(offset, len)?.keeping(Arc::clone(self)),
+            Place::Mirror { memory, .. } => memory
+                .range(offset..offset + len)?
+                .keeping(Arc::clone(self)),
         })
     }
 
@@ -273,6 +275,6 @@ unsafe fn fill(context: &Context, memory: &Memory, is_direct: bool, user: User) 
 /// Copies through the device, and waits for that.
 fn copy(context: &Context, to: MemoryRange, from: MemoryRange) -> Result<()> {
     let queue = context.create_queue()?;
-    queue.submit(Command::copy(to, from)?)?;
+    queue.submit(Command::copy(from, to)?)?;
     Ok(queue.finish()?)
 }

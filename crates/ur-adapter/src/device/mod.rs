@@ -44,7 +44,7 @@ impl Device {
 
     /// Whether there is a driver, with objects that programs may use too.
     pub(crate) fn has_driver(&self) -> bool {
-        self.inner.native_handle().is_some()
+        self.inner.native().is_some()
     }
 
     /// The library's device.
@@ -210,8 +210,8 @@ unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
 /// The driver's device; without a driver, the device's handle.
 fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     let own = device.handle() as ur_native_handle_t;
-    let native = device.inner.native_handle();
-    native.map_or(own, |native| native.value())
+    let native = device.inner.native();
+    native.map_or(own, |native| native.raw())
 }
 
 unsafe extern "C" fn get_native_handle(

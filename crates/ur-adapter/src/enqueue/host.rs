@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn native_command(
         unsafe { list(buffers, buffer_count as usize) }?;
         let queue = submission.queue().inner();
         let mut before = Command::marker().before_later();
-        if queue.native_handle().is_some() {
+        if queue.native().is_some() {
             // What the function finds in the driver's queue is the place of barriers.
             before = before.after_earlier();
         }

@@ -53,7 +53,7 @@ pub(super) unsafe extern "C" fn memcpy(
             return Err(Failure::SIZE);
         }
         let kind = ur_command_t::UR_COMMAND_USM_MEMCPY;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
+        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     })
 }
 

@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn memcpy(
                 range(&submission, from, from_len, Access::ReadOnly)?,
             )
         };
-        let command = Command::copy_2d(to, to_pitch, from, from_pitch, width, height)?;
+        let command = Command::copy_2d(from, from_pitch, to, to_pitch, width, height)?;
         let kind = ur_command_t::UR_COMMAND_USM_MEMCPY_2D;
         submission.submit(kind, command, is_blocking != 0)
     })
@@ -139,7 +139,7 @@ impl Rows {
     /// Fills each `step`-th row from `first` on.
     fn fill_every(&self, step: usize, first: usize, pattern: &[u8]) -> Result<Command> {
         let start = first * self.pitch;
-        let to = self.to.range(start, self.to.len() - start)?;
+        let to = self.to.range(start..)?;
         let rows = (self.height - first).div_ceil(step);
         let pitch = self.pitch.saturating_mul(step);
         Ok(Command::fill_2d(to, pitch, self.width, rows, pattern)?)

@@ -24,7 +24,7 @@ fn part(
     len: usize,
 ) -> Result<MemoryRange> {
     let variable = program.variable(submission.queue().device(), name)?;
-    let part = variable.range(offset, len);
+    let part = variable.range(offset..offset.saturating_add(len));
     part.map_err(|error| {
         Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
     })
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn write(
         // SAFETY: the caller vouches for the memory until the command is done.
         let from = unsafe { super::usm::range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
+        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     })
 }
 
@@ -86,6 +86,6 @@ pub(super) unsafe extern "C" fn read(
         // SAFETY: the caller vouches for the memory until the command is done.
         let to = unsafe { super::usm::range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
-        submission.submit(kind, Command::copy(to, from)?, is_blocking != 0)
+        submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
     })
 }

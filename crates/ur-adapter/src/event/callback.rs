@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn set(
         }
         add(Callback {
             event: event.to_ref(),
-            signal: event.inner().value(),
+            signal: event.inner().submitted(),
             status,
             function,
             user_data,
@@ -174,7 +174,7 @@ impl Callback {
         let is_early = match self.status {
             ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,
             ur_execution_info_t::UR_EXECUTION_INFO_RUNNING => {
-                event.has_started() && event.inner().value() == self.signal
+                event.has_started() && event.inner().submitted() == self.signal
             }
             _ => false,
         };

@@ -90,9 +90,7 @@ impl Event {
         })?;
         let time = match name {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
-            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => {
-                (profile.submitted != 0).then_some(profile.submitted)
-            }
+            | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
             // A timestamp is one point in time.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
@@ -107,13 +105,15 @@ impl Event {
 /// When the latest command started. An event that is signalled again keeps the older times until
 /// there are newer ones.
 fn started(profile: &EventProfile) -> Option<u64> {
-    (profile.started != 0 && profile.started >= profile.submitted).then_some(profile.started)
+    // Without a time of submission there is no older one.
+    profile
+        .started
+        .filter(|started| Some(*started) >= profile.submitted)
 }
 
 fn ended(profile: &EventProfile) -> Option<u64> {
-    started(profile)
-        .filter(|started| profile.ended >= *started)
-        .map(|_| profile.ended)
+    let started = started(profile)?;
+    profile.ended.filter(|ended| *ended >= started)
 }
 
 pub(super) unsafe extern "C" fn get_profiling_info(

@@ -125,7 +125,7 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
     for event in events {
         match event.inner.try_wait() {
             Ok(true) => {}
-            Ok(false) => unfinished.push((event, event.inner.value())),
+            Ok(false) => unfinished.push((event, event.inner.submitted())),
             Err(error) => result = result.and(Err(error)),
         }
     }

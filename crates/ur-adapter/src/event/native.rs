@@ -34,7 +34,7 @@ impl Drop for Natives {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
         for native in natives {
             // Before it is destroyed, so that its address means nothing when it is another one's.
-            let value = native.handle().value();
+            let value = native.native().raw();
             recorded.as_mut().and_then(|known| known.remove(&value));
         }
     }
@@ -50,11 +50,11 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
         .unwrap_or_else(PoisonError::into_inner);
     let is_of_command = matches!(event.origin(), Origin::Command { .. });
     if is_of_command && let Some(native) = natives.first() {
-        return Ok(native.handle().value());
+        return Ok(native.native().raw());
     }
     let (_, inner) = event.context().first();
     let native = inner.native_event(event.inner())?;
-    let value = native.handle().value();
+    let value = native.native().raw();
     // A reusable event may mean another signal by the time that its native handle comes back.
     if is_of_command {
         let mut recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -166,7 +166,7 @@ unsafe extern "C" fn get_native_handle(
         let kernel = unsafe { Shared::<Kernel>::from_handle(handle) }?;
         let function = kernel.functions.first().ok_or_else(not_built)?;
         // SAFETY: the caller passes a valid pointer.
-        unsafe { put(native, function.plain.native_handle()) }
+        unsafe { put(native, function.plain.native().raw()) }
     })
 }
 

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::description;
 use crate::device::Device;
 use crate::failure::{Failure, Result};
+use crate::native::{of_driver, ownership};
 use crate::object::{Object, Ref, Shared, from_handles, release, retain};
 use crate::stub::Stub;
 use crate::unsupported::{IntermediateLanguages, Kernels};
@@ -199,7 +200,7 @@ unsafe extern "C" fn get_native_handle(
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(not_built)?;
         // SAFETY: the caller passes a valid pointer.
-        unsafe { put(native, program.native_handle()) }
+        unsafe { put(native, program.native().raw()) }
     })
 }
 
@@ -225,7 +226,7 @@ unsafe extern "C" fn create_with_native_handle(
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
         // SAFETY: the caller vouches for the native handle, as long as the program lives.
-        let loaded = unsafe { inner.adopt_program(native, is_owned) }?;
+        let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
         let program = Shared::new(Program {
             context: context.to_ref(),
             images: vec![DeviceImage {

@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn get_function_pointer(
             }
             error => error.into(),
         })?;
-        let address = ptr::with_exposed_provenance_mut(kernel.native_handle());
+        let address = ptr::with_exposed_provenance_mut(kernel.native().raw());
         // SAFETY: as above.
         unsafe { put(pointer, address) }
     })

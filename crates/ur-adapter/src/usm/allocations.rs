@@ -251,7 +251,7 @@ impl Allocations {
                 ));
             }
             match (&found.thing.memory, found.thing.kind) {
-                (Some(memory), _) => Ok(Some(memory.range(offset, len)?)),
+                (Some(memory), _) => Ok(Some(memory.range(offset..offset.saturating_add(len))?)),
                 (None, Kind::Registered(Access::ReadOnly)) if access == Access::ReadWrite => {
                     Err(crosshandle::Error::ReadOnly.into())
                 }
@@ -282,7 +282,7 @@ impl Allocations {
 
 fn rest_of(offset: usize, found: &Known) -> Option<MemoryRange> {
     let memory = found.thing.memory.as_ref()?;
-    memory.range(offset, found.len - offset).ok()
+    memory.range(offset..).ok()
 }
 
 fn not_allocated() -> Failure {

@@ -26,8 +26,8 @@ pub(super) unsafe extern "C" fn memcpy(
         // SAFETY: the caller vouches for the memory until this returns, and waits for the copy.
         let command = unsafe {
             Command::copy(
-                usm.range(to, size, Access::ReadWrite)?,
                 usm.range(from, size, Access::ReadOnly)?,
+                usm.range(to, size, Access::ReadWrite)?,
             )
         }?;
         let (_, inner) = context.first();

@@ -1,4 +1,4 @@
-//! Commands about events.
+//! Commands for events.
 
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
@@ -76,7 +76,7 @@ fn signal_value(state: &State, request: &Request<'_>) -> Answer {
 }
 
 fn value(state: &State, request: &Request<'_>) -> Answer {
-    one(state.event(request.word(0)?)?.value())
+    one(state.event(request.word(0)?)?.submitted())
 }
 
 /// `status NAME` → submitted, completed, latest (`pending`, `ok` or an error's kind)
@@ -135,7 +135,7 @@ fn wait_all(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `wait-any MS NAME…` → the place of the first one
+/// `wait-any MS NAME…` → the index of the event that completed first
 fn wait_any(state: &State, request: &Request<'_>) -> Answer {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;

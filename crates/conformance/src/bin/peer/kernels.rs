@@ -1,4 +1,4 @@
-//! Commands about kernels.
+//! Commands for kernels.
 
 use crate::request::{Answer, Complaint, Request, done};
 use crate::state::{Object, State};
@@ -20,7 +20,7 @@ fn load(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `fill-words | scale KERNELS MEMORY NUMBER`, as work of a queue, from the word `at` on
+/// `fill-words | scale KERNELS MEMORY NUMBER`, as a command of a queue, from the word `at` on
 pub(crate) fn launch(
     state: &State,
     request: &Request<'_>,
@@ -35,7 +35,7 @@ pub(crate) fn launch(
     })
 }
 
-/// `fault KERNELS`, as work of a queue: a kernel that writes where there is nothing
+/// `fault KERNELS`, as a command of a queue: a kernel that writes to an address without memory
 pub(crate) fn fault(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
     let kernels = state.kernels(request.word(2)?)?;
     Ok(kernels.fault()?)

@@ -1,9 +1,9 @@
-//! The other process of the conformance suite: does what it is told, line by line.
+//! The peer process of the conformance suite: executes commands line by line.
 //!
-//! `crosshandle-peer DEVICE [SOCKET_DIRECTORY]` reads questions from standard input: a number, a
-//! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or
-//! `err KIND MESSAGE`. A question whose number has an `&` before it is done in a thread of its
-//! own; then `begun THREAD` comes first.
+//! `crosshandle-peer DEVICE [SOCKET_DIRECTORY]` reads requests from standard input: a number, a
+//! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or `err
+//! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
+//! the line `begun THREAD` comes first.
 
 mod events;
 mod kernels;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         eprintln!("usage: crosshandle-peer DEVICE [SOCKET_DIRECTORY]");
         return ExitCode::from(2);
     };
-    // Also when it is stopped, and so would not notice that its input has ended.
+    // Killed with the suite even when it is stopped and cannot notice the end of its input.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let state = Arc::new(State::new(device, arguments.next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -57,7 +57,7 @@ fn answer(state: &Arc<State>, number: &str, question: &str) {
     match result {
         Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
         Err(Complaint { kind, message }) => {
-            // A line is one answer.
+            // An answer is one line.
             let message = message.replace('\n', " ");
             say(&format!("{number} err {kind} {message}"));
         }
@@ -86,7 +86,7 @@ fn execute(state: &Arc<State>, request: &Request<'_>) -> Answer {
 
 fn say(line: &str) {
     let mut output = std::io::stdout().lock();
-    // Nobody there to read: the suite has ended, and this process does when its input does.
+    // If the suite has ended, nothing reads the line, and this process ends with its input.
     let _ = writeln!(output, "{line}");
     let _ = output.flush();
 }

@@ -1,4 +1,4 @@
-//! Commands about memory.
+//! Commands for memory.
 
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
@@ -80,9 +80,9 @@ fn open(state: &State, request: &Request<'_>) -> Answer {
     Ok(words)
 }
 
-/// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes lie in the memory
-/// `SOURCE` → nanoseconds that each took. Memory must start with its number, which is checked;
-/// events get a signal if their number is even.
+/// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes are in the memory
+/// `SOURCE` → nanoseconds for each. Each memory must start with its number, which is checked.
+/// Events with an even number are signalled.
 fn open_many(state: &State, request: &Request<'_>) -> Answer {
     let context = state.context(request)?;
     let source = state.memory(request.word(2)?)?;
@@ -145,7 +145,7 @@ fn check(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `zeros NAME OFFSET LEN` → whether all are
+/// `zeros NAME OFFSET LEN` → whether all bytes are zero
 fn zeros(state: &State, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
@@ -153,14 +153,15 @@ fn zeros(state: &State, request: &Request<'_>) -> Answer {
     one(bytes.iter().all(|byte| *byte == 0))
 }
 
-/// `try-write NAME`: through the safe interface, which must refuse it if it may not.
+/// `try-write NAME`: writes through the safe interface, which must refuse to write read-only
+/// memory.
 fn try_write(state: &State, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     Transfer::new(&state.context(request)?)?.write(&memory, 0, &[1])?;
     done()
 }
 
-/// `add NAME COUNT`: adds one to the first word of memory, atomically, so many times.
+/// `add NAME COUNT`: adds 1 to the first word of memory atomically, `COUNT` times.
 fn add(state: &State, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let words = memory.bytes()?.atomics()?;
@@ -170,7 +171,7 @@ fn add(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, whatever comes of it.
+/// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, whatever happens then.
 fn poke(state: &State, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -181,17 +182,17 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
     if memory.bytes().is_err() {
         return poke_device(&state.context(request)?, place);
     }
-    // SAFETY: inside memory that stays mapped during the call. If it is mapped read-only, this
-    // process ends with SIGSEGV, which is what the test is about.
+    // SAFETY: the byte is in memory that stays mapped during the call. If that is mapped read-only,
+    // this process ends with SIGSEGV, which the case expects.
     unsafe { place.write_volatile(0x5A) };
     done()
 }
 
-/// The same by a command, for memory that the host cannot access.
+/// Writes a byte by a command, for memory that the host cannot access.
 pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
     let place = NonNull::new(place).ok_or_else(|| Complaint::usage("null"))?;
-    // SAFETY: mapped until the command is done. If it is mapped read-only, the device refuses the
-    // write and this process can use it no more, which is what the test is about.
+    // SAFETY: the byte is mapped until the command is done. If it is mapped read-only, the device
+    // refuses the write and this process can no longer use it, which the case expects.
     let range = unsafe { MemoryRange::from_raw_parts(place, 1, Access::ReadWrite) };
     let queue = context.create_queue()?;
     queue.submit(Command::fill(range, &[0x5A])?)?;

@@ -1,10 +1,11 @@
-//! Commands about physical memory and virtual ranges.
+//! Commands for physical memory and virtual ranges.
 
 use crate::memory::poke_device;
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
 use crosshandle::{Access, PhysicalMemoryHandle};
 use crosshandle_conformance::{Transfer, pattern};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
@@ -76,8 +77,7 @@ fn map(state: &State, request: &Request<'_>) -> Answer {
     range.map(
         request.parsed(1)?,
         &memory,
-        request.parsed(3)?,
-        request.parsed(4)?,
+        part(request, 3)?,
         access(request.word(5)?),
     )?;
     done()
@@ -86,18 +86,14 @@ fn map(state: &State, request: &Request<'_>) -> Answer {
 /// `unmap RANGE OFFSET LEN`
 fn unmap(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
-    range.unmap(request.parsed(1)?, request.parsed(2)?)?;
+    range.unmap(part(request, 1)?)?;
     done()
 }
 
 /// `set-access RANGE OFFSET LEN ACCESS`
 fn set_access(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
-    range.set_access(
-        request.parsed(1)?,
-        request.parsed(2)?,
-        access(request.word(3)?),
-    )?;
+    range.set_access(part(request, 1)?, access(request.word(3)?))?;
     done()
 }
 
@@ -123,8 +119,8 @@ fn check(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever comes of
-/// it.
+/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever happens
+/// then.
 fn poke(state: &State, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -136,8 +132,14 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
     if !context.device().info().capabilities.host_accessible_memory {
         return poke_device(&context, place);
     }
-    // SAFETY: inside a range where something is mapped. If that is read-only, this process ends
-    // with SIGSEGV, which is what the test is about.
+    // SAFETY: the byte is in a part of the range where memory is mapped. If that is mapped
+    // read-only, this process ends with SIGSEGV, which the case expects.
     unsafe { place.write_volatile(0x5A) };
     done()
+}
+
+/// Returns the byte range of an offset and a length, which are words `index` and `index` + 1.
+fn part(request: &Request<'_>, index: usize) -> Result<Range<usize>, Complaint> {
+    let (offset, len): (usize, usize) = (request.parsed(index)?, request.parsed(index + 1)?);
+    Ok(offset..offset.saturating_add(len))
 }

@@ -1,4 +1,4 @@
-//! Commands about the process itself.
+//! Commands for the process itself.
 
 use crate::request::{Answer, Complaint, Request, done, one};
 use crate::state::{Object, State};
@@ -6,7 +6,7 @@ use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
 use std::fs;
 use std::sync::Arc;
 
-/// The caller's thread.
+/// Returns the id of the calling thread.
 pub(crate) fn thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
@@ -46,8 +46,8 @@ fn limit_files(request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `take-files NAME LEFT`: opens files until no more than `LEFT` descriptors are left. They are
-/// closed with the object `NAME`.
+/// `take-files NAME LEFT`: opens files until no more than `LEFT` descriptors are left. Closing the
+/// object `NAME` closes them.
 fn take_files(state: &State, request: &Request<'_>) -> Answer {
     let mut files = Vec::new();
     while let Ok(file) = fs::File::open("/dev/null") {
@@ -59,14 +59,14 @@ fn take_files(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// Ends as a process does that the system kills.
+/// Kills this process with SIGKILL.
 fn die() -> Answer {
     let _ = process::kill_process(process::getpid(), Signal::KILL);
     Err(Complaint::usage("still alive"))
 }
 
-/// Tries to get a writable descriptor from those whose file has a name with the given part.
-/// Answers how many there are, and how many could be had writable.
+/// Tries to open writable descriptors from those whose file name contains the given part. Answers
+/// their number, and the number that could be opened writable.
 fn reopen_writable(request: &Request<'_>) -> Answer {
     let part = request.word(0)?;
     let (mut found, mut writable) = (0, 0);

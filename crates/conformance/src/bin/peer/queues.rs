@@ -1,4 +1,4 @@
-//! Commands about queues.
+//! Commands for queues.
 
 use crate::kernels;
 use crate::request::{Answer, Complaint, Request, done, list, one, read};
@@ -33,8 +33,8 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
     let mut command = match request.word(1)? {
         "barrier" => Command::barrier(),
         "copy" => Command::copy(
-            state.memory(request.word(2)?)?.all(),
             state.memory(request.word(3)?)?.all(),
+            state.memory(request.word(2)?)?.all(),
         )?,
         "fill" => Command::fill(state.memory(request.word(2)?)?.all(), &[request.parsed(3)?])?,
         "scale" | "fill-words" => kernels::launch(state, request, 1)?,
@@ -64,22 +64,22 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then where
-/// it starts and its pitches in the destination and in the source
+/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then offset
+/// and pitches in the destination and in the source
 fn copy_rect(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
     let [width, rows, slices] = list(request.word(4)?)?;
     let [to_offset, to_row, to_slice] = list(request.word(5)?)?;
     let [from_offset, from_row, from_slice] = list(request.word(6)?)?;
     Ok(Command::copy_rect(
-        from_offset_on(&*state.memory(request.word(2)?)?, to_offset)?,
-        Pitches {
-            row: to_row,
-            slice: to_slice,
-        },
         from_offset_on(&*state.memory(request.word(3)?)?, from_offset)?,
         Pitches {
             row: from_row,
             slice: from_slice,
+        },
+        from_offset_on(&*state.memory(request.word(2)?)?, to_offset)?,
+        Pitches {
+            row: to_row,
+            slice: to_slice,
         },
         Region {
             width,
@@ -99,7 +99,7 @@ fn fill_2d(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
 }
 
 fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, Complaint> {
-    Ok(memory.range(offset, memory.len().saturating_sub(offset))?)
+    Ok(memory.range(offset..)?)
 }
 
 /// `finish QUEUE MS` → whether it is idle after that

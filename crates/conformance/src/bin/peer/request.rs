@@ -1,15 +1,15 @@
-//! Questions, taken apart, and answers.
+//! Parsed requests, and answers.
 
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The words of an answer, or why there are none.
+/// The words of an answer, or an error.
 pub(crate) type Answer = Result<Vec<String>, Complaint>;
 
-/// An error for the suite.
+/// An error to report to the suite.
 pub(crate) struct Complaint {
-    /// The name of the error's variant.
+    /// Name of the error's variant.
     pub(crate) kind: String,
     pub(crate) message: String,
 }
@@ -49,7 +49,7 @@ impl From<std::io::Error> for Complaint {
     }
 }
 
-/// One question.
+/// One request of the suite.
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a str,
     words: Vec<&'a str>,
@@ -97,7 +97,7 @@ impl<'a> Request<'a> {
         self.option(key).map(read).transpose()
     }
 
-    /// Milliseconds.
+    /// Returns the word as a duration in milliseconds.
     pub(crate) fn timeout(&self, index: usize) -> Result<Duration, Complaint> {
         self.parsed(index).map(Duration::from_millis)
     }
@@ -108,7 +108,7 @@ pub(crate) fn read<T: FromStr>(word: &str) -> Result<T, Complaint> {
         .map_err(|_| Complaint::usage(format!("{word:?} is not what belongs here")))
 }
 
-/// Numbers with commas between them.
+/// Parses numbers separated by commas.
 pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], Complaint> {
     let numbers: Result<Vec<usize>, _> = word.split(',').map(read).collect();
     numbers?
@@ -116,12 +116,12 @@ pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], Complaint> 
         .map_err(|_| Complaint::usage(format!("{word:?} are not {N} numbers")))
 }
 
-/// An answer without words.
+/// Returns an answer without words.
 pub(crate) fn done() -> Answer {
     Ok(Vec::new())
 }
 
-/// An answer of one word.
+/// Returns an answer of one word.
 pub(crate) fn one(word: impl ToString) -> Answer {
     Ok(vec![word.to_string()])
 }

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The context of questions that name none.
+/// Name of the context for requests that name none.
 const DEFAULT: &str = "default";
 
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    /// The context that a question names with `context=`, else the default one.
+    /// Returns the context that a request names with `context=`, or the default one.
     pub(crate) fn context(&self, request: &Request<'_>) -> Result<Context, Complaint> {
         let name = request.option("context").unwrap_or(DEFAULT);
         match self.get(name) {

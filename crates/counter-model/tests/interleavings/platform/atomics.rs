@@ -1,4 +1,4 @@
-//! Atomic words whose every operation is a step of the model.
+//! Atomic words, every operation of which is a step of the model.
 
 use super::chance::one_in;
 use super::fate::step;
@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        /// Like the standard library's. The checker takes every ordering for `SeqCst`.
+        /// An atomic word with the standard library's interface. The checker treats every ordering
+        /// as `SeqCst`.
         pub(crate) struct $name(model::$name);
 
         #[allow(dead_code, reason = "one interface, used in part by each test program")]
@@ -16,7 +17,7 @@ macro_rules! atomic {
                 Self(model::$name::new(value))
             }
 
-            /// Reads on the kernel's behalf: a killed process's system call still ends.
+            /// Reads for the kernel: the system call of a killed process still runs to its end.
             pub(super) fn peek(&self) -> $value {
                 self.0.load(Ordering::SeqCst)
             }
@@ -54,7 +55,7 @@ macro_rules! atomic {
                 }
             }
 
-            /// Fails now and then for no reason, as it does on real machines.
+            /// Fails spuriously once in 16 times, as it may on real machines.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 current: $value,
@@ -115,8 +116,8 @@ atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
-    /// Writes the upper half and leaves the lower one alone, as a device does. No step of any
-    /// process: a device goes its own way.
+    /// Writes the upper half and leaves the lower one alone, as a device does. Not a step of any
+    /// process: a device runs on after its process was killed.
     pub(crate) fn write_upper(&self, value: u32) {
         let write = |word| Some(u64::from(value) << 32 | word & u64::from(u32::MAX));
         let written = self

@@ -1,13 +1,13 @@
-//! A clock that moves only when somebody sleeps or spins.
+//! A clock that advances only while a process sleeps or spins.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What one round of a spinning loop takes: a spinning waiter gives up after a few.
+/// Time that one round of a spinning loop takes, so that a waiter stops spinning after a few.
 pub(super) const SPIN_ROUND: Duration = Duration::from_micros(10);
 
-// Not one of the model's atomics: reading the clock is no step of the protocol.
+// Not one of the model's atomic words: reading the clock is not a step of the protocol.
 shuttle::lazy_static! {
     static ref NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 }
@@ -17,12 +17,12 @@ shuttle::lazy_static! {
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// This moment.
+    /// Returns the present moment.
     pub(crate) fn now() -> Self {
         Self(Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
     }
 
-    /// The time from `earlier` until this moment; zero if that is later.
+    /// Returns the time from `earlier` until this moment; zero if `earlier` is later.
     pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -36,7 +36,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Lets `time` pass, for everybody.
+/// Advances the clock by `time`, for all processes.
 pub(super) fn pass(time: Duration) {
     NANOSECONDS.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
 }

@@ -1,27 +1,28 @@
-//! How processes die: between any two atomic operations, leaving everything as it is.
+//! Deaths of processes: between any two atomic operations, leaving shared memory as it is.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// What is before the calling process.
+/// The future of the calling thread's process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
+    /// It is not killed.
     Immortal,
-    /// It takes so many more steps.
+    /// It is killed after so many more steps.
     Mortal(u32),
-    /// It is being taken down. What destructors do now happens to nobody.
+    /// It was killed and its thread unwinds. What destructors do now must have no effect.
     Dead,
 }
 
-/// Unwinds a killed process.
+/// The payload that unwinds the thread of a killed process.
 struct Killed;
 
 shuttle::thread_local! {
     static FATE: Cell<Fate> = Cell::new(Fate::Immortal);
 }
 
-/// Called before each operation on shared memory and each system call. `false`: the caller is
-/// dead, and the operation must not take effect.
+/// Counts a step. Called before each operation on shared memory and each system call. `false`: the
+/// caller is dead, and the operation must not take effect.
 pub(super) fn step() -> bool {
     match FATE.with(Cell::get) {
         Fate::Immortal => true,
@@ -38,7 +39,7 @@ pub(super) fn step() -> bool {
     }
 }
 
-/// Runs `life`, killing the calling thread's process after so many steps. `None`: it was killed.
+/// Runs `life`, and kills the calling thread's process after so many steps. `None`: it was killed.
 pub(crate) fn live_for<T>(steps: u32, life: impl FnOnce() -> T) -> Option<T> {
     FATE.with(|fate| fate.set(Fate::Mortal(steps)));
     let end = catch_unwind(AssertUnwindSafe(life));

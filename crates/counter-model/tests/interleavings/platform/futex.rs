@@ -1,7 +1,7 @@
-//! The futex: who sleeps on which words, as the kernel keeps it.
+//! The futex: the sleepers and their words, as the kernel keeps them.
 //!
-//! The comparison with the expected value and falling asleep are one step against waking, as in
-//! the kernel, which holds a lock over both.
+//! The comparison with the expected value and falling asleep are one step with respect to waking,
+//! as in the kernel, which holds a lock over both.
 
 use super::AtomicU64 as Word;
 use super::chance::one_in;
@@ -16,20 +16,20 @@ use std::time::Duration;
 /// One process that sleeps on some words.
 struct Sleeper {
     words: Vec<usize>,
-    bell: Arc<Condvar>,
+    wake_up: Arc<Condvar>,
 }
 
 #[derive(Default)]
 struct Kernel {
-    /// Whoever was woken is not among them any more.
+    /// The processes that sleep and have not been woken.
     sleepers: Mutex<Vec<Sleeper>>,
-    /// Whether sleeps end by themselves.
-    naps_end: AtomicBool,
-    /// How long a sleep may be that does.
+    /// Whether sleeps time out.
+    allow_timeouts: AtomicBool,
+    /// Longest sleep that times out, in nanoseconds.
     longest: AtomicU64,
-    /// When each sleep began, and how long it was to be.
-    naps: Mutex<Vec<(Instant, Duration)>>,
-    /// How many wake calls there were.
+    /// The begin and the limit of each sleep.
+    sleeps: Mutex<Vec<(Instant, Duration)>>,
+    /// Number of wake calls so far.
     wakes: AtomicU32,
 }
 
@@ -37,47 +37,49 @@ shuttle::lazy_static! {
     static ref KERNEL: Kernel = Kernel::default();
 }
 
-/// From now on sleeps end when their time is up. Until this is called nobody's time is ever up,
-/// so that a lost wake-up shows as a deadlock.
-pub(crate) fn naps_end() {
-    naps_end_up_to(Duration::MAX);
+/// Lets sleeps time out from now on. Before this is called no sleep times out, so that a lost
+/// wake-up shows as a deadlock.
+pub(crate) fn allow_timeouts() {
+    allow_timeouts_up_to(Duration::MAX);
 }
 
-/// The same for sleeps of at most `longest`.
-pub(crate) fn naps_end_up_to(longest: Duration) {
+/// Lets sleeps of at most `longest` time out from now on.
+pub(crate) fn allow_timeouts_up_to(longest: Duration) {
     let longest = longest.as_nanos().try_into().unwrap_or(u64::MAX);
     KERNEL.longest.store(longest, Ordering::Relaxed);
-    KERNEL.naps_end.store(true, Ordering::Relaxed);
+    KERNEL.allow_timeouts.store(true, Ordering::Relaxed);
 }
 
-/// When each sleep began, and how long it was to be.
-pub(crate) fn naps() -> Vec<(Instant, Duration)> {
-    KERNEL.naps.lock().unwrap().clone()
+/// Returns the begin and the limit of each sleep so far.
+pub(crate) fn sleeps() -> Vec<(Instant, Duration)> {
+    KERNEL.sleeps.lock().unwrap().clone()
 }
 
-/// How many sleep at the moment.
+/// Returns the number of processes that sleep now.
 pub(crate) fn sleepers() -> usize {
     KERNEL.sleepers.lock().unwrap().len()
 }
 
-/// How many wake calls there have been.
+/// Returns the number of wake calls so far.
 pub(crate) fn wakes() -> u32 {
     KERNEL.wakes.load(Ordering::Relaxed)
 }
 
-/// Sleeps until somebody wakes the word, unless its upper half is not `expected`; at most `limit`.
+/// Sleeps until the word is woken, at most for `limit`. Returns at once if its upper half is not
+/// `expected`.
 pub(crate) fn sleep(word: &Word, expected: u32, limit: Duration) {
     sleep_any(&[(word, expected)], limit);
 }
 
-/// The same on several words at once.
+/// Sleeps until one of several words is woken, at most for `limit`. Returns at once if one of their
+/// upper halves is not as expected.
 pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
-    // Now and then a sleep ends for no reason, at once.
+    // Once in 16 times a sleep ends spuriously.
     if !step() || one_in(16) {
         return;
     }
-    KERNEL.naps.lock().unwrap().push((Instant::now(), limit));
-    let ends = KERNEL.naps_end.load(Ordering::Relaxed)
+    KERNEL.sleeps.lock().unwrap().push((Instant::now(), limit));
+    let ends = KERNEL.allow_timeouts.load(Ordering::Relaxed)
         && limit.as_nanos() <= u128::from(KERNEL.longest.load(Ordering::Relaxed));
     let mut sleepers = KERNEL.sleepers.lock().unwrap();
     if words
@@ -86,19 +88,19 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     {
         return;
     }
-    let bell = Arc::new(Condvar::new());
+    let wake_up = Arc::new(Condvar::new());
     sleepers.push(Sleeper {
         words: words.iter().map(|(word, _)| address(word)).collect(),
-        bell: bell.clone(),
+        wake_up: wake_up.clone(),
     });
-    let place = |sleepers: &Vec<Sleeper>| {
+    let position = |sleepers: &Vec<Sleeper>| {
         sleepers
             .iter()
-            .position(|sleeper| Arc::ptr_eq(&sleeper.bell, &bell))
+            .position(|sleeper| Arc::ptr_eq(&sleeper.wake_up, &wake_up))
     };
-    while let Some(index) = place(&sleepers) {
+    while let Some(index) = position(&sleepers) {
         if !ends {
-            sleepers = bell.wait(sleepers).unwrap();
+            sleepers = wake_up.wait(sleepers).unwrap();
         } else if one_in(4) {
             sleepers.remove(index);
             clock::pass(limit);
@@ -120,7 +122,7 @@ pub(crate) fn wake_all(word: &Word) {
     sleepers.retain(|sleeper| {
         let woken = sleeper.words.contains(&address(word));
         if woken {
-            sleeper.bell.notify_one();
+            sleeper.wake_up.notify_one();
         }
         !woken
     });

@@ -1,4 +1,4 @@
-//! The process that makes and exports.
+//! The first process of the demo, which creates and exports.
 
 use super::Args;
 use super::measure::{self, Percentiles};
@@ -17,22 +17,22 @@ use crate::transfer::Transfer;
 use crosshandle::{EventHandle, EventOptions};
 use std::time::{Duration, Instant};
 
-/// How many pings at most, and for how long at most.
-const PINGS: u64 = 20_000;
-const PINGING: Duration = Duration::from_millis(500);
+/// Greatest number of pings, and longest time for them.
+const MAX_PINGS: u64 = 20_000;
+const PING_TIME_LIMIT: Duration = Duration::from_millis(500);
 
 const SIDE: Side = Side::First;
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<Report> {
     let mut peer = Peer::start(Role::Demo, settings)?;
-    let report = share(args, settings, &mut peer).map_err(|failure| peer.blame(failure))?;
-    peer.finish(args.patience())?;
+    let report = share(args, settings, &mut peer).map_err(|failure| peer.cause_of(failure))?;
+    peer.finish(args.time_limit())?;
     Ok(report)
 }
 
 fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     let progress = Progress::steps("starting a second process");
-    let patience = args.patience();
+    let time_limit = args.time_limit();
     let peer_pid = peer.pid();
     let at = |point| stop::at(SIDE, point, peer_pid);
     let cpus = two_cpus();
@@ -50,20 +50,20 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
         memory: handle.to_string(),
         event: mine.handle()?.to_string(),
         rounds: args.rounds,
-        patience,
+        time_limit,
         cpus,
         device: args.peer_device.clone(),
         pid: std::process::id(),
     })?;
     at(Point::Shared);
-    let answer: Answer = peer.link().receive(patience)?;
+    let answer: Answer = peer.link().receive(time_limit)?;
     let theirs: EventHandle = answer.event.parse()?;
     let sleepy = context.open_event_with(&theirs, EventOptions::new().low_power(true))?;
     let theirs = context.open_event(&theirs)?;
 
     progress.step("writing and verifying on both sides");
     let memory = Transfer::new(&context, &shared)?;
-    let mut turns = Turns::new(&mine, &theirs, patience);
+    let mut turns = Turns::new(&mine, &theirs, time_limit);
     let mut verified = 0;
     for round in 0..args.rounds {
         let ours = Pattern { side: SIDE, round };
@@ -96,7 +96,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     everything.fill(&memory, 0..memory.len())?;
     turns.pass()?;
     at(Point::Bandwidth);
-    let done: Done = peer.link().receive(patience)?;
+    let done: Done = peer.link().receive(time_limit)?;
     at(Point::Done);
     peer.link().send(&Goodbye {})?;
 
@@ -128,14 +128,14 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Sends pings, each with a number that must come back inverted, then one with 0 to end it.
+/// Sends pings, each with a number that must come back inverted, and then one with 0 to end.
 fn ping(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Result<Percentiles> {
     let to = SIDE.half(memory.len()).start;
     let from = Side::Second.half(memory.len()).start;
-    let mut samples = Vec::with_capacity(PINGS as usize);
+    let mut samples = Vec::with_capacity(MAX_PINGS as usize);
     let mut word = [0; 8];
     let begin = Instant::now();
-    for number in 1..=PINGS {
+    for number in 1..=MAX_PINGS {
         memory.write(to, &number.to_le_bytes())?;
         if number == 100 {
             halfway();
@@ -151,8 +151,8 @@ fn ping(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Res
                 "verification failed: ping {number} came back as {found:#x}"
             )));
         }
-        // Long enough for the point above, even on the slowest machine.
-        if number > 100 && begin.elapsed() > PINGING {
+        // Long enough for `halfway`, even on the slowest machine.
+        if number > 100 && begin.elapsed() > PING_TIME_LIMIT {
             break;
         }
     }

@@ -1,35 +1,35 @@
-//! What is measured on the way.
+//! The measurements of the demo.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
-use crate::transfer::{CHUNK, Transfer};
+use crate::transfer::{CHUNK_BYTES, Transfer};
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How often something short is repeated, to get its mean.
+/// Number of repetitions of a short operation, for its mean time.
 const REPEATS: u32 = 10_000;
 
-/// How long the memory is read, and how often at least and at most.
-const READING: Duration = Duration::from_millis(300);
-const READS: std::ops::RangeInclusive<u32> = 3..=1000;
+/// Time for which the memory is read, and least and greatest number of passes.
+const READ_TIME: Duration = Duration::from_millis(300);
+const READ_PASSES: std::ops::RangeInclusive<u32> = 3..=1000;
 
-/// Times to open handles, in nanoseconds.
+/// Times of opening handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// The first one of an exporter: connects, receives a descriptor, maps.
+    /// Opens the first memory of an exporter: connects, receives a descriptor, maps.
     pub(super) memory_first: f64,
-    /// The same memory once more, and closing that.
+    /// Opens the same memory again, and closes that.
     pub(super) memory_again: f64,
     pub(super) event_first: f64,
     pub(super) event_again: f64,
 }
 
-/// How fast the importer reads what the exporter wrote.
+/// The speed at which the importer reads what the exporter wrote.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
-    /// Bytes per second, of the median pass over all of the memory.
+    /// Bytes per second in the median pass over all of the memory.
     pub(super) bytes_per_second: f64,
     pub(super) passes: u32,
 }
@@ -43,7 +43,7 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of at least one sample.
+    /// Returns the percentiles of samples, of which there is at least one.
     pub(super) fn of(mut samples: Vec<Duration>) -> Self {
         samples.sort_unstable();
         let at = |percent: usize| {
@@ -60,14 +60,14 @@ impl Percentiles {
     }
 }
 
-/// Does something once, and says how long that took in nanoseconds.
+/// Runs `f` once, and returns its result and its time in nanoseconds.
 pub(super) fn once<T>(f: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let result = f()?;
     Ok((result, nanoseconds(start.elapsed())))
 }
 
-/// The mean time of something short, in nanoseconds.
+/// Returns the mean time of a short operation, in nanoseconds.
 pub(super) fn mean<T>(mut f: impl FnMut() -> crosshandle::Result<T>) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..REPEATS {
@@ -76,7 +76,7 @@ pub(super) fn mean<T>(mut f: impl FnMut() -> crosshandle::Result<T>) -> Result<f
     Ok(nanoseconds(start.elapsed()) / f64::from(REPEATS))
 }
 
-/// Times of a signal for which nobody waits, and of a wait for a signal that is there already.
+/// Returns the times of a signal without waiters, and of a wait for a finished signal.
 pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     let event = context.create_event()?;
     let signal = mean(|| event.signal())?;
@@ -90,13 +90,13 @@ pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     Ok((signal, wait))
 }
 
-/// Reads all of the memory again and again, copying into a buffer that stays in a cache.
+/// Reads all of the memory repeatedly, into a buffer that stays in a cache.
 pub(super) fn read_bandwidth(memory: &Transfer<'_>) -> Result<Bandwidth> {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     let mut passes = Vec::new();
     let start = Instant::now();
-    while passes.len() < *READS.start() as usize
-        || start.elapsed() < READING && passes.len() < *READS.end() as usize
+    while passes.len() < *READ_PASSES.start() as usize
+        || start.elapsed() < READ_TIME && passes.len() < *READ_PASSES.end() as usize
     {
         let pass = Instant::now();
         each_chunk(0..memory.len(), |offset, len| {

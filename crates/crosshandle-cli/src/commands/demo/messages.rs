@@ -1,10 +1,10 @@
-//! What the two processes say to each other over the pipes.
+//! The messages of the two processes over the pipes.
 
 use super::measure::{Bandwidth, Opens};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// First process: what is shared, and what to do with it.
+/// The first message of the first process: its objects and the settings.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Offer {
     /// Handle of the memory, as text.
@@ -12,8 +12,8 @@ pub(super) struct Offer {
     /// Handle of the first process's event, as text.
     pub(super) event: String,
     pub(super) rounds: u32,
-    pub(super) patience: Duration,
-    /// On which processors the two sides measure round trips.
+    pub(super) time_limit: Duration,
+    /// Processors on which the two sides measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
     /// The second process's device, if it is not that of the memory.
     pub(super) device: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Offer {
     pub(super) pid: u32,
 }
 
-/// Second process: all is open, and here is its event.
+/// The answer of the second process: everything is open, and this is its event.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     /// Handle of the second process's event, as text.
@@ -31,16 +31,16 @@ pub(super) struct Answer {
     pub(super) opens: Opens,
 }
 
-/// Second process: all is done.
+/// The report of the second process: everything is done.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
-    /// Bytes that it has verified.
+    /// Number of bytes that it has verified.
     pub(super) verified: u64,
-    /// Signals that it has waited for.
+    /// Number of signals that it has waited for.
     pub(super) signals: u64,
     pub(super) bandwidth: Bandwidth,
 }
 
-/// First process: that was all.
+/// The last message of the first process: there is nothing more to do.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Goodbye {}

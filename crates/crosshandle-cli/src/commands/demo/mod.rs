@@ -1,8 +1,8 @@
 //! `crosshandle demo`: two processes share memory and two events, verify everything, and measure.
 //!
-//! Each process makes the event that it signals itself. A wait for a signal that is yet to come
-//! then fails as soon as the process that owes it dies, and so does a message over the pipes
-//! between them: neither process outwaits the other.
+//! Each process creates the event that it signals. A wait for a future signal then fails as soon as
+//! the signalling process dies, and so does a message over the pipes: neither process waits for a
+//! dead one.
 
 mod first;
 mod measure;
@@ -21,12 +21,12 @@ use crate::failure::Result;
 use crate::units::{parse_bytes, parse_duration};
 use std::time::Duration;
 
-/// The least memory: room for the halves of two sides, and for words in them.
-const LEAST_SIZE: u64 = 4096;
+/// Smallest size of the memory in bytes: room for two halves with words in them.
+const MIN_SIZE_BYTES: u64 = 4096;
 
-/// How slowly, in bytes per second, memory may be filled or verified before the other side
-/// takes that for standing still.
-const LEAST_SPEED: u64 = 32 << 20;
+/// Lowest speed of filling or verifying memory, in bytes per second. If a side is slower, the other
+/// side's wait times out.
+const MIN_BYTES_PER_SECOND: u64 = 32 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -56,16 +56,16 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 }
 
 impl Args {
-    fn patience(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         self.timeout
-            .unwrap_or_else(|| Duration::from_secs(10 + self.size / LEAST_SPEED))
+            .unwrap_or_else(|| Duration::from_secs(10 + self.size / MIN_BYTES_PER_SECOND))
     }
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text)?;
-    if size < LEAST_SIZE {
-        return Err(format!("the demo needs {LEAST_SIZE} bytes at least"));
+    if size < MIN_SIZE_BYTES {
+        return Err(format!("the demo needs {MIN_SIZE_BYTES} bytes at least"));
     }
     if usize::try_from(size).map_or(true, |size| size > isize::MAX as usize) {
         return Err("that is more than a process can address".into());

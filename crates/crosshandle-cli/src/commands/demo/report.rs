@@ -1,4 +1,4 @@
-//! What the demo has found.
+//! The results of the demo.
 
 use super::measure::{Bandwidth, Opens, Percentiles};
 use crate::failure::Result;
@@ -10,27 +10,27 @@ use serde::Serialize;
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) device_name: String,
-    /// That of the second process.
+    /// Device of the second process.
     pub(super) peer_device: String,
     /// Ids of the two processes.
     pub(super) processes: [u32; 2],
     pub(super) exchange: Exchange,
-    /// On which processors the two sides measured round trips, if there are two.
+    /// Processors on which the two sides measured round trips, if there are two.
     pub(super) cpus: Option<[usize; 2]>,
     pub(super) nanoseconds: Times,
     pub(super) read_bandwidth: Bandwidth,
-    /// Always: what is not verified is an error.
+    /// Always true: a failed verification is an error.
     pub(super) verified: bool,
 }
 
 #[derive(Serialize)]
 pub(super) struct Exchange {
-    /// Bytes of the shared memory.
+    /// Size of the shared memory in bytes.
     pub(super) size: u64,
     pub(super) rounds: u32,
-    /// Bytes that one process wrote and the other one compared.
+    /// Number of bytes that one process wrote and the other one compared.
     pub(super) bytes_verified: u64,
-    /// Signals that one process gave and the other one waited for.
+    /// Number of signals that one process gave and the other one waited for.
     pub(super) signals_verified: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The process that opens.
+//! The second process of the demo, which opens.
 
 use super::measure::{self, Opens};
 use super::messages::{Answer, Done, Goodbye, Offer};
@@ -13,22 +13,22 @@ use crate::transfer::Transfer;
 use crosshandle::{Context, Event, EventHandle, EventOptions, Memory, MemoryHandle};
 use std::time::Duration;
 
-/// How long the first process may take until it has made what it shares.
-const START: Duration = Duration::from_secs(60);
+/// Longest time in which the first process creates its objects.
+const OFFER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 const SIDE: Side = Side::Second;
 
-/// Does this side's part.
+/// Plays the second process.
 pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
     stop::at(SIDE, Point::Started, parent);
-    let offer: Offer = link.receive(START)?;
+    let offer: Offer = link.receive(OFFER_TIME_LIMIT)?;
     let at = |point| stop::at(SIDE, point, offer.pid);
     let handle: MemoryHandle = offer.memory.parse()?;
-    let (origin, patience) = (&settings.origin, Some(offer.patience));
+    let (origin, time_limit) = (&settings.origin, Some(offer.time_limit));
     let context = match &offer.device {
-        Some(device) => origin.patient_context_on(device, patience)?,
-        None => origin.patient_context_for(handle.backend(), handle.device(), patience)?,
+        Some(device) => origin.context_on_within(device, time_limit)?,
+        None => origin.context_for_within(handle.backend(), handle.device(), time_limit)?,
     };
     let opened = Opened::new(&context, &offer, &handle)?;
     let mine = context.create_event()?;
@@ -40,7 +40,7 @@ pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
     })?;
 
     let memory = Transfer::new(&context, &opened.memory)?;
-    let mut turns = Turns::new(&mine, &opened.event, offer.patience);
+    let mut turns = Turns::new(&mine, &opened.event, offer.time_limit);
     let mut verified = 0;
     for round in 0..offer.rounds {
         turns.take()?;
@@ -77,15 +77,15 @@ pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
         signals: turns.taken(),
         bandwidth,
     })?;
-    let Goodbye {} = link.receive(offer.patience)?;
+    let Goodbye {} = link.receive(offer.time_limit)?;
     Ok(())
 }
 
-/// What the first process shares, open here.
+/// The first process's objects, open in this one.
 struct Opened {
     memory: Memory,
     event: Event,
-    /// The same event; waiting on it sleeps at once.
+    /// The first process's event, opened for low-power waits.
     sleepy_event: Event,
     times: Opens,
 }
@@ -115,8 +115,8 @@ impl Opened {
     }
 }
 
-/// Answers every ping: the word in the other side's half comes back inverted in this one's. Zero
-/// ends it.
+/// Answers every ping: reads the word in the other side's half, and writes it inverted into this
+/// one's. Ends after 0.
 fn echo(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Result<()> {
     let (from, to) = (Side::First, SIDE);
     let mut word = [0; 8];

@@ -1,30 +1,30 @@
-//! Points at which one side can be made to stand still, so that a test can see what the other
-//! side does when it is killed there, or not.
+//! Points at which a test can stop one side, to kill it there and see what the other side does.
 
 use super::pattern::Side;
 use std::io::{self, Write};
 
-/// `first:POINT` or `second:POINT`.
+/// Environment variable of the form `first:POINT` or `second:POINT`.
 const VARIABLE: &str = "CROSSHANDLE_DEMO_STOP";
 
-/// Where a side has got to.
+/// A point in the course of the demo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Point {
-    /// The second process is started; nothing is shared yet.
+    /// The second process has started; nothing is shared yet.
     Started,
-    /// First: what is shared has been sent. Second: it is open, which is not known yet.
+    /// First process: the offer has been sent. Second: everything is open, and the answer not yet
+    /// sent.
     Shared,
     /// In the second round, between writing and signalling.
     Exchange,
     /// In the middle of the ping-pong.
     Latency,
-    /// The second process reads at full speed; the first waits for it.
+    /// The second process reads at full speed, and the first waits for it.
     Bandwidth,
-    /// All is done, but the other side does not know that.
+    /// Everything is done, and the other side does not know that.
     Done,
 }
 
-/// Stands still for ever at the point that the environment names, after having said so.
+/// Reports the point and stops for ever, if the environment names this point.
 pub(super) fn at(side: Side, point: Point, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;

@@ -1,30 +1,30 @@
-//! Taking turns: each side signals its own event and waits for the other's.
+//! Alternation of the two sides: each signals its own event and waits for the other's.
 
 use crate::failure::{Context, Failure, Result};
 use crosshandle::Event;
 use std::time::Duration;
 
-/// One side's count of the turns.
+/// One side of the alternation, with its count of signals.
 pub(super) struct Turns<'a> {
     mine: &'a Event,
     theirs: &'a Event,
     passed: u64,
     taken: u64,
-    patience: Duration,
+    time_limit: Duration,
 }
 
 impl<'a> Turns<'a> {
-    pub(super) fn new(mine: &'a Event, theirs: &'a Event, patience: Duration) -> Self {
+    pub(super) fn new(mine: &'a Event, theirs: &'a Event, time_limit: Duration) -> Self {
         Self {
             mine,
             theirs,
             passed: 0,
             taken: 0,
-            patience,
+            time_limit,
         }
     }
 
-    /// Goes on with another opening of the same event.
+    /// Returns the same alternation over another opening of the other side's event.
     pub(super) fn waiting_on<'b>(&self, theirs: &'b Event) -> Turns<'b>
     where
         'a: 'b,
@@ -51,11 +51,11 @@ impl<'a> Turns<'a> {
     pub(super) fn take(&mut self) -> Result<()> {
         self.taken += 1;
         self.theirs
-            .wait_value_timeout(self.taken, self.patience)
+            .wait_value_timeout(self.taken, self.time_limit)
             .context("waiting for the other process")
     }
 
-    /// Signals that were waited for.
+    /// Returns the number of signals that this side has waited for.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

@@ -1,4 +1,4 @@
-//! The drivers of the backends.
+//! Checks of the backends' drivers.
 
 use super::row::Row;
 use crosshandle::BackendStatus;

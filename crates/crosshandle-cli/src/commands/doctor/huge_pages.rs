@@ -1,4 +1,4 @@
-//! Huge pages: large memory is allocated for real, and the kernel asked what it is made of.
+//! Check of huge pages: allocates large memory, and asks the kernel for the page sizes.
 
 use super::row::Row;
 use crate::failure::{Failure, Result};
@@ -8,21 +8,21 @@ use std::fs;
 
 const CHECK: &str = "huge pages";
 
-/// Two huge pages of the usual size.
-const LEN: usize = 4 << 20;
+/// Size of the allocation in bytes: two huge pages of the usual size.
+const ALLOCATION_BYTES: usize = 4 << 20;
 
 pub(super) fn check() -> Row {
     match huge_bytes() {
-        Ok(huge) if huge >= LEN as u64 => Row::ok(
+        Ok(huge) if huge >= ALLOCATION_BYTES as u64 => Row::ok(
             CHECK,
-            format!("all of {} got huge pages", bytes(LEN as u64)),
+            format!("all of {} got huge pages", bytes(ALLOCATION_BYTES as u64)),
         ),
         Ok(huge) => Row::note(
             CHECK,
             format!(
                 "{} of {} got huge pages; shmem_enabled: {}",
                 bytes(huge),
-                bytes(LEN as u64),
+                bytes(ALLOCATION_BYTES as u64),
                 policy()
             ),
             "all works, but first touches of large memory are several times slower; this takes \
@@ -36,21 +36,21 @@ pub(super) fn check() -> Row {
     }
 }
 
-/// How many bytes of a large allocation are mapped by huge pages.
+/// Returns how many bytes of a large allocation are mapped by huge pages.
 fn huge_bytes() -> Result<u64> {
     let context = Context::new(&Device::find("host")?)?;
-    let memory = context.allocate(LEN)?;
-    let page = vec![1; LEN];
+    let memory = context.allocate(ALLOCATION_BYTES)?;
+    let page = vec![1; ALLOCATION_BYTES];
     memory.write(0, &page)?;
     let address = memory.as_ptr().addr();
     let smaps = fs::read_to_string("/proc/self/smaps")
         .map_err(|error| Failure::error(format!("reading /proc/self/smaps: {error}")))?;
-    mapped_huge(&smaps, address, LEN).ok_or_else(|| {
+    mapped_huge(&smaps, address, ALLOCATION_BYTES).ok_or_else(|| {
         Failure::error("the kernel does not tell in /proc/self/smaps which pages are huge")
     })
 }
 
-/// The huge part of the mappings between `start` and `start + len`, in bytes.
+/// Returns how many bytes between `start` and `start + len` are mapped by huge pages.
 fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
     let mut is_inside = false;
     let mut total = None;
@@ -64,14 +64,14 @@ fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
     total
 }
 
-/// The addresses in the first line about a mapping: `7f00-7f80 rw-s …`.
+/// Parses the addresses in the first line about a mapping: `7f00-7f80 rw-s …`.
 fn range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     let number = |digits| usize::from_str_radix(digits, 16).ok();
     Some((number(from)?, number(to)?))
 }
 
-/// The bytes in a line such as `ShmemPmdMapped:  2048 kB`.
+/// Parses the number of bytes in a line such as `ShmemPmdMapped:  2048 kB`.
 fn huge(line: &str) -> Option<u64> {
     let (name, value) = line.split_once(':')?;
     if !matches!(name, "ShmemPmdMapped" | "FilePmdMapped") {

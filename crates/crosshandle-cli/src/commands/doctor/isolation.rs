@@ -1,10 +1,10 @@
-//! What separates processes: Yama, namespaces, containers.
+//! Checks of what separates processes: Yama, namespaces, containers.
 
 use super::row::Row;
 use std::fs;
 use std::path::Path;
 
-/// The inodes that the kernel gives to the namespaces it starts with.
+/// Names of the kernel's initial namespaces, with their fixed inode numbers.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
@@ -45,7 +45,7 @@ pub(super) fn namespaces() -> Row {
     Row::note(CHECK, format!("{pid}, {user}{container}"), advice)
 }
 
-/// How a container shows, if this is one.
+/// Returns the sign of a container, if this is one.
 fn container() -> Option<String> {
     for (path, name) in [
         ("/.dockerenv", "Docker"),

@@ -1,14 +1,14 @@
-//! The kernel: its version, its identity, and a system call that older ones lack.
+//! Checks of the kernel: its version, its identity, and a system call that older ones lack.
 
 use super::row::Row;
 use crosshandle::{Context, Device, Error, Event};
 use std::fs;
 use std::time::Duration;
 
-/// `futex_waitv`, which waits for several words.
-const WAITS_FOR_SEVERAL: (u32, u32) = (5, 16);
-/// `MADV_COLLAPSE`, which gathers pages into huge ones.
-const COLLAPSES: (u32, u32) = (6, 1);
+/// First version with `futex_waitv`, which waits for several words.
+const HAS_FUTEX_WAITV: (u32, u32) = (5, 16);
+/// First version with `MADV_COLLAPSE`, which collapses pages into huge ones.
+const HAS_MADV_COLLAPSE: (u32, u32) = (6, 1);
 
 pub(super) fn version() -> Row {
     const CHECK: &str = "kernel";
@@ -23,14 +23,14 @@ pub(super) fn version() -> Row {
             "the checks below tell what works",
         );
     };
-    if version < WAITS_FOR_SEVERAL {
+    if version < HAS_FUTEX_WAITV {
         return Row::problem(
             CHECK,
             format!("Linux {release}, without futex_waitv (5.16)"),
             "waits for any of several events need Linux 5.16 or later; the rest works",
         );
     }
-    if version < COLLAPSES {
+    if version < HAS_MADV_COLLAPSE {
         return Row::note(
             CHECK,
             format!("Linux {release}, without MADV_COLLAPSE (6.1)"),
@@ -69,7 +69,8 @@ pub(super) fn host_identity() -> Row {
     }
 }
 
-/// Really waits for one of two events, as containers may forbid what the kernel offers.
+/// Waits for one of two events in fact, since a container may forbid the system call that the
+/// kernel has.
 pub(super) fn wait_for_several() -> Row {
     const CHECK: &str = "wait for several";
     let wait = || -> crosshandle::Result<usize> {
@@ -111,6 +112,6 @@ mod tests {
         assert_eq!(parse("5.4.0"), Some((5, 4)));
         assert_eq!(parse("6.1-rc1"), Some((6, 1)));
         assert_eq!(parse("odd"), None);
-        assert!((5, 15) < WAITS_FOR_SEVERAL && (10, 0) > COLLAPSES);
+        assert!((5, 15) < HAS_FUTEX_WAITV && (10, 0) > HAS_MADV_COLLAPSE);
     }
 }

@@ -1,12 +1,12 @@
-//! Limits of the process and of the system.
+//! Checks of the limits of the process and of the system.
 
 use super::row::Row;
 use crate::units::bytes;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// The kernel's default for mappings of one process.
-const USUAL_MAPPINGS: u64 = 65_530;
+/// The kernel's default number of mappings of one process.
+const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
 
 pub(super) fn descriptors() -> Row {
     const CHECK: &str = "descriptors";
@@ -33,15 +33,15 @@ pub(super) fn mappings() -> Row {
     const CHECK: &str = "mappings";
     let text = fs::read_to_string("/proc/sys/vm/max_map_count");
     match text.map(|text| text.trim().parse::<u64>()) {
-        Ok(Ok(count)) if count >= USUAL_MAPPINGS => {
+        Ok(Ok(count)) if count >= DEFAULT_MAX_MAPPINGS => {
             Row::ok(CHECK, format!("vm.max_map_count is {count}"))
         }
         Ok(Ok(count)) => Row::note(
             CHECK,
             format!("vm.max_map_count is {count}"),
             format!(
-                "each large allocation takes one; raise it to the usual {USUAL_MAPPINGS} \
-                 (sysctl vm.max_map_count={USUAL_MAPPINGS})"
+                "each large allocation takes one; raise it to the usual {DEFAULT_MAX_MAPPINGS} \
+                 (sysctl vm.max_map_count={DEFAULT_MAX_MAPPINGS})"
             ),
         ),
         _ => Row::note(

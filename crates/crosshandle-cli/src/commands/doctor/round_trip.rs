@@ -1,4 +1,4 @@
-//! A real exchange with a second process, and a real death.
+//! Check of sharing with a second process, and of noticing its death.
 
 use super::row::Row;
 use crate::cli::Settings;
@@ -12,19 +12,19 @@ use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-const LEN: usize = 64 << 10;
+const SHARED_BYTES: usize = 64 << 10;
 
-/// Far more than any of this takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time of each step: far more than any takes.
+const STEP_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the first process shares.
+/// The first process's objects.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     memory: String,
     event: String,
 }
 
-/// What the second process shares, once it has written to the memory and signalled.
+/// The second process's event, sent once it has written to the memory and signalled.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     event: String,
@@ -64,15 +64,16 @@ pub(super) fn check(settings: &Settings) -> Vec<Row> {
     rows
 }
 
-/// Shares with a second process, then kills it. How long did either take?
+/// Shares with a second process and then kills it. Returns how long it took to share and to notice
+/// the death.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
-    let (theirs, taken) = shared.map_err(|failure| peer.blame(failure))?;
+    let (theirs, taken) = shared.map_err(|failure| peer.cause_of(failure))?;
 
     let start = Instant::now();
     drop(peer);
-    match theirs.wait_value_timeout(1, PATIENCE) {
+    match theirs.wait_value_timeout(1, STEP_TIME_LIMIT) {
         Err(error) if error.is_peer_dead() => Ok((taken, start.elapsed())),
         Err(error) => Err(error.into()),
         Ok(()) => Err(Failure::error("a dead process counts as having signalled")),
@@ -82,24 +83,24 @@ fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
     let context = settings.origin.context_on(&device.to_string())?;
-    let memory = context.allocate(LEN)?;
+    let memory = context.allocate(SHARED_BYTES)?;
     Transfer::new(&context, &memory)?.write(0, &pattern(1))?;
     let event = context.create_event()?;
     peer.link().send(&Offer {
         memory: memory.handle()?.to_string(),
         event: event.handle()?.to_string(),
     })?;
-    let answer: Answer = peer.link().receive(PATIENCE)?;
-    event.wait_value_timeout(1, PATIENCE)?;
+    let answer: Answer = peer.link().receive(STEP_TIME_LIMIT)?;
+    event.wait_value_timeout(1, STEP_TIME_LIMIT)?;
     verify(&Transfer::new(&context, &memory)?, 2)?;
     let theirs: EventHandle = answer.event.parse()?;
     let theirs = context.open_event(&theirs)?;
     Ok((theirs, start.elapsed()))
 }
 
-/// The second process's part.
+/// Plays the second process.
 pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
-    let offer: Offer = link.receive(PATIENCE)?;
+    let offer: Offer = link.receive(STEP_TIME_LIMIT)?;
     let handle: MemoryHandle = offer.memory.parse()?;
     let context = settings
         .origin
@@ -113,16 +114,18 @@ pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
     link.send(&Answer {
         event: never.handle()?.to_string(),
     })?;
-    // To be killed here.
-    link.receive(PATIENCE)
+    // The first process kills this one here.
+    link.receive(STEP_TIME_LIMIT)
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
-    (0..LEN).map(|index| (index * seed % 251) as u8).collect()
+    (0..SHARED_BYTES)
+        .map(|index| (index * seed % 251) as u8)
+        .collect()
 }
 
 fn verify(memory: &Transfer<'_>, seed: usize) -> Result<()> {
-    let mut found = vec![0; LEN];
+    let mut found = vec![0; SHARED_BYTES];
     memory.read(0, &mut found)?;
     if found == pattern(seed) {
         return Ok(());

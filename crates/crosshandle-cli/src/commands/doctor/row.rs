@@ -1,14 +1,14 @@
-//! One check's outcome.
+//! The result of one check.
 
 use serde::Serialize;
 
-/// How good it is.
+/// The severity of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
-    /// As it should be.
+    /// Everything works.
     Ok,
-    /// It works, but could do better, or there is something to know.
+    /// It works, but could work better, or the user should know something.
     Note,
     /// Something does not work.
     Problem,
@@ -24,7 +24,7 @@ impl Level {
     }
 }
 
-/// What was checked and found, and what to do.
+/// A check, what it found, and what to do.
 #[derive(Serialize, Debug)]
 pub(super) struct Row {
     pub(super) check: String,

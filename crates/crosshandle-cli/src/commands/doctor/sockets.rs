@@ -1,4 +1,4 @@
-//! The socket directory: which one, and whether exporters can listen there.
+//! Check of the socket directory: its path, and whether exporters can listen there.
 
 use super::row::Row;
 use crosshandle::SOCKET_DIR_VARIABLE;
@@ -9,9 +9,10 @@ use std::path::Path;
 
 const CHECK: &str = "socket directory";
 
-/// The longest path of a socket, and what the name of one in the directory takes of it.
-const PATH_MAX: usize = 107;
-const NAME: usize = 24;
+/// Longest path of a socket in bytes, and the part of it that a socket's name in the directory
+/// takes.
+const MAX_PATH_BYTES: usize = 107;
+const SOCKET_NAME_BYTES: usize = 24;
 
 pub(super) fn check(chosen: Option<&Path>) -> Row {
     let directories = crosshandle::socket_directories();
@@ -31,13 +32,13 @@ pub(super) fn check(chosen: Option<&Path>) -> Row {
         )
     };
     let len = directory.as_os_str().len();
-    if len + NAME > PATH_MAX {
+    if len + SOCKET_NAME_BYTES > MAX_PATH_BYTES {
         return problem(format!(
             "has {len} characters, {} at most leave room for a socket's name",
-            PATH_MAX - NAME
+            MAX_PATH_BYTES - SOCKET_NAME_BYTES
         ));
     }
-    // As exporters do.
+    // Created as exporters create it.
     let made = DirBuilder::new()
         .recursive(true)
         .mode(0o700)

@@ -35,13 +35,13 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Opens an event. Its context may go: the event keeps what it needs.
+/// Opens an event. The event keeps its context alive.
 fn open(handle: &str, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
     let context = settings
         .origin
         .context_for(handle.backend(), handle.device())?;
-    // A shell command is in no hurry, and others may need the processor.
+    // With low power: a shell command is not urgent, and other programs may need the processor.
     let options = EventOptions::new().low_power(true);
     Ok(context.open_event_with(&handle, options)?)
 }

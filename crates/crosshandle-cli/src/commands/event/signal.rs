@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
         None => event.signal()?,
     };
-    // A signal completes after those before it. If this process ended first, it would fail.
+    // A signal completes after those before it. If this process ended first, its signal would fail.
     match args.timeout {
         None => event.wait_value(number),
         Some(timeout) => event.wait_value_timeout(number, timeout),

@@ -15,15 +15,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Where an event stands, for JSON.
+/// The state of an event, as JSON.
 #[derive(Serialize)]
 struct Status {
     /// Number of the signal submitted last.
     submitted: u64,
-    /// The greatest number up to which all signals are finished.
+    /// Greatest number up to which all signals are finished.
     completed: u64,
     state: State,
-    /// Why the latest signal failed.
+    /// Reason for the failure of the latest signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

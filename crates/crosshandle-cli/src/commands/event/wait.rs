@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let event = super::open(&args.handle, settings)?;
-    let latest = event.value();
+    let latest = event.submitted();
     let number = match args.value {
         Some(value) => value,
         None if args.next => latest + 1,

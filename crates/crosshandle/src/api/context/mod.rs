@@ -1,43 +1,39 @@
 //! Contexts: what allocates, exports and opens on one device.
 
-mod core;
-mod import;
 mod native;
-mod options;
 
-pub(crate) use core::{ContextCore, Pool, Pools, pool_of, record_of, trim};
-pub(crate) use import::Imported;
 pub use native::NativeEvent;
-pub use options::{AllocationOptions, ContextOptions, EventOptions};
 
+use crate::api::command::Command;
+use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
-use crate::api::event::Event;
-use crate::api::memory::{Allocation, Memory, MemoryPool, MemoryPoolOptions};
+use crate::api::event::{Event, EventOptions};
+use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions};
 use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
 use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
-use crate::ipc::EventCore;
-use crate::ipc::broker;
 use crate::os::process;
-use crate::types::Access;
-use crate::types::QueueOrder;
-use crate::types::{ProgramImage, ProgramOptions};
+use crate::threads::driver_jobs;
+use crate::types::{
+    Access, AllocationOptions, MemoryKind, Pod, ProgramImage, ProgramOptions, QueueOrder,
+};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use zerocopy::IntoBytes;
 
-/// Allocates, exports and opens on one device.
+/// A device in use: it allocates, exports and opens memory, and creates events and queues.
 ///
 /// Cheap to clone; any thread may use it. Objects made by it stay usable after it is dropped; what
-/// it has exported can then be opened no more, unless an object of it is still there. Dropping the
-/// last clone may wait a second or two for threads of this library that are letting go of something, so
-/// that a process which ends then does not end beside them; it does not wait for commands that wait for
-/// other processes.
+/// it has exported can then be opened no more, unless one of its objects is still there. Dropping the
+/// last clone may wait a second or two for threads of this library that are closing something, so
+/// that a process which ends then does not end beside them; it does not wait for commands that wait
+/// for other processes.
 ///
 /// # Trust
-/// The context is the trust boundary: whoever opened one of its handles can disturb its other
+/// The context is the trust boundary: a process that opened one of its handles can disturb its other
 /// shared events and the memory that shares a segment with what was opened, and nothing else. Use
 /// a second context for what a peer must not reach.
 ///
@@ -46,32 +42,40 @@ use std::sync::Arc;
 /// `std::process::Command` does).
 #[derive(Clone)]
 pub struct Context {
-    handle: Arc<Lifetime>,
+    inner: Arc<Inner>,
 }
 
-/// Empties the lists of freed memory when the last `Context` goes; they keep the core alive.
-struct Lifetime(Arc<ContextCore>, Settled);
+/// What ends when the last `Context` is dropped, although objects may keep the core alive. Fields are
+/// dropped in their order.
+struct Inner {
+    /// Waits for native events, and records them. Each command runs as soon as its waits are over.
+    native_events: OnceLock<Queue>,
+    core: Arc<ContextCore>,
+    /// After the core, which the exchange thread may be dropping too at the moment.
+    _exchange: DriverJobsBarrier,
+}
 
-impl Drop for Lifetime {
+impl Drop for Inner {
     fn drop(&mut self) {
         if process::is_forked() {
             return;
         }
-        self.0.close();
+        self.core.close();
     }
 }
 
-/// Comes after the core: the exchange thread may have that too at the moment.
-struct Settled;
+/// Waits, after the core is dropped, for background jobs: they may have the last of the driver's
+/// objects, which must not be freed while the process ends.
+struct DriverJobsBarrier;
 
-impl Drop for Settled {
+impl Drop for DriverJobsBarrier {
     fn drop(&mut self) {
-        broker::settle();
+        driver_jobs::wait();
     }
 }
 
 impl Context {
-    /// A context on `device` with the usual options.
+    /// Makes a context on `device` with the usual options.
     ///
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
@@ -79,7 +83,7 @@ impl Context {
         Self::with_options(device, ContextOptions::new())
     }
 
-    /// A context on `device`.
+    /// Makes a context on `device`.
     ///
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
@@ -90,15 +94,20 @@ impl Context {
 
     fn of(core: ContextCore) -> Self {
         Self {
-            handle: Arc::new(Lifetime(Arc::new(core), Settled)),
+            inner: Arc::new(Inner {
+                native_events: OnceLock::new(),
+                core: Arc::new(core),
+                _exchange: DriverJobsBarrier,
+            }),
         }
     }
 
+    #[inline]
     fn core(&self) -> &Arc<ContextCore> {
-        &self.handle.0
+        &self.inner.core
     }
 
-    /// The device that it is on.
+    /// Returns the device that it is on.
     pub fn device(&self) -> &Device {
         self.core().device()
     }
@@ -121,7 +130,38 @@ impl Context {
     #[inline]
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
         let core = self.core();
-        Allocation::allocate(core, core.pool(options.kind), options)
+        Allocation::allocate(core, core.pool(options.kind), options).map(Memory::owned)
+    }
+
+    /// Allocates device memory for `len` elements, whose contents are arbitrary.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate); [`Error::InvalidArgument`](crate::Error::InvalidArgument)
+    /// also for elements without bytes.
+    pub fn allocate_buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
+        let options = AllocationOptions::new(Buffer::<T>::bytes_of(len)?);
+        let align = options.align.max(align_of::<T>());
+        Buffer::from_memory(self.allocate_with(options.align(align))?)
+    }
+
+    /// Allocates device memory for the elements of a slice, and copies them there. Where the host
+    /// cannot access the device's memory, a queue made for it copies them, and this call waits.
+    ///
+    /// # Errors
+    /// As [`allocate_buffer`](Self::allocate_buffer); what the driver refuses.
+    pub fn allocate_buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
+        let buffer = self.allocate_buffer::<T>(elements.len())?;
+        match buffer.write(0, elements) {
+            Err(Error::Unsupported(_)) => {}
+            written => return written.map(|()| buffer),
+        }
+        let options = AllocationOptions::new(size_of_val(elements)).kind(MemoryKind::Host);
+        let staging = self.allocate_with(options)?;
+        staging.write(0, elements.as_bytes())?;
+        let queue = self.create_queue()?;
+        queue.submit(Command::copy(staging.all(), buffer.all())?)?;
+        queue.finish()?;
+        Ok(buffer)
     }
 
     /// Creates a pool of memory that is kept apart from all other memory of this context, and
@@ -130,7 +170,7 @@ impl Context {
         MemoryPool::create(self.core(), options)
     }
 
-    /// A handle to the memory that `pointer` points into, starting there. `pointer` may be any
+    /// Returns a handle to the memory that `pointer` points into, starting there. `pointer` may be any
     /// address inside an allocation of this context.
     ///
     /// # Errors
@@ -140,9 +180,9 @@ impl Context {
         allocation.handle(offset, Access::ReadWrite)
     }
 
-    /// Opens memory that a process has exported: the same bytes, mapped here too. May be done any
-    /// number of times; each open is closed by itself, by dropping it. The memory may be another
-    /// device's of the same backend, if this context's device can reach that.
+    /// Opens memory that a process has exported: the same bytes, mapped here too. A handle can be
+    /// opened any number of times; each result is closed by itself, by dropping it. The memory may be
+    /// another device's of the same backend, if this context's device can reach that.
     ///
     /// # Errors
     /// A handle for another host or backend, or for a device out of reach; [`Error::Stale`](crate::Error::Stale) and
@@ -154,12 +194,30 @@ impl Context {
     }
 
     /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
-    /// more; for other devices' this process's own driver sees to it.
+    /// more; for device memory this process's own driver refuses writes.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
         Memory::open(self.core(), handle, Access::ReadOnly)
+    }
+
+    /// Opens exported memory as elements of a type. The handle does not say the exporter's type.
+    ///
+    /// # Errors
+    /// As [`open_memory`](Self::open_memory);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the memory is not aligned for
+    /// `T`, or is not a whole number of elements.
+    pub fn open_buffer<T: Pod>(&self, handle: &MemoryHandle) -> Result<Buffer<T>> {
+        Buffer::from_memory(self.open_memory(handle)?)
+    }
+
+    /// Opens exported memory as elements of a type, for reading only.
+    ///
+    /// # Errors
+    /// As [`open_buffer`](Self::open_buffer).
+    pub fn open_buffer_read_only<T: Pod>(&self, handle: &MemoryHandle) -> Result<Buffer<T>> {
+        Buffer::from_memory(self.open_memory_read_only(handle)?)
     }
 
     /// Creates `len` bytes of physical memory, mapped nowhere yet. It is zeroed on the host; on
@@ -200,8 +258,9 @@ impl Context {
         VirtualRange::reserve(self.core(), 0, len)
     }
 
-    /// Reserves `len` bytes of addresses that start at `address`, say to make a range longer; or
-    /// others, if some of them are taken.
+    /// Reserves `len` bytes of addresses, preferably those that start at `address`, for instance to
+    /// make a range longer. The address is a hint: others are reserved if some of these are taken, so
+    /// look at [`VirtualRange::as_ptr`].
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -209,7 +268,7 @@ impl Context {
         VirtualRange::reserve(self.core(), address.addr(), len)
     }
 
-    /// Creates an event that can be shared. It is complete, and its value is 0.
+    /// Creates an event that can be shared. It is complete: no signal was submitted yet.
     ///
     /// # Errors
     /// [`Error::LimitReached`](crate::Error::LimitReached) if the context has a million objects.
@@ -221,8 +280,8 @@ impl Context {
     ///
     /// # Errors
     /// As [`create_event`](Self::create_event);
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that shall both be
-    /// shareable and take timestamps.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that is both shareable
+    /// and takes timestamps.
     pub fn create_event_with(&self, options: EventOptions) -> Result<Event> {
         Event::create(self.core(), options)
     }
@@ -238,22 +297,16 @@ impl Context {
         self.open_event_with(handle, EventOptions::new())
     }
 
-    /// Opens an event, say to wait on it in low-power mode. Of the options, only that one counts.
+    /// Opens an event, for instance to wait on it in low-power mode.
     ///
     /// # Errors
-    /// As [`open_event`](Self::open_event).
+    /// As [`open_event`](Self::open_event);
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for options that only the event's
+    /// creator can choose: [`shareable`](EventOptions::shareable) and
+    /// [`profiling`](EventOptions::profiling).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
-        let fields = handle.fields();
-        let core = self.core();
-        core.check_event(&fields)?;
-        let attachment = core.attachment(&fields)?;
-        let record = record_of(&fields);
-        let native = match fields.backend == core.device().info().backend {
-            true => core.backend().driver_events(),
-            false => None,
-        };
-        EventCore::open(attachment, record, options.mode(), native).map(Event::opened)
+        Event::open(self.core(), handle, options)
     }
 
     /// Creates a queue that runs its commands in order.
@@ -276,8 +329,8 @@ impl Context {
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
     ///
-    /// Drivers may let this wait until the device has done all that it was given: load programs
-    /// before you submit what waits for this thread.
+    /// Drivers may let this call wait until the device has done all that it was given: load programs
+    /// before you submit commands that wait for the calling thread.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
@@ -300,22 +353,7 @@ impl Context {
         Program::load(self.core(), images, options)
     }
 
-    /// A program that was loaded without this crate, by the driver's own handle. With `is_owned` it
-    /// is unloaded when neither the result nor a kernel of it is left.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs.
-    ///
-    /// # Safety
-    /// The handle must be one of a program on this context's device, which stays loaded as long as
-    /// the result or a kernel of it lives. Nobody else may unload it if it is owned.
-    #[allow(unsafe_code)] // The promise is the caller's.
-    pub unsafe fn adopt_program(&self, native: usize, is_owned: bool) -> Result<Program> {
-        // SAFETY: promised by the caller.
-        unsafe { Program::adopt(self.core(), native, is_owned) }
-    }
-
-    /// Gives freed memory back to the system that is kept for reuse.
+    /// Gives freed memory that is kept for reuse back to the system.
     pub fn trim(&self) {
         self.core().trim();
     }

@@ -1,19 +1,17 @@
-//! Memory that the program allocated with the driver, without us.
+//! Memory that the program allocated with the driver, without this library.
 
-use crate::api::context::ContextCore;
+use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, MemoryHandle};
 use crate::ipc::{RecordCell, Shared};
-use crate::pool;
-use crate::types::Access;
-use crate::types::Address;
+use crate::types::{Access, Address};
 use std::sync::Arc;
 
-/// A part of an allocation of the program's.
+/// A part of an allocation that belongs to the program.
 pub(super) struct Adopted {
     core: Arc<ContextCore>,
-    /// All of the allocation.
+    /// The whole allocation.
     segment: Arc<dyn Segment>,
     number: u32,
     offset: usize,
@@ -32,8 +30,8 @@ impl Adopted {
         Self {
             core: Arc::clone(core),
             segment,
-            // Importers let go of all of it when they have closed what they opened.
-            number: pool::next_number(core.numbers(), true),
+            // Importers unmap the whole allocation when they have closed what they opened.
+            number: core.next_segment_number(),
             offset,
             len,
             exports: Default::default(),
@@ -52,7 +50,7 @@ impl Adopted {
         (&*self.segment, self.offset)
     }
 
-    /// A handle to what starts at `offset`, up to the end.
+    /// Returns a handle to what starts at `offset`, up to the end.
     pub(super) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         if offset >= self.len {
             return Err(Error::invalid(format!(
@@ -60,15 +58,15 @@ impl Adopted {
                 self.len
             )));
         }
-        let place = &self.exports[usize::from(access == Access::ReadOnly)];
-        let record = match place.get() {
+        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
+        let record = match cell.get() {
             Some(record) => record,
             None => {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
                 self.core
                     .exporter()
-                    .export_at(place, &memory, self.number, access)?
+                    .export_at(cell, &memory, self.number, access)?
             }
         };
         Ok(MemoryHandle::new(&Fields {
@@ -77,7 +75,7 @@ impl Adopted {
             offset: (self.offset + offset) as u64,
             length: (self.len - offset) as u64,
             segment_length: self.segment.len() as u64,
-            ..self.core.fields(record)
+            ..self.core.handle_fields(record)
         }))
     }
 }
@@ -86,7 +84,7 @@ impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
         for record in self.exports.iter().filter_map(RecordCell::get) {
-            // The memory is the program's: when to free it is not for us to say.
+            // The program frees the memory, when it wants to.
             exporter.retire(record, true, None);
         }
         exporter.reclaim();

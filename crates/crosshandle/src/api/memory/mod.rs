@@ -1,42 +1,40 @@
-//! Memory: allocated here, or opened from a handle.
+//! Memory: allocated here, adopted from the program, or opened from a handle.
 
 mod adopted;
-mod allocation;
+mod buffer;
 mod opened;
 mod pool;
+mod range;
 
-pub(crate) use allocation::Allocation;
+pub use buffer::Buffer;
 pub use pool::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
+pub use range::MemoryRange;
 
-use crate::api::context::ContextCore;
+use crate::api::core::{Allocation, ContextCore};
 use crate::error::{Error, Result};
+use crate::hal::Segment;
 use crate::hal::common::leak_registry;
-use crate::hal::{Operand, Segment};
 use crate::handle::MemoryHandle;
-use crate::types::Access;
-use crate::types::Address;
-use crate::types::MemoryKind;
-use crate::types::shared_bytes::check_range;
-use crate::types::{SharedBytes, TypedSlice};
+use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice};
 use adopted::Adopted;
-use allocation::Owned;
 use opened::Opened;
 use std::any::Any;
 use std::fmt;
-use std::ptr::NonNull;
+use std::mem;
+use std::ops::RangeBounds;
 use std::sync::Arc;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A range of device memory, allocated here or opened from a handle. Dropping it frees or closes
 /// it; commands that use it keep it until they are done.
 ///
-/// Freeing exported memory takes nothing away from those who have it open: they keep the bytes,
-/// and the exporter uses the memory for nothing else until the last one has closed it.
+/// Freeing exported memory takes nothing away from the processes that have it open: they keep the
+/// bytes, and the exporter uses the memory for nothing else until the last one has closed it.
 ///
-/// Any thread may use it. Accesses are ordered by events alone.
+/// Any thread may use it. Accesses are ordered by events alone: see [`SharedBytes`] for what an
+/// access sees that races with another.
 pub struct Memory {
     source: Source,
-    // What commands ask for, over and over.
+    // Commands ask for these over and over.
     address: Address,
     len: usize,
     is_on_host: bool,
@@ -49,15 +47,16 @@ enum Source {
 }
 
 impl Source {
-    /// The mapping that it is in, and where it starts there.
+    /// Returns the mapping that the memory is in, and its offset there.
     fn segment(&self) -> (&dyn Segment, usize) {
         match self {
-            Self::Owned(owned) => owned.segment(),
+            Self::Owned(owned) => owned.allocation().segment(),
             Self::Opened(opened) => opened.segment(),
             Self::Adopted(adopted) => adopted.segment(),
         }
     }
 
+    /// Returns what keeps the memory while a command uses it.
     #[inline]
     fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         match self {
@@ -68,9 +67,28 @@ impl Source {
     }
 }
 
+/// An allocation that a `Memory` owns, freed on drop.
+struct Owned(Option<Arc<Allocation>>);
+
+impl Owned {
+    #[inline]
+    fn allocation(&self) -> &Arc<Allocation> {
+        self.0.as_ref().expect("present until drop")
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(allocation) = mem::take(&mut self.0) {
+            allocation.free();
+        }
+    }
+}
+
 impl Memory {
+    #[inline]
     pub(crate) fn owned(allocation: Arc<Allocation>) -> Self {
-        Self::new(Source::Owned(Owned::new(allocation)))
+        Self::new(Source::Owned(Owned(Some(allocation))))
     }
 
     pub(crate) fn open(
@@ -82,8 +100,8 @@ impl Memory {
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 
-    /// Memory that the program allocated elsewhere: `len` bytes that start `offset` bytes into a
-    /// segment.
+    /// Makes memory of what the program allocated elsewhere: `len` bytes that start `offset` bytes
+    /// into a segment.
     pub(crate) fn adopted(
         core: &Arc<ContextCore>,
         segment: Arc<dyn Segment>,
@@ -94,9 +112,10 @@ impl Memory {
         Self::new(Source::Adopted(Arc::new(adopted)))
     }
 
+    #[inline]
     fn new(source: Source) -> Self {
         let (address, len) = match &source {
-            Source::Owned(owned) => (owned.start(), owned.len()),
+            Source::Owned(owned) => (owned.allocation().start(), owned.allocation().len()),
             Source::Opened(opened) => (opened.start(), opened.len()),
             Source::Adopted(adopted) => (adopted.start(), adopted.len()),
         };
@@ -109,24 +128,24 @@ impl Memory {
         }
     }
 
-    /// Where it starts: a device address, and a pointer where the host can access the memory.
+    /// Returns the start: a device address, and a pointer where the host can access the memory.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.address.pointer().as_ptr()
     }
 
-    /// Bytes in it.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is empty, which memory never is.
+    /// Returns whether it is empty, which memory never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What may be done with it.
+    /// Returns the access that this process has: read-only only for memory opened so.
     #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
@@ -135,16 +154,16 @@ impl Memory {
         }
     }
 
-    /// Where it lives; `None` for opened memory, which only its exporter knows.
+    /// Returns the kind of memory; `None` for opened memory, whose exporter alone knows it.
     pub fn kind(&self) -> Option<MemoryKind> {
         match &self.source {
-            Source::Owned(owned) => Some(owned.kind()),
+            Source::Owned(owned) => Some(owned.allocation().kind()),
             Source::Adopted(_) => Some(MemoryKind::Device),
             Source::Opened(_) => None,
         }
     }
 
-    /// A handle to all of it.
+    /// Returns a handle to all of it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that was itself opened from a handle (pass that
@@ -154,7 +173,8 @@ impl Memory {
         self.handle_to(0, Access::ReadWrite)
     }
 
-    /// A handle to what starts at `offset`, up to the end. Opening it gives that address.
+    /// Returns a handle to what starts at byte `offset`, up to the end. Opening it gives that
+    /// address.
     ///
     /// # Errors
     /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
@@ -162,7 +182,7 @@ impl Memory {
         self.handle_to(offset, Access::ReadWrite)
     }
 
-    /// A handle with which it can be opened for reading only.
+    /// Returns a handle with which the memory can be opened for reading only.
     ///
     /// Other allocations in the same segment can be read through what it opens, but not written;
     /// see [`ContextOptions::pooling`](crate::ContextOptions::pooling).
@@ -184,7 +204,7 @@ impl Memory {
         }
     }
 
-    /// Its bytes, for the host.
+    /// Returns its bytes, for the host to access.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
@@ -195,10 +215,10 @@ impl Memory {
                 "the host cannot access this memory directly; copy it with a queue".into(),
             )
         })?;
-        bytes.slice(offset, self.len())
+        bytes.slice(offset..offset + self.len())
     }
 
-    /// Copies bytes out, starting at `offset`, on the calling thread.
+    /// Copies bytes out, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they are not all inside; as [`bytes`](Self::bytes).
@@ -206,35 +226,34 @@ impl Memory {
         self.bytes()?.read(offset, into)
     }
 
-    /// Copies bytes in, starting at `offset`, on the calling thread.
+    /// Copies bytes in, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Error::ReadOnly`] if it was opened read-only.
+    /// As [`read`](Self::read); [`Error::ReadOnly`] for memory opened read-only.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.bytes()?.write(offset, from)
     }
 
-    /// All of it as elements of a type.
+    /// Returns its bytes as elements of a type, for the host to access. [`Buffer`] holds memory of
+    /// one type.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it doesn't divide into elements; as [`bytes`](Self::bytes).
-    pub fn typed<T>(&self) -> Result<TypedSlice<'_, T>>
-    where
-        T: FromBytes + IntoBytes + Immutable,
-    {
+    /// [`Error::InvalidArgument`] if the memory does not divide into elements; as
+    /// [`bytes`](Self::bytes).
+    pub fn typed<T: Pod>(&self) -> Result<TypedSlice<'_, T>> {
         self.bytes()?.typed()
     }
 
-    /// Whether commands that were submitted use it. They keep it until they are done, so nobody
-    /// has to wait for them to drop it.
+    /// Returns whether commands that were submitted use it. They keep it until they are done, so it
+    /// may be dropped before.
     pub fn is_in_use(&self) -> bool {
         self.is_kept() && {
-            self.source.segment().0.let_go();
+            self.source.segment().0.release_finished();
             self.is_kept()
         }
     }
 
-    /// Whether anything else than this keeps it, that may end.
+    /// Returns whether something else than `self` keeps it that may end.
     fn is_kept(&self) -> bool {
         fn is_kept<T>(object: &Arc<T>) -> bool {
             let count = Arc::strong_count(object);
@@ -247,24 +266,25 @@ impl Memory {
         }
     }
 
-    /// All of it, for a command.
+    /// Returns all of it, for a command.
     #[inline(always)] // As `Command::copy`, for which it is made.
     pub fn all(&self) -> MemoryRange {
-        MemoryRange {
-            address: self.address,
-            len: self.len,
-            access: self.access(),
-            is_on_host: self.is_on_host,
-            keep: Some(self.source.keep()),
-        }
+        MemoryRange::of_memory(
+            self.address,
+            self.len,
+            self.access(),
+            self.is_on_host,
+            self.source.keep(),
+        )
     }
 
-    /// A part of it, for a command.
+    /// Returns the part in a range of bytes, for a command.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside.
-    pub fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
-        self.all().range(offset, len)
+    #[inline]
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
+        self.all().into_part(range)
     }
 }
 
@@ -276,126 +296,5 @@ impl fmt::Debug for Memory {
             .field("access", &self.access())
             .field("opened", &matches!(self.source, Source::Opened(_)))
             .finish()
-    }
-}
-
-/// A range of memory that a command uses. Keeps its memory until the command is done.
-#[derive(Clone)]
-pub struct MemoryRange {
-    address: Address,
-    len: usize,
-    access: Access,
-    /// Whether the host can access it too.
-    is_on_host: bool,
-    keep: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-impl MemoryRange {
-    /// Memory that this crate knows nothing of, or a mapped part of a
-    /// [`VirtualRange`](crate::VirtualRange). A copy between a device and host memory that its
-    /// driver doesn't know either may hold up whoever submits it until it is the command's turn.
-    ///
-    /// # Safety
-    /// From the submission of any command that uses the range until that command is done, `len`
-    /// bytes at `address` must be valid for the device's reads, and for its writes if `access`
-    /// allows them.
-    #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
-    pub unsafe fn from_raw_parts(address: NonNull<u8>, len: usize, access: Access) -> Self {
-        Self {
-            address: Address::new(address),
-            len,
-            access,
-            is_on_host: true,
-            keep: None,
-        }
-    }
-
-    /// Bytes in it.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Where it starts, as for [`Memory::as_ptr`]. The address alone keeps nothing.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.address.pointer().as_ptr()
-    }
-
-    /// What keeps its memory, if anything does.
-    pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.keep.clone()
-    }
-
-    /// A part of it.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
-    pub fn range(&self, offset: usize, len: usize) -> Result<Self> {
-        check_range(offset, len, self.len)?;
-        Ok(Self {
-            address: self.address.offset(offset),
-            len,
-            ..self.clone()
-        })
-    }
-
-    /// The same range, which keeps `object` too: it is dropped when no command uses the range any
-    /// more, maybe on a thread of a queue. Its drop may use queues, but should not wait there. A
-    /// panic of its drop ends there. A command that is done at once is dropped by the call that
-    /// submits it, out of which the panic comes then.
-    pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
-        Self {
-            keep: Some(match self.keep {
-                Some(memory) => Arc::new((memory, object)),
-                None => object,
-            }),
-            ..self
-        }
-    }
-
-    pub(crate) fn new(address: Address, len: usize, access: Access, is_on_host: bool) -> Self {
-        Self {
-            address,
-            len,
-            access,
-            is_on_host,
-            keep: None,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        match self.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Error::ReadOnly),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn is_on_host(&self) -> bool {
-        self.is_on_host
-    }
-
-    #[inline]
-    pub(crate) fn into_operand(self) -> Operand {
-        Operand {
-            address: self.address,
-            keep: self.keep,
-        }
-    }
-}
-
-impl fmt::Debug for MemoryRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryRange")
-            .field("address", &self.address)
-            .field("len", &self.len)
-            .field("access", &self.access)
-            .finish_non_exhaustive()
     }
 }

@@ -1,11 +1,10 @@
 //! Memory opened from a handle.
 
-use crate::api::context::{ContextCore, Imported};
+use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::Fields;
-use crate::types::Access;
-use crate::types::Address;
+use crate::types::{Access, Address};
 use std::sync::Arc;
 
 /// One open of memory.
@@ -23,7 +22,7 @@ impl Opened {
         core.check_memory(fields, access)?;
         let imported = core.imported(fields, access)?;
         let available = imported.memory.len() as u64;
-        // The handle was checked against its own claim, this is what is really mapped.
+        // The handle was checked against its own claim; this is what is really mapped.
         if fields.segment_length != available {
             return Err(Error::Extent {
                 claimed: fields.segment_length,

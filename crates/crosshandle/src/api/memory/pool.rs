@@ -1,16 +1,17 @@
 //! Memory pools: memory kept apart, and accounted for.
 
-use super::{Allocation, Memory};
-use crate::api::context::{AllocationOptions, ContextCore, Pools, pool_of, trim};
+use super::Memory;
+use crate::api::core::{Allocation, ContextCore, Pools, pool_of, trim};
 use crate::error::{Error, Result};
 use crate::os::mapping::HUGE_PAGE;
 use crate::os::process;
 use crate::pool::{Gauge, Usage};
+use crate::types::AllocationOptions;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How a memory pool behaves. Sizes are in bytes.
+/// The behaviour of a memory pool. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPoolOptions {
     limit: usize,
@@ -26,7 +27,7 @@ impl Default for MemoryPoolOptions {
 }
 
 impl MemoryPoolOptions {
-    /// A pool without a limit, which keeps up to 256 MiB.
+    /// Returns the options of a pool without a limit, which keeps up to 256 MiB.
     pub fn new() -> Self {
         Self {
             limit: usize::MAX,
@@ -36,53 +37,54 @@ impl MemoryPoolOptions {
         }
     }
 
-    /// What the pool may reserve at most (no limit).
+    /// Sets how much the pool may reserve (default: no limit).
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// What the pool may have reserved and still keep large memory that is freed (256 MiB). Small
-    /// allocations share segments, which are kept until [`MemoryPool::trim_to`].
+    /// Sets up to how much reserved memory the pool keeps large memory that is freed (default:
+    /// 256 MiB). Small allocations share segments, which are kept until [`MemoryPool::trim_to`].
     pub fn keep(mut self, bytes: usize) -> Self {
         self.kept = bytes;
         self
     }
 
-    /// Larger memory is never kept when it is freed (64 MiB).
+    /// Sets the largest memory that is kept when it is freed (default: 64 MiB).
     pub fn keep_each(mut self, bytes: usize) -> Self {
         self.largest_kept = bytes;
         self
     }
 
-    /// What the pool reserves at least when its small allocations need more (2 MiB), at most
-    /// 64 MiB. It doubles each time.
+    /// Sets how much the pool reserves when its small allocations first need memory (default: 2 MiB);
+    /// the amount doubles each time. It is rounded up to a multiple of 2 MiB, and is at most 64 MiB.
     pub fn first_segment(mut self, bytes: usize) -> Self {
-        const LARGEST: usize = 64 << 20;
-        self.first_segment = bytes.clamp(1, LARGEST).next_multiple_of(HUGE_PAGE);
+        const LARGEST_BYTES: usize = 64 << 20;
+        let bytes = bytes.clamp(1, LARGEST_BYTES);
+        self.first_segment = bytes.next_multiple_of(HUGE_PAGE);
         self
     }
 }
 
-/// What a memory pool holds, in bytes.
+/// The memory that a memory pool holds, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemoryPoolUsage {
-    /// Taken from the system.
+    /// Memory taken from the system.
     pub reserved: usize,
-    /// The most that ever was, or was since [`MemoryPool::reset_reserved_peak`].
+    /// The greatest `reserved` so far, or since [`MemoryPool::reset_reserved_peak`].
     pub reserved_peak: usize,
-    /// Of it in use: the blocks of all allocations that were not freed.
+    /// Reserved memory in use: the blocks of all allocations that were not freed.
     pub used: usize,
-    /// The most that ever was, or was since [`MemoryPool::reset_used_peak`].
+    /// The greatest `used` so far, or since [`MemoryPool::reset_used_peak`].
     pub used_peak: usize,
 }
 
-/// A pool of memory in a context. No allocation of it shares a page, or a handle's reach, with
+/// A pool of memory in a context. None of its allocations shares a page, or a handle's reach, with
 /// memory from elsewhere. Cheap to clone; any thread may use it.
 ///
 /// When the last clone is dropped, its free memory goes back to the system at once, and its
-/// allocations do as they are freed.
+/// allocations follow as they are freed.
 #[derive(Clone)]
 pub struct MemoryPool {
     inner: Arc<Inner>,
@@ -128,17 +130,18 @@ impl MemoryPool {
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
         let Inner { core, pools, usage } = &*self.inner;
         let pool = pool_of(pools, options.kind);
-        match Allocation::allocate(core, pool, options) {
+        let allocation = match Allocation::allocate(core, pool, options) {
             // What is free for other sizes may make room.
             Err(Error::OutOfMemory { .. }) if usage.reserved.get() > 0 => {
                 self.trim_to(0);
                 Allocation::allocate(core, pool, options)
             }
             result => result,
-        }
+        };
+        allocation.map(Memory::owned)
     }
 
-    /// What it holds.
+    /// Returns how much memory the pool holds.
     pub fn usage(&self) -> MemoryPoolUsage {
         let Usage { reserved, used, .. } = &*self.inner.usage;
         MemoryPoolUsage {
@@ -149,33 +152,33 @@ impl MemoryPool {
         }
     }
 
-    /// Lets [`MemoryPoolUsage::reserved_peak`] start again from what is reserved now.
+    /// Resets [`MemoryPoolUsage::reserved_peak`] to what is reserved now.
     pub fn reset_reserved_peak(&self) {
         Gauge::reset_peak(&self.inner.usage.reserved);
     }
 
-    /// Lets [`MemoryPoolUsage::used_peak`] start again from what is used now.
+    /// Resets [`MemoryPoolUsage::used_peak`] to what is used now.
     pub fn reset_used_peak(&self) {
         Gauge::reset_peak(&self.inner.usage.used);
     }
 
-    /// What it may reserve at most; `usize::MAX` for no limit.
+    /// Returns how many bytes the pool may reserve; `usize::MAX` for no limit.
     pub fn limit(&self) -> usize {
         self.inner.usage.limit
     }
 
-    /// What it may have reserved and still keep large memory that is freed.
+    /// Returns up to how many reserved bytes the pool keeps large memory that is freed.
     pub fn kept(&self) -> usize {
         self.inner.usage.kept.load(Ordering::Relaxed)
     }
 
-    /// Changes it from now on; what is kept already stays.
+    /// Sets up to how many reserved bytes the pool keeps large memory that is freed from now on.
     pub fn set_kept(&self, bytes: usize) {
         self.inner.usage.kept.store(bytes, Ordering::Relaxed);
     }
 
-    /// Gives free memory back to the system until no more than `bytes` are reserved, or nothing
-    /// is left that could be given: a segment goes only as a whole.
+    /// Gives free memory back to the system until no more than `bytes` are reserved, or no segment
+    /// is left that is free as a whole.
     pub fn trim_to(&self, bytes: usize) {
         let Inner { core, pools, usage } = &*self.inner;
         core.exporter().reclaim_all();

@@ -1,41 +1,26 @@
 //! NVIDIA GPUs, through the CUDA driver.
 //!
 //! Device memory is made with the driver's virtual memory management, whose allocations are
-//! descriptors that the driver counts. Host memory is the host backend's, made known to the
+//! descriptors that the driver counts. Host memory is the host backend's, registered with the
 //! driver. Streams wait for and signal the words of events directly.
+//!
+//! From below: `driver` (the driver's calls as methods), `scheduler` (what streams wait for, and the
+//! thread that looks after them), `device` (a GPU in one of the driver's contexts), `memory`,
+//! `program`, `queue`, and `backend` with `native`, which implement the contract of `hal`.
 
-mod backlog;
-mod call;
-mod caretaker;
+mod backend;
 mod device;
 mod driver;
-mod entry;
-mod foreign;
-mod gate;
-mod held;
-mod image;
-mod info;
-mod kernel;
-mod lane;
-mod lanes;
-mod leftovers;
 mod memory;
 mod native;
-mod pinned;
 mod program;
 mod queue;
-mod range;
-mod staging;
-mod stock;
+mod scheduler;
 #[cfg(test)]
 mod tests;
-mod times;
-mod turns;
-mod waits;
-mod words;
-mod work;
+mod tuning;
 
-pub(crate) use device::CudaBackend;
+pub(crate) use backend::CudaBackend;
 
 #[cfg(test)]
 mod absence {

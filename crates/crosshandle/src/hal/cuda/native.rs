@@ -1,8 +1,10 @@
 //! The driver's contexts, streams and events, the program's and ours.
 
-use super::device::{CudaContext, Gpu};
+use super::backend::CudaContext;
+use super::device::Gpu;
 use super::driver::{ContextHandle, CudaEvent, EventHandle, StreamHandle};
-use super::{foreign, queue};
+use super::memory::external;
+use super::queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
 use crate::types::Ownership;
@@ -17,7 +19,7 @@ const LEGACY_STREAM: usize = 1;
 const PER_THREAD_STREAM: usize = 2;
 
 impl NativeDevice for Gpu {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         self.handle().number() as usize
     }
 
@@ -40,7 +42,7 @@ impl NativeDevice for Gpu {
 }
 
 impl NativeContext for CudaContext {
-    fn handle(&self) -> Result<usize> {
+    fn raw(&self) -> Result<usize> {
         Ok(self.gpu().context()?.0 as usize)
     }
 
@@ -106,7 +108,7 @@ impl NativeContext for CudaContext {
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        foreign::adopt(self.gpu(), address, len)
+        external::adopt(self.gpu(), address, len)
     }
 }
 
@@ -117,7 +119,7 @@ struct Recorded {
 }
 
 impl NativeEvent for Recorded {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         self.event.handle().0 as usize
     }
 

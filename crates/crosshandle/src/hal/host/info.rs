@@ -3,7 +3,7 @@
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::page_size;
 use crate::os::process;
-use crate::types::{Capabilities, DeviceInfo};
+use crate::types::{Capabilities, DeviceInfo, known};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ fn describe() -> DeviceInfo {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let vendor = value_in(&processor, "vendor_id").or(value_in(&processor, "CPU implementer"));
     let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let (cache_size, cache_line) = largest_cache();
+    let cache = largest_cache();
     let total_memory = total_memory();
     let features = Features::detect();
     DeviceInfo {
@@ -46,10 +46,10 @@ fn describe() -> DeviceInfo {
         uuid: uuid(),
         total_memory,
         max_allocation: total_memory,
-        memory_clock_rate: 0,
-        memory_bus_width: 0,
-        cache_size,
-        cache_line,
+        memory_clock_rate: None,
+        memory_bus_width: None,
+        cache_size: cache.map(|(size, _)| size),
+        cache_line: cache.map(|(_, line)| line),
         compute_units: cpus as u32,
         clock_rate: clock_rate(&processor),
         vector_width: features.vector_width,
@@ -76,7 +76,7 @@ fn describe() -> DeviceInfo {
 
 /// What the processor's instructions can do, as far as the system saves the registers for it.
 struct Features {
-    vector_width: u32,
+    vector_width: Option<u32>,
     half_precision: bool,
     fused_multiply_add: bool,
 }
@@ -86,11 +86,11 @@ impl Features {
     fn detect() -> Self {
         use std::arch::is_x86_feature_detected as has;
         Self {
-            vector_width: match (has!("avx512f"), has!("avx")) {
+            vector_width: Some(match (has!("avx512f"), has!("avx")) {
                 (true, _) => 64,
                 (false, true) => 32,
                 (false, false) => 16,
-            },
+            }),
             half_precision: has!("avx512fp16"),
             fused_multiply_add: has!("fma"),
         }
@@ -100,7 +100,7 @@ impl Features {
     fn detect() -> Self {
         use std::arch::is_aarch64_feature_detected as has;
         Self {
-            vector_width: 16,
+            vector_width: Some(16),
             half_precision: has!("fp16"),
             fused_multiply_add: true,
         }
@@ -109,7 +109,7 @@ impl Features {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn detect() -> Self {
         Self {
-            vector_width: 0,
+            vector_width: None,
             half_precision: false,
             fused_multiply_add: false,
         }
@@ -128,18 +128,19 @@ fn pci_vendor(name: &str) -> Option<u32> {
     }
 }
 
-/// In MHz: the highest rate where the system changes it, else the one there is.
-fn clock_rate(processor: &str) -> u32 {
+/// Returns the clock rate in MHz: the highest one where the system changes it, else the present one.
+fn clock_rate(processor: &str) -> Option<u32> {
     let highest = number_in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     if let Some(kilohertz) = highest {
-        return (kilohertz / 1000) as u32;
+        return known((kilohertz / 1000) as u32);
     }
     let constant = value_in(processor, "cpu MHz").and_then(|text| text.parse::<f64>().ok());
-    constant.map_or(0, |rate| rate as u32)
+    constant.and_then(|rate| known(rate as u32))
 }
 
-/// The bytes of the cache farthest from the first processor, and of one of its lines.
-fn largest_cache() -> (u64, u32) {
+/// Returns the size of the cache farthest from the first processor and of one of its lines, in
+/// bytes.
+fn largest_cache() -> Option<(u64, u32)> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache");
     let caches = caches.into_iter().flatten().flatten();
     caches
@@ -151,7 +152,7 @@ fn largest_cache() -> (u64, u32) {
             (kind.trim() != "Instruction").then_some((level, kibibytes * 1024, line as u32))
         })
         .max()
-        .map_or((0, 0), |(_, size, line)| (size, line))
+        .map(|(_, size, line)| (size, line))
 }
 
 /// What the machine has, or what this process's control group may use of it.
@@ -223,7 +224,7 @@ mod tests {
         let host = host();
         assert!(host.total_memory > 0 && host.compute_units > 0);
         assert!(free_memory().is_some_and(|free| free > 0 && free <= host.total_memory));
-        assert!(host.cache_line == 0 || host.cache_line.is_power_of_two());
-        assert!(host.vector_width == 0 || host.vector_width.is_power_of_two());
+        assert!(host.cache_line.is_none_or(u32::is_power_of_two));
+        assert!(host.vector_width.is_none_or(u32::is_power_of_two));
     }
 }

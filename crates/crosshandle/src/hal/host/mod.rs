@@ -4,6 +4,7 @@ mod device;
 mod info;
 mod memory;
 mod queue;
+mod tuning;
 mod work;
 
 pub(crate) use device::HostBackend;

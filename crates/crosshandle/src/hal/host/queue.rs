@@ -1,47 +1,51 @@
-//! Queues of the host device: one thread each, started when it is first needed.
+//! Queues of the host device: one worker thread each, started when a command first needs it.
 //!
-//! A short command whose turn has come runs at once on the thread that submits it.
+//! A short command that nothing precedes runs at once on the thread that submits it. All others wait
+//! in the queue's list, and the worker runs them in order; if the order is free, each as soon as its
+//! waits are over.
 
-use super::work;
+use super::{tuning, work};
 use crate::error::{Error, Result};
 use crate::event_protocol::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
+use crate::hal::common::user_code;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::platform;
+use crate::sync::{Condvar, Mutex};
+use crate::threads::ThreadKind;
 use crate::types::QueueOrder;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Commands up to this many bytes may run on the submitting thread.
-const SHORT: usize = 64 << 10;
 
 pub(super) struct HostQueue(Arc<Inner>);
 
 struct Inner {
     order: QueueOrder,
-    state: Mutex<State>,
-    /// Notified when there is something to do, or the queue is dropped.
+    pending: Mutex<PendingCommands>,
+    /// Notified when a command was added, or the queue is dropped.
     added: Condvar,
-    /// Notified when a command is done that somebody may wait for in `finish`.
+    /// Notified when a command is done and a thread waits in `finish`.
     finished: Condvar,
-    /// Its upper half counts submissions, so that the thread's wait for events notices them.
+    /// Counts submissions in its upper half, so that the worker's wait for events notices them.
     submissions: AtomicU64,
 }
 
+/// The commands that were submitted and are not done.
 #[derive(Default)]
-struct State {
+struct PendingCommands {
     commands: VecDeque<Command>,
-    /// The number of the command that the thread is at, which is no longer in `commands`.
+    /// The number of the command that the worker runs, which is no longer in `commands`.
     running: Option<u64>,
-    /// How many commands there were.
+    /// The number of commands that were ever added.
     count: u64,
-    has_thread: bool,
+    has_worker: bool,
+    /// The queue was dropped: the worker ends when it has run all commands.
     is_closed: bool,
-    /// Whether the thread waits for commands.
-    is_waiting: bool,
+    /// The worker waits for commands.
+    is_worker_waiting: bool,
     /// Calls of `finish` under way.
     finishers: usize,
     /// The first error of a command that signals no event.
@@ -50,7 +54,7 @@ struct State {
 
 /// A submission whose signal has its number.
 struct Command {
-    /// How many came before it.
+    /// The number of commands that came before it.
     number: u64,
     work: Work,
     after_earlier: bool,
@@ -63,7 +67,7 @@ impl HostQueue {
     pub(super) fn new(order: QueueOrder) -> Self {
         Self(Arc::new(Inner {
             order,
-            state: Mutex::default(),
+            pending: Mutex::default(),
             added: Condvar::new(),
             finished: Condvar::new(),
             submissions: AtomicU64::new(0),
@@ -74,59 +78,55 @@ impl HostQueue {
 impl BackendQueue for HostQueue {
     fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
-        let mut state = self.0.state();
+        let mut pending = self.0.pending.lock();
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
         }
-        let may_run = state.commands.is_empty()
-            && state.running.is_none()
-            && work::is_short(&submission.work, SHORT)
+        let may_run = pending.is_idle()
+            && work::is_short(&submission.work, tuning::INLINE_COMMAND_BYTES)
             && submission.waits.iter().all(|wait| {
-                // A failed one is dealt with by the thread.
+                // The worker deals with failed ones.
                 wait.event.outcome(wait.number) == Outcome::Complete
             });
         if may_run {
             return run_at_once(submission);
         }
-        self.0.enqueue(&mut state, submission)
+        self.0.enqueue(&mut pending, submission)
     }
 
     fn flush(&self) -> Result<()> {
-        // The thread runs whatever there is.
+        // The worker runs all commands without being asked.
         Ok(())
     }
 
     fn finish(&self, deadline: Option<Instant>) -> Result<()> {
         check_fork()?;
-        let mut state = self.0.state();
-        state.finishers += 1;
-        // What others submit meanwhile is not waited for.
-        let count = state.count;
-        let is_busy = |state: &mut State| !state.is_done(count);
+        let mut pending = self.0.pending.lock();
+        pending.finishers += 1;
+        // Commands that other threads submit meanwhile are not waited for.
+        let count = pending.count;
+        let is_busy = |pending: &mut PendingCommands| !pending.is_done(count);
         let finished = &self.0.finished;
-        let mut state = match deadline {
-            None => finished
-                .wait_while(state, is_busy)
-                .unwrap_or_else(PoisonError::into_inner),
+        let mut pending = match deadline {
+            None => finished.wait_while(pending, is_busy),
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(Instant::now());
-                let waited = finished.wait_timeout_while(state, left, is_busy);
-                waited.unwrap_or_else(PoisonError::into_inner).0
+                finished.wait_timeout_while(pending, left, is_busy).0
             }
         };
-        state.finishers -= 1;
-        if !state.is_done(count) {
+        pending.finishers -= 1;
+        if !pending.is_done(count) {
             return Err(Error::TimedOut("waiting for a queue"));
         }
-        state.error.take().map_or(Ok(()), Err)
+        pending.error.take().map_or(Ok(()), Err)
     }
 
     fn is_idle(&self) -> bool {
-        process::is_forked() || self.0.state().is_idle()
+        process::is_forked() || self.0.pending.lock().is_idle()
     }
 }
 
-/// Refuses a forked child, where the thread is missing and the lock may be held for ever.
+/// Refuses a forked child, where the worker is missing and the lock may be held for ever.
 fn check_fork() -> Result<()> {
     if process::is_forked() {
         return Err(Error::forked());
@@ -139,13 +139,13 @@ impl Drop for HostQueue {
         if process::is_forked() {
             return;
         }
-        // What was submitted still runs.
-        self.0.state().is_closed = true;
+        // The worker still runs what was submitted.
+        self.0.pending.lock().is_closed = true;
         self.0.added.notify_one();
     }
 }
 
-/// Runs a short command whose turn has come. The caller holds the queue's lock.
+/// Runs a short command that nothing precedes. The caller holds the queue's lock.
 fn run_at_once(submission: &mut Submission) -> Result<()> {
     let profile = profile_of(&submission.signal);
     if let Some(profile) = profile {
@@ -165,12 +165,12 @@ fn profile_of(signal: &Option<Arc<EventCore>>) -> Option<&Profile> {
     signal.as_ref()?.profile()
 }
 
-impl State {
+impl PendingCommands {
     fn is_idle(&self) -> bool {
         self.commands.is_empty() && self.running.is_none()
     }
 
-    /// Whether the first `count` commands are done.
+    /// Returns whether the first `count` commands are done.
     fn is_done(&self, count: u64) -> bool {
         let first = self.commands.front().map(|command| command.number);
         first.is_none_or(|number| number >= count)
@@ -179,31 +179,25 @@ impl State {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enqueue(self: &Arc<Self>, state: &mut State, submission: &mut Submission) -> Result<()> {
-        if !state.has_thread {
+    fn enqueue(
+        self: &Arc<Self>,
+        pending: &mut PendingCommands,
+        submission: &mut Submission,
+    ) -> Result<()> {
+        if !pending.has_worker {
             let inner = Arc::clone(self);
-            std::thread::Builder::new()
-                .name("crosshandle-queue".into())
-                .spawn(move || inner.run())
-                .map_err(|error| Error::LimitReached {
-                    what: format!("a queue's thread cannot be started: {error}"),
-                    remedy: "raise RLIMIT_NPROC (ulimit -u)".into(),
-                })?;
-            state.has_thread = true;
+            ThreadKind::HostQueue.start(move || inner.run_worker())?;
+            pending.has_worker = true;
         }
-        // Under the lock, so that numbers follow the order of the queue.
+        // Under the lock, so that the numbers of signals follow the order of the queue.
         let ticket = submission.signal.as_ref().map(|event| event.issue());
         let ticket = ticket.transpose()?;
-        // Not before it is sure to run: what is refused is not dropped under the lock.
+        // Taken only when it is sure to run, so that what is refused is not dropped under the lock.
         let submission = submission.take();
         let signal = submission.signal.zip(ticket);
-        let number = state.count;
-        state.count += 1;
-        state.commands.push_back(Command {
+        let number = pending.count;
+        pending.count += 1;
+        pending.commands.push_back(Command {
             number,
             work: submission.work,
             after_earlier: submission.after_earlier,
@@ -215,58 +209,55 @@ impl Inner {
         if self.order == QueueOrder::OutOfOrder {
             platform::wake_all(&self.submissions);
         }
-        // Notifying nobody is a system call too.
-        if state.is_waiting {
+        // Notifying is a system call even if no thread waits.
+        if pending.is_worker_waiting {
             self.added.notify_one();
         }
         Ok(())
     }
 
-    /// The thread. It ends when the queue is dropped and all its commands are done.
-    fn run(&self) {
+    /// Runs commands on the worker, until the queue is dropped and all its commands are done.
+    fn run_worker(&self) {
         loop {
-            // Read before the commands: what is submitted after that interrupts the wait.
+            // Read before the commands: a later submission interrupts the wait below.
             let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
-            let mut state = self.state();
-            state.running = None;
-            if state.finishers > 0 {
+            let mut pending = self.pending.lock();
+            pending.running = None;
+            if pending.finishers > 0 {
                 self.finished.notify_all();
             }
-            if state.commands.is_empty() {
-                while state.commands.is_empty() {
-                    if state.is_closed {
+            if pending.commands.is_empty() {
+                while pending.commands.is_empty() {
+                    if pending.is_closed {
                         return;
                     }
-                    state.is_waiting = true;
-                    state = self
-                        .added
-                        .wait(state)
-                        .unwrap_or_else(PoisonError::into_inner);
-                    state.is_waiting = false;
+                    pending.is_worker_waiting = true;
+                    pending = self.added.wait(pending);
+                    pending.is_worker_waiting = false;
                 }
                 continue;
             }
-            if let Some(ready) = self.find_ready(&state) {
-                let command = state.commands.remove(ready).expect("just found");
-                state.running = Some(command.number);
-                drop(state);
+            if let Some(ready) = self.find_ready(&pending) {
+                let command = pending.commands.remove(ready).expect("just found");
+                pending.running = Some(command.number);
+                drop(pending);
                 if let Err(error) = execute(command) {
-                    self.state().error.get_or_insert(error);
+                    self.pending.lock().error.get_or_insert(error);
                 }
                 continue;
             }
             let blockers: Vec<_> = self
-                .candidates(&state)
+                .candidates(&pending)
                 .flat_map(|(_, command)| command.waits.iter())
-                .filter(|wait| !is_settled(wait))
+                .filter(|wait| !is_over(wait))
                 .map(|wait| (Arc::clone(&wait.event), wait.number))
                 .collect();
-            drop(state);
+            drop(pending);
             self.wait_for_change(&blockers, seen);
         }
     }
 
-    /// Waits until one of the events is signalled or, if order is free, a command comes in.
+    /// Waits until one of the events is signalled or, if the order is free, a command is added.
     fn wait_for_change(&self, blockers: &[(Arc<EventCore>, u64)], seen: u32) {
         if blockers.is_empty() {
             return;
@@ -282,9 +273,9 @@ impl Inner {
         let mode = WaitMode::for_all(blockers.iter().map(|(event, _)| event.mode()));
         if let Some((index, Err(WaitError::Abandoned))) = wait_any(&targets, interrupt, mode, None)
         {
-            // No signal will ever settle this one: its commands fail.
+            // This wait will never be over by a signal: its commands fail.
             let (event, number) = &blockers[index];
-            for command in &mut self.state().commands {
+            for command in &mut self.pending.lock().commands {
                 for wait in command.waits.iter_mut() {
                     wait.is_abandoned |= Arc::ptr_eq(&wait.event, event) && wait.number == *number;
                 }
@@ -292,38 +283,38 @@ impl Inner {
         }
     }
 
-    /// The commands that may run before others, in order.
+    /// Returns the commands that may run next, as far as their waits allow, in order.
     fn candidates<'a>(
         &self,
-        state: &'a State,
+        pending: &'a PendingCommands,
     ) -> impl Iterator<Item = (usize, &'a Command)> + use<'a> {
-        let most = match self.order {
+        let limit = match self.order {
             QueueOrder::InOrder => 1,
             QueueOrder::OutOfOrder => usize::MAX,
         };
-        let mut is_held = false;
-        let commands = state.commands.iter().enumerate().take(most);
+        let mut is_behind_barrier = false;
+        let commands = pending.commands.iter().enumerate().take(limit);
         commands
             .take_while(move |(_, command)| {
-                let was_held = is_held;
-                is_held |= command.before_later;
-                !was_held
+                let was_behind_barrier = is_behind_barrier;
+                is_behind_barrier |= command.before_later;
+                !was_behind_barrier
             })
             .filter(|(index, command)| *index == 0 || !command.after_earlier)
     }
 
-    fn find_ready(&self, state: &State) -> Option<usize> {
-        self.candidates(state)
-            .find(|(_, command)| command.waits.iter().all(is_settled))
+    fn find_ready(&self, pending: &PendingCommands) -> Option<usize> {
+        self.candidates(pending)
+            .find(|(_, command)| command.waits.iter().all(is_over))
             .map(|(index, _)| index)
     }
 }
 
-fn is_settled(wait: &WaitPoint) -> bool {
+fn is_over(wait: &WaitPoint) -> bool {
     wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 
-/// Runs a command all of whose waits are settled; its error, if no event takes it.
+/// Runs a command all of whose waits are over. Returns its error if no event takes that.
 fn execute(command: Command) -> Result<()> {
     let failed = command
         .waits
@@ -347,14 +338,10 @@ fn execute(command: Command) -> Result<()> {
     if let Some(profile) = profile {
         Profile::stamp(&profile.ended);
     }
-    work::discard(work);
+    user_code::drop_contained(work);
     match command.signal {
         Some((event, ticket)) => {
-            let result = result.map_err(|error| match error {
-                Error::CommandFailed(message) => message,
-                error => error.to_string().into(),
-            });
-            event.complete(ticket, result);
+            event.complete(ticket, result.map_err(user_code::failure_text));
             Ok(())
         }
         None => result,

@@ -1,12 +1,13 @@
-//! What commands do to host memory.
+//! The work of commands, done to host memory.
 
 use crate::error::{Error, Result};
+use crate::hal::common::user_code;
 use crate::hal::{Operand, RectCopy, Work};
 use crate::types::Pitches;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::{mem, ptr};
+use crate::types::shared_bytes::shared_copy;
+use std::mem;
 
-/// Whether a command touches at most `limit` bytes and calls nobody.
+/// Returns whether a command touches at most `limit` bytes and calls none of the program's code.
 pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
         Work::Marker => true,
@@ -17,27 +18,14 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     }
 }
 
-/// Runs a command, and leaves what it used.
+/// Runs a command, and leaves what keeps its memory.
 pub(super) fn run(work: &mut Work) -> Result<()> {
     match work {
-        Work::Call(_) => {
-            let Work::Call(function) = mem::replace(work, Work::Marker) else {
-                return Ok(());
-            };
-            // A panic must not take the queue and its waiters down.
-            // Its error's text and drop are the user's code too.
-            let call = || function().map_err(|error| error.to_string());
-            let message = match catch_unwind(AssertUnwindSafe(call)) {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(message)) => message,
-                Err(panic) => {
-                    std::mem::forget(panic);
-                    "a host function panicked".into()
-                }
-            };
-            Err(Error::CommandFailed(message.into()))
-        }
-        // For queues of drivers.
+        Work::Call(_) => match mem::take(work) {
+            Work::Call(function) => user_code::call(function),
+            _ => Ok(()),
+        },
+        // The object layer refuses `Native` where there is no driver.
         Work::Marker | Work::Native(_) => Ok(()),
         Work::Launch(_) => Err(Error::Unsupported(
             "a queue on the host runs no kernels".into(),
@@ -76,22 +64,16 @@ pub(super) fn run(work: &mut Work) -> Result<()> {
     }
 }
 
-/// Drops a command that has run, or is not to. What it captured is the user's code too.
-pub(super) fn discard(work: Work) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(work))) {
-        std::mem::forget(panic);
-    }
-}
-
 /// Copies between ranges that may overlap.
 fn copy(to: &Operand, to_offset: usize, from: &Operand, from_offset: usize, len: usize) {
-    // SAFETY: the object layer checked that both ranges lie in their memory, which the places
-    // keep mapped (or the caller of an unsafe method promised so). Other processes may write
+    let (from, to) = (from.address.pointer(), to.address.pointer());
+    // SAFETY: the object layer checked that both ranges lie in their memory, which the operands keep
+    // mapped (or the caller of an unsafe method promised so). Other threads and processes may write
     // there at the same time; then the bytes are whatever they left, as documented.
     unsafe {
-        ptr::copy(
-            from.address.pointer().as_ptr().add(from_offset),
-            to.address.pointer().as_ptr().add(to_offset),
+        shared_copy::copy(
+            from.as_ptr().add(from_offset),
+            to.as_ptr().add(to_offset),
             len,
         );
     }
@@ -100,20 +82,18 @@ fn copy(to: &Operand, to_offset: usize, from: &Operand, from_offset: usize, len:
 /// Repeats a pattern, in copies that double.
 fn fill(to: &Operand, offset: usize, len: usize, pattern: &[u8]) {
     // SAFETY: the object layer checked that `len` bytes there are in the memory, and that
-    // `pattern` is not empty; see `copy` for the rest. Source and destination of the copies don't
-    // overlap: what is copied lies before `done`.
+    // `pattern` is not empty; see `copy` for the rest.
     unsafe {
         let start = to.address.pointer().as_ptr().add(offset);
         if let [byte] = pattern {
-            ptr::write_bytes(start, *byte, len);
+            shared_copy::fill(start, *byte, len);
             return;
         }
-        let first = pattern.len().min(len);
-        ptr::copy_nonoverlapping(pattern.as_ptr(), start, first);
-        let mut done = first;
+        let mut done = pattern.len().min(len);
+        shared_copy::write(pattern.as_ptr(), start, done);
         while done < len {
             let more = done.min(len - done);
-            ptr::copy_nonoverlapping(start, start.add(done), more);
+            shared_copy::copy(start, start.add(done), more);
             done += more;
         }
     }

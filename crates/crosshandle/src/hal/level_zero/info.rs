@@ -4,7 +4,7 @@ use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description};
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::HUGE_PAGE;
-use crate::types::{Capabilities, DeviceInfo};
+use crate::types::{Capabilities, DeviceInfo, known};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE, ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY,
     ZE_DEVICE_FP_FLAG_FMA, ZE_DEVICE_MODULE_FLAG_FP16, ZE_DEVICE_MODULE_FLAG_FP64,
@@ -73,12 +73,12 @@ pub(super) fn describe(
         total_memory: memories.iter().map(|memory| memory.totalSize).sum(),
         max_allocation: properties.maxMemAllocSize,
         cache_size: cache_size(driver, device),
-        cache_line: 64,
+        cache_line: Some(64),
         compute_units: units,
-        clock_rate: properties.coreClockRate,
-        vector_width: 0,
-        memory_clock_rate: fastest.map_or(0, |memory| memory.maxClockRate),
-        memory_bus_width: fastest.map_or(0, |memory| memory.maxBusWidth),
+        clock_rate: known(properties.coreClockRate),
+        vector_width: None,
+        memory_clock_rate: fastest.and_then(|memory| known(memory.maxClockRate)),
+        memory_bus_width: fastest.and_then(|memory| known(memory.maxBusWidth)),
         kernels: None,
         granularity: HUGE_PAGE,
         capabilities: Capabilities {
@@ -147,15 +147,13 @@ fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memor
     Ok(memories)
 }
 
-/// Bytes in the largest cache; 0 if the driver doesn't say.
-fn cache_size(driver: &Driver, device: DeviceHandle) -> u64 {
+/// Returns the bytes in the largest cache, if the driver says.
+fn cache_size(driver: &Driver, device: DeviceHandle) -> Option<u64> {
     let get = driver.loader.zeDeviceGetCacheProperties;
     let mut count = 0;
     // SAFETY: asks for the count alone.
     let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
-    if check("zeDeviceGetCacheProperties", code).is_err() {
-        return 0;
-    }
+    check("zeDeviceGetCacheProperties", code).ok()?;
     let empty = description!(
         ze_device_cache_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_CACHE_PROPERTIES
@@ -163,14 +161,12 @@ fn cache_size(driver: &Driver, device: DeviceHandle) -> u64 {
     let mut caches = vec![empty; count as usize];
     // SAFETY: there is room for so many.
     let code = unsafe { get(device.0, &mut count, caches.as_mut_ptr()) };
-    if check("zeDeviceGetCacheProperties", code).is_err() {
-        return 0;
-    }
+    check("zeDeviceGetCacheProperties", code).ok()?;
     caches
         .iter()
         .map(|cache| cache.cacheSize as u64)
         .max()
-        .unwrap_or(0)
+        .and_then(known)
 }
 
 fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {

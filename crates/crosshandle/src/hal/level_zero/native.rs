@@ -19,7 +19,7 @@ fn object<T>(value: usize) -> Handle<T> {
 }
 
 impl NativeDevice for Gpu {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         Gpu::handle(self).0.expose_provenance()
     }
 
@@ -39,7 +39,7 @@ impl NativeDevice for Gpu {
 }
 
 impl NativeContext for LevelZeroContext {
-    fn handle(&self) -> Result<usize> {
+    fn raw(&self) -> Result<usize> {
         Ok(self.core().handle.0.expose_provenance())
     }
 
@@ -98,7 +98,7 @@ impl NativeContext for LevelZeroContext {
 }
 
 impl NativeEvent for Shown {
-    fn handle(&self) -> usize {
+    fn raw(&self) -> usize {
         Shown::handle(self).0.expose_provenance()
     }
 

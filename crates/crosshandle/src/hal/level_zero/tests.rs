@@ -5,7 +5,7 @@
 
 use super::driver::{Core, Driver, description};
 use crate::{
-    Command, Context, Device, Error, EventOptions, MemoryHandle, MemoryRange, NativeHandle,
+    Command, Context, Device, Error, EventOptions, MemoryHandle, MemoryRange, NativeObject,
     Ownership, Queue, QueueOrder,
 };
 use level_zero_sys::{ze_event_handle_t, ze_result_t};
@@ -69,14 +69,14 @@ fn context() -> Context {
     Context::new(&Device::find("level_zero:0").unwrap()).unwrap()
 }
 
-fn native(value: usize) -> NativeHandle {
-    NativeHandle::new(crate::handle::BackendKind::LevelZero, value)
+fn native(value: usize) -> NativeObject {
+    NativeObject::new(crate::handle::BackendKind::LevelZero, value)
 }
 
 /// The driver's side of a context.
 fn core_of(context: &Context) -> Arc<Core> {
     let core = Driver::all().unwrap()[0].shared_core().unwrap();
-    let handle = context.native_handle().unwrap();
+    let handle = context.native().unwrap();
     assert_eq!(handle, native(core.handle.0.addr()));
     core
 }
@@ -90,8 +90,8 @@ struct Theirs {
 impl Theirs {
     fn new(context: &Context, len: usize) -> Self {
         let core = core_of(context);
-        let device = context.device().native_handle().unwrap();
-        let device = ptr::with_exposed_provenance_mut(device.value());
+        let device = context.device().native().unwrap();
+        let device = ptr::with_exposed_provenance_mut(device.raw());
         let desc = description!(
             ze_device_mem_alloc_desc_t,
             ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC
@@ -121,7 +121,7 @@ fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
         let to = unsafe {
             MemoryRange::from_raw_parts(NonNull::from(byte), 1, crate::Access::ReadWrite)
         };
-        let copy = Command::copy(to, memory.range(place, 1).unwrap()).unwrap();
+        let copy = Command::copy(memory.range(place..place + 1).unwrap(), to).unwrap();
         queue.submit(copy).unwrap();
     }
     queue.finish_timeout(SOON).unwrap();
@@ -130,9 +130,9 @@ fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
 }
 
 /// What the driver says of an event: whether it has happened.
-fn has_happened(context: &Context, event: NativeHandle, timeout: Duration) -> bool {
+fn has_happened(context: &Context, event: NativeObject, timeout: Duration) -> bool {
     let wait = core_of(context).driver.loader.zeEventHostSynchronize;
-    let event: ze_event_handle_t = ptr::with_exposed_provenance_mut(event.value());
+    let event: ze_event_handle_t = ptr::with_exposed_provenance_mut(event.raw());
     // SAFETY: a live event.
     match unsafe { wait(event, timeout.as_nanos() as u64) } {
         ze_result_t::ZE_RESULT_NOT_READY => false,
@@ -211,15 +211,15 @@ fn an_event_of_the_driver_happens_also_if_ours_has_failed() {
         .submit(command.after_value(&gate, 1).signal(&event))
         .unwrap();
     let theirs = context.native_event(&event).unwrap();
-    assert!(!has_happened(&context, theirs.handle(), Duration::ZERO));
+    assert!(!has_happened(&context, theirs.native(), Duration::ZERO));
     gate.signal().unwrap();
-    assert!(has_happened(&context, theirs.handle(), SOON));
+    assert!(has_happened(&context, theirs.native(), SOON));
     assert!(event.wait_timeout(SOON).is_err());
     // Back again: it tells that it happened, not how.
     // SAFETY: it lives until the end.
     let adopted = unsafe {
         let options = EventOptions::new();
-        context.adopt_event(theirs.handle(), Ownership::Borrowed, options)
+        context.adopt_event(theirs.native(), Ownership::Borrowed, options)
     };
     adopted.unwrap().wait_timeout(SOON).unwrap();
 }
@@ -272,7 +272,7 @@ fn finish_waits_for_nothing_that_comes_later() {
     {
         let queue = context.create_queue_with(order).unwrap();
         if is_shared {
-            queue.native_handle().unwrap();
+            queue.native().unwrap();
         }
         let [gate, later] = [(); 2].map(|()| context.create_event().unwrap());
         let after = |event| Command::barrier().after_value(event, 1);
@@ -309,14 +309,14 @@ fn what_is_another_drivers_is_refused() {
         return;
     }
     let (context, device) = (context(), Device::find("level_zero:0").unwrap());
-    let of_host = NativeHandle::new(crate::handle::BackendKind::Host, 64);
+    let of_host = NativeObject::new(crate::handle::BackendKind::Host, 64);
     let options = crate::ContextOptions::new();
     // SAFETY: refused before it is used.
     unsafe {
         assert!(context.adopt_queue(of_host, Ownership::Borrowed).is_err());
         assert!(Context::adopt(&device, of_host, options.clone()).is_err());
-        let same = Context::adopt(&device, context.native_handle().unwrap(), options).unwrap();
-        assert_eq!(same.native_handle(), context.native_handle());
+        let same = Context::adopt(&device, context.native().unwrap(), options).unwrap();
+        assert_eq!(same.native(), context.native());
     }
     let driver = device.native_driver().unwrap();
     assert_eq!(driver, native(Driver::all().unwrap()[0].handle.0.addr()));

@@ -1,10 +1,10 @@
-//! The byte form.
+//! Tests of the byte form.
 
 use std::collections::HashSet;
 
 use super::*;
 
-/// CRC-32C, one bit at a time: what the fast one must agree with.
+/// Computes CRC-32C one bit at a time, for comparison with the fast implementation.
 fn slow_crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     !bytes.iter().fold(!0, |crc, byte| {
@@ -14,7 +14,7 @@ fn slow_crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Exchanged handles must keep their meaning from release to release, so the layout is spelled out.
+/// The layout is spelled out, because handles must keep their meaning from release to release.
 #[test]
 fn the_layout_is_version_1() {
     assert_eq!(
@@ -86,7 +86,7 @@ proptest! {
         }
     }
 
-    /// Whatever is accepted is what an exporter would have written: no bit is ignored.
+    /// Accepted bytes are those that an exporter would have written: no bit is ignored.
     #[test]
     fn every_accepted_value_is_canonical(
         (kind, fields) in any_handle(),
@@ -120,7 +120,7 @@ fn every_other_size_is_refused() {
     }
 }
 
-/// The error for a sample of the kind after `bytes` were put at `at` and the tag was made right.
+/// Returns the error for a sample of the kind after `bytes` were put at `at` and the tag was fixed.
 fn error_after(kind: HandleKind, at: usize, bytes: &[u8]) -> HandleError {
     let mut changed = *sample(kind).as_bytes();
     changed[at..at + bytes.len()].copy_from_slice(bytes);

@@ -1,8 +1,8 @@
-//! Explanations and debug output: complete, and without the secret.
+//! Tests of explanations and debug output: complete, and without the secret.
 
 use super::*;
 
-/// Every form in which the sample's secret might leak.
+/// Checks that no form of the sample's secret is in `output`.
 fn assert_no_secret(output: &str) {
     let secret = sample_fields(HandleKind::Memory).secret;
     let plain = String::from_utf8(secret.as_bytes().to_vec()).unwrap();

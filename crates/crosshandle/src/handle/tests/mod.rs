@@ -1,4 +1,4 @@
-//! Tests of the wire format and the text form, from inside: they make handles with any contents.
+//! Tests of the byte and the text form. They are inside the crate to make handles with any contents.
 
 mod bytes;
 mod explain;
@@ -18,7 +18,7 @@ pub(super) const KINDS: [HandleKind; 3] = [
 
 pub(super) type Bytes = [u8; HANDLE_SIZE];
 
-/// Parses with the type of the kind, and gives back what the value holds.
+/// Parses bytes with the type of the kind, and returns the bytes of the value.
 pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError> {
     match kind {
         HandleKind::Memory => MemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
@@ -29,7 +29,7 @@ pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError
     }
 }
 
-/// Reads a text with the type of the kind, and gives back what the value holds.
+/// Reads a text with the type of the kind, and returns the bytes of the value.
 pub(super) fn read(kind: HandleKind, text: &str) -> Result<Bytes, HandleError> {
     match kind {
         HandleKind::Memory => text.parse().map(|handle: MemoryHandle| *handle.as_bytes()),
@@ -48,13 +48,13 @@ pub(super) fn make(kind: HandleKind, fields: &Fields) -> AnyHandle {
     }
 }
 
-/// Makes the tag right again after a change, so that the change itself is what gets judged.
+/// Fixes the tag after a change, so that only the change itself can be refused.
 pub(super) fn retag(bytes: &mut Bytes) {
     let tag = wire::tag_of(bytes);
     bytes[HANDLE_SIZE - 4..].copy_from_slice(&tag.to_le_bytes());
 }
 
-/// A handle whose fields are all different and, where the kind allows, nonzero.
+/// Returns fields that are all different and, where the kind allows, nonzero.
 pub(super) fn sample_fields(kind: HandleKind) -> Fields {
     let is_event = kind == HandleKind::Event;
     let memory_only = |value| if is_event { 0 } else { value };
@@ -80,7 +80,7 @@ pub(super) fn sample(kind: HandleKind) -> AnyHandle {
 }
 
 prop_compose! {
-    /// Contents that are valid for a handle of the kind, extremes included.
+    /// Generates contents that are valid for a handle of the kind, extremes included.
     pub(super) fn any_fields(kind: HandleKind)(
         backend in prop_oneof![
             Just(BackendKind::Host), Just(BackendKind::Cuda), Just(BackendKind::LevelZero)
@@ -94,7 +94,7 @@ prop_compose! {
         device: [u8; 16],
         record: u32,
         generation in 1..=u32::MAX,
-        // Three sorted points: where the shared bytes start, where they end, where the segment ends.
+        // Three sorted offsets: start and end of the shared bytes, end of the segment.
         mut points in prop_oneof![
             any::<[u64; 3]>(),
             [0..=2u64, 0..=2u64, 0..=2u64],
@@ -104,7 +104,7 @@ prop_compose! {
         points.sort_unstable();
         let [mut start, mut end, mut segment_length] = points;
         if start == end {
-            // Nothing shared is not valid; make room for one byte.
+            // An empty range is invalid, so make room for one byte.
             match end.checked_add(1) {
                 Some(above) => end = above,
                 None => start -= 1,
@@ -131,7 +131,7 @@ prop_compose! {
     }
 }
 
-/// A kind, and contents that are valid for it.
+/// Generates a kind, and contents that are valid for it.
 pub(super) fn any_handle() -> impl Strategy<Value = (HandleKind, Fields)> {
     proptest::sample::select(KINDS.to_vec())
         .prop_flat_map(|kind| any_fields(kind).prop_map(move |fields| (kind, fields)))

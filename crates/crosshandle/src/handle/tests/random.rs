@@ -1,8 +1,8 @@
-//! Ten million random inputs: none may panic, and whatever is accepted must be canonical.
+//! Tests with ten million random inputs: none may panic, and every accepted one must be canonical.
 
 use super::*;
 
-/// Marsaglia's xorshift64*: fast, and the same on every run, so that a failure can be repeated.
+/// Marsaglia's xorshift64* generator: fast, and equal on every run, so that a failure repeats.
 struct Random(u64);
 
 impl Random {
@@ -26,8 +26,8 @@ impl Random {
 
 const ROUNDS: usize = 5_000_000;
 
-/// Random bytes of random sizes around that of a handle. The start and the tag are made right now
-/// and then: by chance alone, nothing would get past the magic number.
+/// Parses random bytes of random sizes around that of a handle. Some have a valid start and tag: by
+/// chance alone, no input would get past the magic number.
 #[test]
 fn random_bytes_never_panic() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -51,7 +51,7 @@ fn random_bytes_never_panic() {
         if let Ok(whole) = <&mut Bytes>::try_from(&mut *bytes)
             && choice & 8 != 0
         {
-            // Without this, `reserved` would hide the checks that follow it.
+            // Otherwise `reserved` would hide the checks that follow it.
             whole[96..100].fill(0);
             retag(whole);
         }
@@ -63,7 +63,7 @@ fn random_bytes_never_panic() {
     );
 }
 
-/// Valid handles with one to four bytes, or whole fields, changed, and the tag made right again.
+/// Parses valid handles with one to four bytes, or whole fields, changed, and the tag fixed.
 #[test]
 fn random_mutations_never_panic() {
     const VALUES: [u64; 6] = [0, 1, u64::MAX, 1 << 63, 4096, 0x0101_0101_0101_0101];
@@ -94,7 +94,7 @@ fn random_mutations_never_panic() {
     );
 }
 
-/// Parses the bytes in every way. Returns whether they are a handle.
+/// Parses the bytes in every way, and returns whether they are a handle.
 fn judge(bytes: &[u8]) -> bool {
     let Ok(handle) = AnyHandle::from_bytes(bytes) else {
         return false;

@@ -1,4 +1,4 @@
-//! The text form.
+//! Tests of the text form.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn text_of(kind: HandleKind) -> String {
     sample(kind).to_string()
 }
 
-/// The position that the error names, for a text that the type of the kind must refuse.
+/// Returns the position in the error for a text that the type of the kind must refuse.
 fn bad_at(kind: HandleKind, text: &str) -> usize {
     match read(kind, text) {
         Err(HandleError::BadText { at, .. }) => at,
@@ -41,7 +41,7 @@ proptest! {
     }
 }
 
-/// Computed apart from this crate: texts that were written down stay readable.
+/// The texts were computed without this crate, so that stored texts stay readable.
 #[test]
 fn the_text_is_version_1() {
     const SHARED: &str = "gEIBwYFBAMCARgXFhUUExIRJCMi";
@@ -58,7 +58,7 @@ fn the_text_is_version_1() {
     }
 }
 
-/// Each character of each handle replaced by every other character that is likely to be met.
+/// Replaces each character of each handle by every other character that is likely to occur.
 #[test]
 fn every_substituted_character_is_refused() {
     let others: Vec<char> = (0..=127)
@@ -151,7 +151,7 @@ fn bad_characters_say_where() {
     }
 }
 
-/// 104 bytes leave two bits of the last character unused; only zero is accepted there.
+/// 104 bytes leave two bits of the last character unused, where only zero is accepted.
 #[test]
 fn a_handle_has_one_text_only() {
     const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,19 +1,17 @@
 //! Where exporters are found: one socket a process, in a directory.
 
 use crate::error::{Error, Result};
-use crate::os::socket;
-use rustix::io::Errno;
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
 
-/// Names the socket directory. Set it to one directory in all containers that share.
+/// The environment variable that names the socket directory. Set it to one directory in all
+/// containers that share.
 pub const SOCKET_DIR_VARIABLE: &str = "CROSSHANDLE_SOCKET_DIR";
 
-/// The longest path that fits into a socket address, less the name of a socket in it.
-const DIRECTORY_MAX: usize = 107 - 24;
+/// Bytes of the longest socket directory: what fits into a socket address, less a socket's name.
+const MAX_DIRECTORY_BYTES: usize = 107 - 24;
 
 /// Who may open what a context exports, and whose exports it may open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,7 +37,7 @@ impl PeerPolicy {
     }
 }
 
-/// A random number that names this process to importers. Never zero.
+/// Returns the random number that names this process to importers. Never zero.
 pub(crate) fn exporter_id() -> Result<u64> {
     static ID: OnceLock<u64> = OnceLock::new();
     if let Some(id) = ID.get() {
@@ -50,7 +48,7 @@ pub(crate) fn exporter_id() -> Result<u64> {
     Ok(*ID.get_or_init(|| u64::from_ne_bytes(bytes).max(1)))
 }
 
-/// The directories to look in, best first. The first one is where exporters listen.
+/// Returns the directories to look in, best first. The first one is where exporters listen.
 pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
     if let Some(path) = chosen {
         return vec![path.to_owned()];
@@ -73,23 +71,29 @@ pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// The socket directories of this process, best first, unless
+/// Returns the socket directories of this process, best first, unless
 /// [`ContextOptions::socket_dir`](crate::ContextOptions::socket_dir) names one. Exporters listen in
 /// the first one; importers look in all. They may not exist yet.
 pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }
 
-/// The name of a process's socket in `directory`.
-pub(crate) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
+/// Returns the path of an exporter's socket in `directory`.
+pub(super) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
     directory.join(format!("{exporter:016x}.sock"))
 }
 
-/// Makes sure that `directory` exists and is safe to listen in. `shared`: others are admitted.
-pub(crate) fn prepare(directory: &Path, shared: bool) -> Result<()> {
-    if directory.as_os_str().len() > DIRECTORY_MAX {
+/// Returns the exporter whose socket has this name.
+pub(super) fn exporter_of(socket: &Path) -> Option<u64> {
+    let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
+    u64::from_str_radix(name, 16).ok()
+}
+
+/// Makes sure that `directory` exists and is safe to listen in. `shared`: other users are admitted.
+pub(super) fn prepare(directory: &Path, shared: bool) -> Result<()> {
+    if directory.as_os_str().len() > MAX_DIRECTORY_BYTES {
         return Err(Error::invalid(format!(
-            "the socket directory {} has more than {DIRECTORY_MAX} characters; choose a shorter one",
+            "the socket directory {} has more than {MAX_DIRECTORY_BYTES} characters; choose a shorter one",
             directory.display()
         )));
     }
@@ -105,7 +109,7 @@ pub(crate) fn prepare(directory: &Path, shared: bool) -> Result<()> {
             directory.display()
         ))
     })?;
-    // Whoever can write there could put a socket of his own in place of ours. Sticky: he can't.
+    // A user who can write there could replace this process's socket, unless the directory is sticky.
     let (owner, mode) = (metadata.uid(), metadata.mode());
     let trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
     if !shared && (!trusted || mode & 0o022 != 0 && mode & 0o1000 == 0) {
@@ -116,24 +120,4 @@ pub(crate) fn prepare(directory: &Path, shared: bool) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// Removes sockets whose processes were killed before they could do so themselves.
-pub(crate) fn sweep(directory: &Path) {
-    const MOST: usize = 4096;
-    let Ok(entries) = fs::read_dir(directory) else {
-        return;
-    };
-    for entry in entries.flatten().take(MOST) {
-        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        let path = entry.path();
-        if !is_socket || path.extension().is_none_or(|extension| extension != "sock") {
-            continue;
-        }
-        // A socket gets its name only once somebody listens, so nobody new is refused here.
-        let patience = Duration::from_millis(5);
-        if let Err(Errno::CONNREFUSED) = socket::connect(&path, patience) {
-            let _ = fs::remove_file(&path);
-        }
-    }
 }

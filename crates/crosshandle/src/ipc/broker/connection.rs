@@ -3,20 +3,21 @@
 use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use crate::error::{Error, Result};
-use crate::os::socket;
-use crate::os::socket::Received;
+use crate::os::socket::{self, Received};
+use crate::sync::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A connection to the broker of one exporting process.
 pub(crate) struct Connection {
     stream: Arc<OwnedFd>,
-    /// One question at a time; the number of the last one.
-    turn: Mutex<Turn>,
-    turn_ended: Condvar,
+    /// One question at a time.
+    questions: Mutex<Questions>,
+    /// Notified when a question is over that others wait for.
+    question_over: Condvar,
     /// The exporter's user.
     uid: u32,
     /// Whether the exporter is another copy of this library in this very process.
@@ -27,9 +28,12 @@ pub(crate) struct Connection {
 }
 
 #[derive(Default)]
-struct Turn {
+struct Questions {
+    /// The latest question's.
     serial: Serial,
-    is_taken: bool,
+    /// Whether a thread is asking.
+    is_busy: bool,
+    /// Threads that wait to ask.
     waiting: u32,
 }
 
@@ -63,8 +67,8 @@ impl Connection {
             }
             return Ok(Self {
                 stream: Arc::new(stream),
-                turn: Mutex::default(),
-                turn_ended: Condvar::new(),
+                questions: Mutex::default(),
+                question_over: Condvar::new(),
                 uid,
                 is_self,
                 pid,
@@ -82,64 +86,64 @@ impl Connection {
         })
     }
 
-    /// The socket, to be watched for a hang-up.
+    /// Returns the socket, to be watched for a hang-up.
     pub(crate) fn stream(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.stream)
     }
 
-    /// Asks, and waits for the answer and its descriptor.
+    /// Asks a question, and waits for the answer and its descriptor.
     pub(crate) fn ask(
         &self,
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(Reply, OwnedFd)> {
-        let serial = self.begin_turn()?;
+        let serial = self.await_turn()?;
         let result = self.exchange(request, serial, descriptor);
-        let mut turn = self.turn();
-        turn.is_taken = false;
-        // Notifying nobody is a system call too.
-        if turn.waiting > 0 {
-            self.turn_ended.notify_one();
+        let mut questions = self.questions.lock();
+        questions.is_busy = false;
+        if questions.waiting > 0 {
+            self.question_over.notify_one();
         }
         result
     }
 
-    /// The user that the exporter runs as.
+    /// Returns the user that the exporter runs as.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Whether the exporter is this very process.
+    /// Returns whether the exporter is another copy of this library in this very process.
     pub(crate) fn is_self(&self) -> bool {
         self.is_self
     }
 
-    /// Ends the connection. Dropping it does not, if a forked child has it too.
+    /// Ends the connection. Dropping it does not if a forked child has it too.
     pub(crate) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
     }
 
-    /// Waits until nobody else asks, but not longer than an answer may take.
-    fn begin_turn(&self) -> Result<Serial> {
+    /// Waits until no other thread asks, but not longer than an answer may take, and returns the
+    /// number of the caller's question.
+    fn await_turn(&self) -> Result<Serial> {
+        // A condition variable's clock has an end.
         let timeout = self.timeout.min(Duration::from_secs(1 << 32));
-        let mut turn = self.turn();
-        turn.waiting += 1;
-        let is_taken = |turn: &mut Turn| turn.is_taken;
-        let waited = self.turn_ended.wait_timeout_while(turn, timeout, is_taken);
-        let (mut turn, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        turn.waiting -= 1;
-        if waited.timed_out() {
+        let mut questions = self.questions.lock();
+        questions.waiting += 1;
+        let is_busy = |questions: &mut Questions| questions.is_busy;
+        let waited = self
+            .question_over
+            .wait_timeout_while(questions, timeout, is_busy);
+        let is_late;
+        (questions, is_late) = waited;
+        questions.waiting -= 1;
+        if is_late {
             return Err(Error::TimedOut(
                 "waiting for an earlier question to the exporter",
             ));
         }
-        turn.is_taken = true;
-        turn.serial = turn.serial.wrapping_add(1).max(1);
-        Ok(turn.serial)
-    }
-
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        questions.is_busy = true;
+        questions.serial = questions.serial.wrapping_add(1).max(1);
+        Ok(questions.serial)
     }
 
     fn exchange(

@@ -7,12 +7,13 @@
 //! long as anything of it is open; when it hangs up, the process at the other end is gone.
 
 pub(crate) mod address;
-mod broker;
+mod client;
 mod connection;
+mod listener;
 pub(crate) mod protocol;
-mod reactor;
+mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub(crate) use broker::{Broker, Client, Exports, Fetched, local_exports, publish, withdraw};
+pub(crate) use client::{Client, Exports, Fetch, Fetched, local_exports, publish, withdraw};
 pub(crate) use connection::Connection;
-pub(crate) use reactor::{Next, Source, Watch, settle, watch};
+pub(crate) use listener::Broker;

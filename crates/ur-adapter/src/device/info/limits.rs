@@ -7,12 +7,12 @@ use unified_runtime_sys::ur_device_info_t as name;
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let info = device.inner().info();
     // Elements of a type with `bytes` bytes that one instruction computes on.
-    let vector = |bytes: u32| U32((info.vector_width / bytes).max(1));
+    let vector = |bytes: u32| U32((info.vector_width.unwrap_or(0) / bytes).max(1));
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_COMPUTE_UNITS | name::UR_DEVICE_INFO_NUM_COMPUTE_UNITS => {
             U32(info.compute_units)
         }
-        name::UR_DEVICE_INFO_MAX_CLOCK_FREQUENCY => U32(info.clock_rate),
+        name::UR_DEVICE_INFO_MAX_CLOCK_FREQUENCY => U32(info.clock_rate.unwrap_or(0)),
         name::UR_DEVICE_INFO_ADDRESS_BITS => U32(usize::BITS),
 
         name::UR_DEVICE_INFO_PREFERRED_VECTOR_WIDTH_CHAR

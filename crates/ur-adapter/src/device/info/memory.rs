@@ -27,29 +27,25 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
         // In bits: a part of a buffer may start at any byte.
         name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
-        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(if info.cache_size == 0 {
-            cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0
-        } else {
-            cache::UR_DEVICE_MEM_CACHE_TYPE_READ_WRITE_CACHE.0
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(match info.cache_size {
+            None => cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0,
+            Some(_) => cache::UR_DEVICE_MEM_CACHE_TYPE_READ_WRITE_CACHE.0,
         }),
-        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHELINE_SIZE => U32(info.cache_line),
-        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_SIZE => U64(info.cache_size),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHELINE_SIZE => U32(info.cache_line.unwrap_or(0)),
+        name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_SIZE => U64(info.cache_size.unwrap_or(0)),
         name::UR_DEVICE_INFO_ERROR_CORRECTION_SUPPORT => Truth(info.capabilities.error_correction),
         name::UR_DEVICE_INFO_HOST_UNIFIED_MEMORY => Truth(is_unified),
-        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE if info.memory_clock_rate > 0 => {
-            U32(info.memory_clock_rate)
+        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE => info.memory_clock_rate.map_or(Unsupported, U32),
+        name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH => info.memory_bus_width.map_or(Unsupported, U32),
+        name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => {
+            match (info.memory_clock_rate, info.memory_bus_width) {
+                // Twice with each tick, in bytes a second.
+                (Some(rate), Some(width)) => {
+                    U64(2 * u64::from(rate) * 1_000_000 * u64::from(width) / 8)
+                }
+                _ => Unsupported,
+            }
         }
-        name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH if info.memory_bus_width > 0 => {
-            U32(info.memory_bus_width)
-        }
-        name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH if info.memory_clock_rate > 0 => {
-            // Twice with each tick, in bytes a second.
-            let ticks = u64::from(info.memory_clock_rate) * 1_000_000;
-            U64(2 * ticks * u64::from(info.memory_bus_width) / 8)
-        }
-        name::UR_DEVICE_INFO_MEMORY_CLOCK_RATE
-        | name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH
-        | name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => Unsupported,
         name::UR_DEVICE_INFO_MEM_CHANNEL_SUPPORT => Truth(false),
 
         name::UR_DEVICE_INFO_USM_DEVICE_SUPPORT => U32(FULL_ACCESS),

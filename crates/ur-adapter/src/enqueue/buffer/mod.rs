@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn read(
                 user_memory(to, size)?,
             )
         };
-        let command = Command::copy(to, buffer.range(offset, size)?)?;
+        let command = Command::copy(buffer.range(offset, size)?, to)?;
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_READ,
             command,
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn write(
                 user_memory(from, size)?,
             )
         };
-        let command = Command::copy(buffer.range(offset, size)?, from)?;
+        let command = Command::copy(from, buffer.range(offset, size)?)?;
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE,
             command,
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn copy(
                 Shared::<Buffer>::from_handle(to)?,
             )
         };
-        let command = Command::copy(to.range(to_offset, size)?, from.range(from_offset, size)?)?;
+        let command = Command::copy(from.range(from_offset, size)?, to.range(to_offset, size)?)?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY, command, false)
     })
 }

@@ -123,7 +123,7 @@ pub(in crate::enqueue) unsafe extern "C" fn read_rect(
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { to.in_user_memory(pointer) }?;
         let range = from.in_buffer(buffer)?;
-        let command = Command::copy_rect(host, to.pitches, range, from.pitches, region)?;
+        let command = Command::copy_rect(range, from.pitches, host, to.pitches, region)?;
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT,
             command,
@@ -164,7 +164,7 @@ pub(in crate::enqueue) unsafe extern "C" fn write_rect(
         // SAFETY: the caller passes memory that is valid until the command is done.
         let host = unsafe { from.in_user_memory(pointer) }?;
         let range = to.in_buffer(buffer)?;
-        let command = Command::copy_rect(range, to.pitches, host, from.pitches, region)?;
+        let command = Command::copy_rect(host, from.pitches, range, to.pitches, region)?;
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT,
             command,
@@ -203,7 +203,7 @@ pub(in crate::enqueue) unsafe extern "C" fn copy_rect(
             (from_origin, from_row_pitch, from_slice_pitch),
         )?;
         let (to_range, from_range) = (to.in_buffer(to_buffer)?, from.in_buffer(from_buffer)?);
-        let command = Command::copy_rect(to_range, to.pitches, from_range, from.pitches, region)?;
+        let command = Command::copy_rect(from_range, from.pitches, to_range, to.pitches, region)?;
         submission.submit(
             ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT,
             command,

@@ -7,6 +7,7 @@ use super::function::FunctionHandle;
 use super::library::ProgramLibrary;
 use super::{Code, DeviceAddress, Driver, SUCCESS};
 use crate::error::{Error, Result};
+use crate::hal::cuda::tuning::COMPILER_LOG_BYTES;
 use crate::handle::BackendKind;
 use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState, CUmodule};
 use std::ffi::{CStr, c_uint, c_void};
@@ -14,9 +15,6 @@ use std::ptr;
 
 const INVALID_VALUE: Code = 1;
 const NOT_FOUND: Code = 500;
-
-/// Bytes of what the compiler says that are kept.
-const LOG: usize = 16 << 10;
 
 /// A program. Only a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -55,14 +53,20 @@ impl Options {
         let mut options = Self {
             names: Vec::new(),
             values: Vec::new(),
-            info: vec![0; LOG],
-            errors: vec![0; LOG],
+            info: vec![0; COMPILER_LOG_BYTES],
+            errors: vec![0; COMPILER_LOG_BYTES],
         };
         let (info, errors) = (options.info.as_mut_ptr(), options.errors.as_mut_ptr());
         options.set(CUjit_option::CU_JIT_INFO_LOG_BUFFER, info.cast());
-        options.set_number(CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, LOG);
+        options.set_number(
+            CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            COMPILER_LOG_BYTES,
+        );
         options.set(CUjit_option::CU_JIT_ERROR_LOG_BUFFER, errors.cast());
-        options.set_number(CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, LOG);
+        options.set_number(
+            CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+            COMPILER_LOG_BYTES,
+        );
         if let Some(registers) = max_registers {
             options.set_number(CUjit_option::CU_JIT_MAX_REGISTERS, registers as usize);
         }

@@ -4,6 +4,7 @@
 
 use super::{DeviceAddress, Driver, StreamHandle};
 use crate::error::Result;
+use crate::hal::cuda::tuning::WORD_OPS_PER_CALL;
 use cudarc::driver::sys::{
     CUstreamBatchMemOpParams, CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st,
     CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1,
@@ -12,9 +13,6 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
 };
 use std::ffi::c_uint;
-
-/// How many operations one call takes here. It copies them.
-const BATCH: usize = 8;
 
 const WAIT: c_uint = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
 const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
@@ -85,7 +83,7 @@ impl Driver {
     /// # Safety
     /// As for the single ones.
     pub(crate) unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
-        for ops in ops.chunks(BATCH) {
+        for ops in ops.chunks(WORD_OPS_PER_CALL) {
             // SAFETY: promised by the caller.
             unsafe {
                 match *ops {
@@ -99,9 +97,9 @@ impl Driver {
     }
 
     /// # Safety
-    /// As for the single ones; there are at most `BATCH`.
+    /// As for the single ones; there are at most `WORD_OPS_PER_CALL`.
     unsafe fn word_batch(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
-        let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; BATCH];
+        let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; WORD_OPS_PER_CALL];
         for (param, op) in params.iter_mut().zip(ops) {
             *param = param_of(*op);
         }

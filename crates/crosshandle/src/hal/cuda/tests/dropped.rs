@@ -20,7 +20,7 @@ impl Drop for Asks {
 #[ignore = "needs an NVIDIA GPU"]
 fn refused_commands_are_dropped_without_their_queues_lock() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let stream = Theirs::new();
     // SAFETY: the stream lives until the end.
     let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Borrowed) };

@@ -12,13 +12,13 @@ const IMAGE: &str = include_str!("../kernels.ptx");
 fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
     let device = Device::find("cuda").unwrap();
     let ordinary = context();
-    let number = device.native_handle().unwrap().value() as i32;
+    let number = device.native().unwrap().raw() as i32;
     for round in 0..20 {
         let mut made = ptr::null_mut();
         // SAFETY: the result is live.
         let code = unsafe { sys::cuCtxCreate_v2(&mut made, 0, number) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
-        make_current(ordinary.native_handle().unwrap());
+        make_current(ordinary.native().unwrap());
         {
             // SAFETY: it lives until everything of it is gone.
             let inside = unsafe {

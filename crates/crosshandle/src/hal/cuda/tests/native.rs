@@ -2,7 +2,7 @@
 
 use super::super::driver::sys;
 use crate::handle::BackendKind;
-use crate::types::{NativeHandle, Ownership};
+use crate::types::{NativeObject, Ownership};
 use crate::{
     Command, Context, ContextOptions, Device, Error, Event, EventOptions, Memory, MemoryRange,
     Queue,
@@ -17,14 +17,14 @@ pub(super) fn context() -> Context {
     Context::new(&Device::find("cuda").unwrap()).unwrap()
 }
 
-pub(super) fn native(value: usize) -> NativeHandle {
-    NativeHandle::new(BackendKind::Cuda, value)
+pub(super) fn native(value: usize) -> NativeObject {
+    NativeObject::new(BackendKind::Cuda, value)
 }
 
 /// Makes a context the thread's current one, as programs do.
-pub(super) fn make_current(context: NativeHandle) {
+pub(super) fn make_current(context: NativeObject) {
     // SAFETY: a live context.
-    let code = unsafe { sys::cuCtxSetCurrent(context.value() as sys::CUcontext) };
+    let code = unsafe { sys::cuCtxSetCurrent(context.raw() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
 }
 
@@ -48,7 +48,7 @@ impl Theirs {
         Self(stream)
     }
 
-    pub(super) fn handle(&self) -> NativeHandle {
+    pub(super) fn handle(&self) -> NativeObject {
         native(self.0 as usize)
     }
 
@@ -80,9 +80,9 @@ impl Theirs {
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
-    fn wait(&self, event: NativeHandle) {
+    fn wait(&self, event: NativeObject) {
         // SAFETY: both are live.
-        let code = unsafe { sys::cuStreamWaitEvent(self.0, event.value() as sys::CUevent, 0) };
+        let code = unsafe { sys::cuStreamWaitEvent(self.0, event.raw() as sys::CUevent, 0) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
         let to = unsafe {
             MemoryRange::from_raw_parts(NonNull::from(byte), 1, crate::Access::ReadWrite)
         };
-        let copy = Command::copy(to, memory.range(place, 1).unwrap()).unwrap();
+        let copy = Command::copy(memory.range(place..place + 1).unwrap(), to).unwrap();
         queue.submit(copy).unwrap();
     }
     queue.finish_timeout(SOON).unwrap();
@@ -108,7 +108,7 @@ pub(super) fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let stream = Theirs::new();
     // SAFETY: the stream lives until the end.
     let queue = unsafe {
@@ -116,7 +116,7 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
             .adopt_queue(stream.handle(), Ownership::Borrowed)
             .unwrap()
     };
-    assert_eq!(queue.native_handle(), Some(stream.handle()));
+    assert_eq!(queue.native(), Some(stream.handle()));
     let memory = context.allocate(BYTES).unwrap();
     let gate = context.create_event().unwrap();
     let done = context.create_event().unwrap();
@@ -141,7 +141,7 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_stream_of_the_program_may_go_when_it_is_done() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let memory = context.allocate(BYTES).unwrap();
     for _ in 0..10 {
         let stream = Theirs::new();
@@ -172,9 +172,9 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_queue_shows_its_stream_and_counts_what_others_submit() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let queue = context.create_queue().unwrap();
-    let shown = Theirs(queue.native_handle().unwrap().value() as sys::CUstream);
+    let shown = Theirs(queue.native().unwrap().raw() as sys::CUstream);
     let memory = context.allocate(BYTES).unwrap();
     let gate = context.create_event().unwrap();
     queue
@@ -191,7 +191,7 @@ fn a_queue_shows_its_stream_and_counts_what_others_submit() {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_command_of_the_program_has_its_place_among_ours() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     for order in [crate::QueueOrder::InOrder, crate::QueueOrder::OutOfOrder] {
         let queue = context.create_queue_with(order).unwrap();
         let memory = context.allocate(BYTES).unwrap();
@@ -229,7 +229,7 @@ fn a_command_of_the_program_has_its_place_among_ours() {
 #[ignore = "needs an NVIDIA GPU"]
 fn events_cross_both_ways() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     let stream = Theirs::new();
     let memory = context.allocate(BYTES).unwrap();
     let queue = context.create_queue().unwrap();
@@ -240,7 +240,7 @@ fn events_cross_both_ways() {
             .submit(Command::barrier().after_value(&gate, 1).signal(&filled))
             .unwrap();
         let native_filled = context.native_event(&filled).unwrap();
-        stream.wait(native_filled.handle());
+        stream.wait(native_filled.native());
         stream.fill(&memory, byte);
         // The driver's as ours.
         let mut recorded = ptr::null_mut();
@@ -274,14 +274,14 @@ fn events_cross_both_ways() {
 #[ignore = "needs an NVIDIA GPU"]
 fn what_cannot_be_adopted_is_refused() {
     let context = context();
-    make_current(context.native_handle().unwrap());
+    make_current(context.native().unwrap());
     // SAFETY: the handles are live streams, or refused before they are used.
     let adopt = |value| unsafe { context.adopt_queue(native(value), Ownership::Borrowed) };
     assert!(
         matches!(adopt(2), Err(Error::Unsupported(_))),
         "a thread's default stream"
     );
-    let of_host = NativeHandle::new(BackendKind::Host, 2);
+    let of_host = NativeObject::new(BackendKind::Host, 2);
     // SAFETY: as above.
     let refused = unsafe { context.adopt_queue(of_host, Ownership::Borrowed) };
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
@@ -310,15 +310,13 @@ fn what_cannot_be_adopted_is_refused() {
 fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     let device = Device::find("cuda").unwrap();
     let ordinary = context();
-    make_current(ordinary.native_handle().unwrap());
+    make_current(ordinary.native().unwrap());
     let mut made = ptr::null_mut();
     // SAFETY: the result is live.
-    let code = unsafe {
-        sys::cuCtxCreate_v2(&mut made, 0, device.native_handle().unwrap().value() as i32)
-    };
+    let code = unsafe { sys::cuCtxCreate_v2(&mut made, 0, device.native().unwrap().raw() as i32) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     let stream = Theirs::new();
-    make_current(ordinary.native_handle().unwrap());
+    make_current(ordinary.native().unwrap());
 
     let made = native(made as usize);
     // SAFETY: it lives until everything of it is gone.
@@ -331,7 +329,7 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     {
         // SAFETY: as above.
         let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
-        assert_eq!(inside.native_handle(), Some(made));
+        assert_eq!(inside.native(), Some(made));
         // SAFETY: the stream is given away.
         let adopted = unsafe {
             inside
@@ -364,12 +362,12 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
             assert_eq!(found, [4; 64]);
             queue.finish_timeout(SOON).unwrap();
         }
-        assert_eq!(current(), ordinary.native_handle().unwrap().value());
+        assert_eq!(current(), ordinary.native().unwrap().raw());
     }
     // Pinned memory goes when no stream waits, which may be after the context.
     let waiting = ordinary.create_queue().unwrap();
     waiting
-        .submit(Command::barrier().after_value(&event, event.value() + 1))
+        .submit(Command::barrier().after_value(&event, event.submitted() + 1))
         .unwrap();
     // SAFETY: as above.
     let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
@@ -385,7 +383,7 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
         })
     };
     // SAFETY: nothing uses it any more.
-    let code = unsafe { sys::cuCtxDestroy_v2(made.value() as sys::CUcontext) };
+    let code = unsafe { sys::cuCtxDestroy_v2(made.raw() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     opener.join().unwrap();
     waiting.finish_timeout(SOON).unwrap();

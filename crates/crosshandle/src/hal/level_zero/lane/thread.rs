@@ -10,7 +10,7 @@ use crate::hal::WaitList;
 use crate::hal::level_zero::driver::EventHandle;
 use crate::hal::level_zero::entry::{complete_observed, copy_of};
 use crate::hal::level_zero::leaving;
-use crate::ipc::waits;
+use crate::ipc::wait_notice;
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -320,7 +320,7 @@ impl Inner {
     /// for the latest one. Once for each wait that has begun.
     fn let_come(&self, seen: &Seen, answered: &mut u64) {
         let mut is_asked = || {
-            let waits = waits::begun();
+            let waits = wait_notice::count();
             let is_new = mem::replace(answered, waits) != waits;
             is_new || self.ended.0.is_awaited() && !self.is_idle()
         };

@@ -56,12 +56,12 @@ fn kernels_say_what_they_need() {
             "{name:?}: {missing:?}"
         );
     }
-    assert_ne!(fixture.program.native_handle(), 0);
+    assert_ne!(fixture.program.native().raw(), 0);
     // SAFETY: it is loaded as long as the fixture lives.
     let adopted = unsafe {
         fixture
             .context
-            .adopt_program(fixture.program.native_handle(), false)
+            .adopt_program(fixture.program.native(), Ownership::Borrowed)
     };
     assert!(adopted.unwrap().kernel("fill").is_ok());
 }

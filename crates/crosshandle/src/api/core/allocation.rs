@@ -1,0 +1,210 @@
+//! Memory allocated here.
+
+use super::{ContextCore, Pool};
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::handle::{Fields, MemoryHandle};
+use crate::ipc::{KeepAlive, Record, RecordCell, Shared};
+use crate::os::process;
+use crate::pool::{Block, Pooled, SizeClass};
+use crate::types::{Access, Address, AllocationOptions, MemoryKind};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A block in use, or on a pool's list of free ones.
+pub(crate) struct Allocation {
+    core: Arc<ContextCore>,
+    pool: Arc<Pool>,
+    /// `None` only while the allocation is being dropped.
+    block: Option<Block>,
+    start: Address,
+    class: SizeClass,
+    kind: MemoryKind,
+    /// Bytes that were asked for; 0 while the block is free.
+    len: AtomicUsize,
+    /// The records under which it is exported, for writing and for reading only.
+    exports: [RecordCell; 2],
+}
+
+impl Allocation {
+    /// Takes a free block out of a pool, or carves a new one.
+    #[inline]
+    pub(crate) fn allocate(
+        core: &Arc<ContextCore>,
+        pool: &Arc<Pool>,
+        options: AllocationOptions,
+    ) -> Result<Arc<Self>> {
+        // A child's lists name memory that its parent has too.
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        let class = pool.class_of(options.len, options.align)?;
+        let allocation = match pool.take(class) {
+            Some(allocation) => {
+                allocation.len.store(options.len, Ordering::Relaxed);
+                allocation
+            }
+            None => Self::carve(core, pool, class, options)?,
+        };
+        pool.note_used(class);
+        Ok(allocation)
+    }
+
+    #[cold]
+    fn carve(
+        core: &Arc<ContextCore>,
+        pool: &Arc<Pool>,
+        class: SizeClass,
+        options: AllocationOptions,
+    ) -> Result<Arc<Self>> {
+        // What importers have closed meanwhile may be what is needed.
+        core.exporter().reclaim();
+        let block = match pool.take_block(class) {
+            Some(block) => block,
+            None => pool.carve(class)?,
+        };
+        let start = block.segment.memory.start().offset(block.offset);
+        let allocation = Arc::new(Self {
+            core: Arc::clone(core),
+            pool: Arc::clone(pool),
+            block: Some(block),
+            start,
+            class,
+            kind: options.kind,
+            len: AtomicUsize::new(options.len),
+            exports: Default::default(),
+        });
+        core.note_address(start.get(), &allocation);
+        Ok(allocation)
+    }
+
+    /// Gives the block back to its pool as it is, ready for the next allocation. One that was
+    /// exported, or that a command still uses, is dropped instead.
+    pub(crate) fn free(self: Arc<Self>) {
+        if process::is_forked() {
+            mem::forget(self);
+            return;
+        }
+        // The length comes first: a thread that exports the memory by a pointer at this moment reads
+        // the length last, so that either it finds the memory freed, or the export is seen below.
+        self.len.swap(0, Ordering::SeqCst);
+        self.pool.note_freed(self.class);
+        if Arc::strong_count(&self) == 1 && !self.is_exported() {
+            let pool = Arc::clone(&self.pool);
+            drop(pool.put(self.class, self));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
+    /// Returns the segment that it lies in, and its offset there.
+    pub(crate) fn segment(&self) -> (&dyn Segment, usize) {
+        let block = self.block();
+        (&*block.segment.memory, block.offset)
+    }
+
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("present until drop")
+    }
+
+    fn is_exported(&self) -> bool {
+        self.exports.iter().any(|export| export.get().is_some())
+    }
+
+    /// Returns a handle to what starts at `offset`, up to the end.
+    pub(crate) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
+        let len = self.len();
+        if offset >= len {
+            return Err(Error::invalid(format!(
+                "offset {offset} is not inside {len} bytes of memory"
+            )));
+        }
+        let record = self.export(access)?;
+        // See `free`.
+        if self.len.load(Ordering::SeqCst) == 0 {
+            return Err(Error::invalid("this memory was just freed"));
+        }
+        let block = self.block();
+        Ok(MemoryHandle::new(&Fields {
+            read_only: access == Access::ReadOnly,
+            segment: block.segment.number,
+            offset: (block.offset + offset) as u64,
+            length: (len - offset) as u64,
+            segment_length: block.segment.memory.len() as u64,
+            ..self.core.handle_fields(record)
+        }))
+    }
+
+    fn export(&self, access: Access) -> Result<Record> {
+        let cell = &self.exports[usize::from(access == Access::ReadOnly)];
+        if let Some(record) = cell.get() {
+            return Ok(record);
+        }
+        let segment = &self.block().segment;
+        let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
+        memory.prepare()?;
+        let exporter = self.core.exporter();
+        exporter.export_at(cell, &memory, segment.number, access)
+    }
+}
+
+impl Pooled for Arc<Allocation> {
+    fn block(&self) -> &Block {
+        Allocation::block(self)
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        self.core.forget_address(self.start.get());
+        let Some(block) = self.block.take() else {
+            return;
+        };
+        if !self.is_exported() {
+            self.pool.put_block(block);
+            return;
+        }
+        // The block is shared by the records; it is free when the last of them is.
+        let returned = Arc::new(ReturnedBlock {
+            pool: Arc::clone(&self.pool),
+            block: Some(block),
+        });
+        let exporter = self.core.exporter();
+        for record in self.exports.iter().filter_map(RecordCell::get) {
+            let keep: KeepAlive = Some(Box::new(Arc::clone(&returned)));
+            exporter.retire(record, true, keep);
+        }
+        drop(returned);
+        exporter.reclaim();
+    }
+}
+
+/// A block that goes back to its pool on drop, when no importer can see it any more.
+struct ReturnedBlock {
+    pool: Arc<Pool>,
+    block: Option<Block>,
+}
+
+impl Drop for ReturnedBlock {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.pool.put_block(block);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a context has mapped of other processes' memory.
+
+use super::{ContextCore, read, write};
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::handle::{Fields, Secret};
+use crate::ipc::{Attachment, Origin};
+use crate::pool::DEDICATED;
+use crate::types::Access;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, RwLock, Weak};
+
+/// A segment of another process, mapped here.
+pub(crate) struct Imported {
+    pub(crate) attachment: Arc<Attachment>,
+    pub(crate) memory: Arc<dyn Segment>,
+}
+
+/// A mapping, kept for as long as its kind wants.
+enum CachedImport {
+    /// Kept as long as the context: many allocations share the segment.
+    ForContext(Arc<Imported>),
+    /// Kept as long as something in it is open.
+    WhileOpen(Weak<Imported>),
+}
+
+impl CachedImport {
+    fn get(&self) -> Option<Arc<Imported>> {
+        match self {
+            Self::ForContext(imported) => Some(Arc::clone(imported)),
+            Self::WhileOpen(imported) => imported.upgrade(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self, Self::WhileOpen(imported) if imported.strong_count() == 0)
+    }
+}
+
+/// A segment of an exporter, for one kind of access.
+#[derive(PartialEq, Eq, Hash)]
+struct SegmentKey {
+    secret: [u64; 2],
+    segment: u32,
+    access: Access,
+}
+
+/// A hasher that folds words together: secrets are random, so that is enough.
+#[derive(Default)]
+struct Fold(u64);
+
+impl Hasher for Fold {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
+
+/// The exporters that a context is attached to, and their segments that it has mapped.
+#[derive(Default)]
+pub(super) struct Imports {
+    attachments: RwLock<FoldMap<[u64; 2], Arc<Attachment>>>,
+    segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
+}
+
+fn words(secret: Secret) -> [u64; 2] {
+    let number = u128::from_ne_bytes(*secret.as_bytes());
+    [number as u64, (number >> 64) as u64]
+}
+
+impl Imports {
+    /// Returns the attachment to a handle's exporter, and attaches first if that was not done yet.
+    #[inline]
+    pub(super) fn attachment(&self, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
+        let key = words(fields.secret);
+        let attachments = read(&self.attachments);
+        if let Some(attachment) = attachments.get(&key) {
+            if attachment.is_hung_up() {
+                return Err(Error::ExporterGone { pid: fields.pid });
+            }
+            return Ok(Arc::clone(attachment));
+        }
+        drop(attachments);
+        self.attach(key, fields, origin)
+    }
+
+    #[cold]
+    fn attach(&self, key: [u64; 2], fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
+        let attachment = Attachment::to(fields, origin)?;
+        self.drop_hung_up();
+        let mut attachments = write(&self.attachments);
+        Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
+    }
+
+    /// Drops the attachments to exporters that are gone, and their memory that is not open.
+    pub(super) fn drop_hung_up(&self) {
+        let mut segments = write(&self.segments);
+        let unused: Vec<_> = segments
+            .extract_if(|_, cached| match cached {
+                CachedImport::ForContext(imported) => imported.attachment.is_hung_up(),
+                CachedImport::WhileOpen(_) => cached.is_closed(),
+            })
+            .collect();
+        drop(segments);
+        let mut attachments = write(&self.attachments);
+        let gone: Vec<_> = attachments
+            .extract_if(|_, attachment| attachment.is_hung_up())
+            .collect();
+        drop(attachments);
+        // Unmapped and closed without a lock.
+        drop((unused, gone));
+    }
+
+    /// Returns the segment that a handle's memory lies in, mapped for `access`.
+    #[inline]
+    pub(super) fn segment(
+        &self,
+        core: &ContextCore,
+        fields: &Fields,
+        access: Access,
+    ) -> Result<Arc<Imported>> {
+        let key = SegmentKey {
+            secret: words(fields.secret),
+            segment: fields.segment,
+            access,
+        };
+        if let Some(imported) = self.find(&key) {
+            if imported.attachment.is_hung_up() {
+                return Err(Error::ExporterGone { pid: fields.pid });
+            }
+            return Ok(imported);
+        }
+        self.import(core, key, fields)
+    }
+
+    #[cold]
+    fn import(
+        &self,
+        core: &ContextCore,
+        key: SegmentKey,
+        fields: &Fields,
+    ) -> Result<Arc<Imported>> {
+        let attachment = core.attachment(fields)?;
+        let fetched = attachment.fetch(fields, key.access)?;
+        // Before a driver hears of it.
+        if fetched.len != fields.segment_length {
+            return Err(Error::Extent {
+                claimed: fields.segment_length,
+                actual: fetched.len,
+            });
+        }
+        let memory = core.backend().import_segment(fetched.into(), key.access)?;
+        let imported = Arc::new(Imported { attachment, memory });
+        let cached = if fields.segment & DEDICATED == 0 {
+            CachedImport::ForContext(Arc::clone(&imported))
+        } else {
+            CachedImport::WhileOpen(Arc::downgrade(&imported))
+        };
+        let mut segments = write(&self.segments);
+        // Only before the table would grow, so that the cost of looking spreads.
+        if segments.len() == segments.capacity() {
+            segments.retain(|_, cached| !cached.is_closed());
+        }
+        // Another thread may have been faster; then its mapping serves for both.
+        if let Some(other) = segments.get(&key).and_then(CachedImport::get) {
+            return Ok(other);
+        }
+        segments.insert(key, cached);
+        Ok(imported)
+    }
+
+    #[inline]
+    fn find(&self, key: &SegmentKey) -> Option<Arc<Imported>> {
+        read(&self.segments).get(key)?.get()
+    }
+}

@@ -1,0 +1,291 @@
+//! The core of a context: what all its objects share. It knows none of the objects.
+
+mod allocation;
+mod imports;
+mod options;
+
+pub(crate) use allocation::Allocation;
+pub(crate) use imports::Imported;
+pub use options::ContextOptions;
+
+use crate::api::device::Device;
+use crate::error::{Error, Result};
+use crate::hal::{BackendContext, BackendDevice};
+use crate::handle::{DeviceUuid, Fields};
+use crate::ipc::broker::address;
+use crate::ipc::{Attachment, Exporter, Origin, Record};
+use crate::os::process;
+use crate::pool;
+use crate::pool::{PoolOptions, Trimmed, Usage};
+use crate::types::{Access, MemoryKind};
+use imports::Imports;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+/// A pool of allocations of one kind.
+pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
+
+/// A pool for each kind of memory, in the order of [`KINDS`].
+pub(crate) type Pools = [Arc<Pool>; 3];
+
+const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
+
+/// A device in use: its backend's context, what is exported from it, and what is mapped of other
+/// processes' memory. Every object of a context keeps it alive.
+pub(crate) struct ContextCore {
+    device: Device,
+    backend: Arc<dyn BackendContext>,
+    exporter: Arc<Exporter>,
+    pools: Pools,
+    pool_options: PoolOptions,
+    /// Allocations by their first address, to find the one that a pointer points into. Changed
+    /// only when a block is first used or finally given up.
+    addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
+    segment_numbers: Arc<AtomicU32>,
+    imports: Imports,
+    origin: Origin,
+    exporter_id: u64,
+    pid: u32,
+    host: u64,
+    uuid: DeviceUuid,
+}
+
+impl ContextCore {
+    /// Makes a context on a device; `create` makes its backend's part.
+    pub(crate) fn new(
+        device: Device,
+        options: ContextOptions,
+        create: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
+    ) -> Result<Self> {
+        process::watch_forks();
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        let exporter_id = address::exporter_id()?;
+        let backend = create(&*device.inner)?;
+        let segment_numbers = Arc::new(AtomicU32::new(0));
+        let pool_options = options.pool();
+        let origin = options.into_origin();
+        let (policy, directory) = (origin.policy.clone(), origin.directory.clone());
+        let exporter = Exporter::new(policy, directory, backend.reuses_shared_memory())?;
+        let pools = new_pools(&backend, pool_options, None, &segment_numbers);
+        Ok(Self {
+            uuid: device.info().uuid,
+            device,
+            backend,
+            exporter,
+            pools,
+            pool_options,
+            addresses: RwLock::default(),
+            segment_numbers,
+            imports: Imports::default(),
+            origin,
+            exporter_id,
+            pid: process::pid(),
+            host: process::host_identity(),
+        })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn BackendContext> {
+        &self.backend
+    }
+
+    pub(crate) fn exporter(&self) -> &Arc<Exporter> {
+        &self.exporter
+    }
+
+    /// Returns the context's own pool of a kind of memory.
+    #[inline]
+    pub(crate) fn pool(&self, kind: MemoryKind) -> &Arc<Pool> {
+        pool_of(&self.pools, kind)
+    }
+
+    /// Returns the options of the context's own pools.
+    pub(crate) fn pool_options(&self) -> PoolOptions {
+        self.pool_options
+    }
+
+    /// Makes further pools, whose memory is counted in `usage`.
+    pub(crate) fn new_pools(&self, options: PoolOptions, usage: Arc<Usage>) -> Pools {
+        new_pools(&self.backend, options, Some(usage), &self.segment_numbers)
+    }
+
+    /// Returns a number for a segment that no pool made.
+    pub(crate) fn next_segment_number(&self) -> u32 {
+        pool::next_number(&self.segment_numbers, true)
+    }
+
+    /// Returns the fields that handles to a record have in common.
+    pub(crate) fn handle_fields(&self, record: Record) -> Fields {
+        Fields {
+            backend: self.device.info().backend,
+            read_only: false,
+            host: self.host,
+            exporter: self.exporter_id,
+            pid: self.pid,
+            segment: 0,
+            secret: self.exporter.secret(),
+            device: self.uuid,
+            record: record.index,
+            generation: record.generation,
+            offset: 0,
+            length: 0,
+            segment_length: 0,
+        }
+    }
+
+    /// Refuses handles to memory that this context cannot open, before their exporter is asked.
+    #[inline]
+    pub(crate) fn check_memory(&self, fields: &Fields, access: Access) -> Result<()> {
+        self.check_event(fields)?;
+        let backend = self.device.info().backend;
+        if fields.backend != backend {
+            return Err(Error::WrongBackend {
+                handle: fields.backend,
+                context: backend,
+            });
+        }
+        if fields.device != self.uuid && !self.backend.reaches(fields.device) {
+            return Err(Error::WrongDevice {
+                handle: fields.device,
+                context: self.uuid,
+            });
+        }
+        if fields.read_only && access == Access::ReadWrite {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Refuses handles to events that this process cannot open. An event's state is host memory, so
+    /// its device does not matter.
+    #[inline]
+    pub(crate) fn check_event(&self, fields: &Fields) -> Result<()> {
+        if process::is_forked() {
+            return Err(Error::forked());
+        }
+        if fields.host == self.host {
+            return Ok(());
+        }
+        Err(Error::WrongHost)
+    }
+
+    /// Returns this process's attachment to the context that made a handle.
+    #[inline]
+    pub(crate) fn attachment(&self, fields: &Fields) -> Result<Arc<Attachment>> {
+        self.imports.attachment(fields, &self.origin)
+    }
+
+    /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
+    #[inline]
+    pub(crate) fn imported(&self, fields: &Fields, access: Access) -> Result<Arc<Imported>> {
+        self.imports.segment(self, fields, access)
+    }
+
+    /// Lets [`find`](Self::find) know of an allocation.
+    fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
+        write(&self.addresses).insert(start, Arc::downgrade(allocation));
+    }
+
+    fn forget_address(&self, start: usize) {
+        let mut addresses = write(&self.addresses);
+        // The block may have been carved into something new already.
+        if addresses
+            .get(&start)
+            .is_some_and(|allocation| allocation.strong_count() == 0)
+        {
+            addresses.remove(&start);
+        }
+    }
+
+    /// Returns the allocation that contains an address, and the address's offset in it.
+    pub(crate) fn find(&self, address: usize) -> Result<(Arc<Allocation>, usize)> {
+        let addresses = read(&self.addresses);
+        let found = addresses.range(..=address).next_back();
+        let allocation = found.and_then(|(_, allocation)| allocation.upgrade());
+        drop(addresses);
+        allocation
+            .and_then(|allocation| {
+                let offset = address - allocation.start().get();
+                (offset < allocation.len()).then_some((allocation, offset))
+            })
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "{address:#x} points into no allocation of this context"
+                ))
+            })
+    }
+
+    /// Gives free memory back to the system, and closes what exporters that are gone had shared.
+    pub(crate) fn trim(&self) {
+        self.exporter.reclaim_all();
+        self.imports.drop_hung_up();
+        drop(trim(&self.pools, usize::MAX));
+    }
+
+    /// Empties the pools and ends what runs for the context; objects that are left stay usable.
+    pub(crate) fn close(&self) {
+        for pool in &self.pools {
+            drop(pool.close());
+        }
+        self.exporter.close();
+        self.backend.close();
+    }
+}
+
+fn new_pools(
+    backend: &Arc<dyn BackendContext>,
+    options: PoolOptions,
+    usage: Option<Arc<Usage>>,
+    segment_numbers: &Arc<AtomicU32>,
+) -> Pools {
+    KINDS.map(|kind| {
+        let (backend, numbers) = (Arc::clone(backend), Arc::clone(segment_numbers));
+        Arc::new(Pool::new(backend, kind, options, usage.clone(), numbers))
+    })
+}
+
+/// Returns the pool of a kind of memory.
+#[inline]
+pub(crate) fn pool_of(pools: &Pools, kind: MemoryKind) -> &Arc<Pool> {
+    match kind {
+        MemoryKind::Device => &pools[0],
+        MemoryKind::Host => &pools[1],
+        MemoryKind::Shared => &pools[2],
+    }
+}
+
+/// Takes `excess` bytes of free memory, as far as there are so many, out of pools.
+pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocation>>> {
+    let trim_one = |pool: &Arc<Pool>| {
+        let (bytes, trimmed) = pool.trim(excess);
+        excess = excess.saturating_sub(bytes);
+        trimmed
+    };
+    pools.iter().map(trim_one).collect()
+}
+
+/// Returns the record that a handle names.
+pub(crate) fn record_of(fields: &Fields) -> Record {
+    Record {
+        index: fields.record,
+        generation: fields.generation,
+    }
+}
+
+// A panic leaves nothing inconsistent under these locks, so their poison says nothing.
+
+#[inline]
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[inline]
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

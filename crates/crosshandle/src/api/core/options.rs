@@ -1,0 +1,88 @@
+//! Options of a context.
+
+use crate::ipc::Origin;
+use crate::ipc::broker::PeerPolicy;
+use crate::pool::PoolOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The behaviour of a context. [`ContextOptions::new`] suits most programs.
+#[derive(Clone, Debug)]
+pub struct ContextOptions {
+    pooling: bool,
+    huge_pages: bool,
+    socket_dir: Option<PathBuf>,
+    peers: PeerPolicy,
+    exchange_timeout: Duration,
+}
+
+impl Default for ContextOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ContextOptions {
+    /// Returns the usual options.
+    pub fn new() -> Self {
+        Self {
+            pooling: true,
+            huge_pages: true,
+            socket_dir: None,
+            peers: PeerPolicy::SameUser,
+            exchange_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// Sets whether small allocations share segments (default: yes). Without pooling each has a
+    /// descriptor and whole pages of its own, so that an importer of one can reach no other.
+    pub fn pooling(mut self, pooling: bool) -> Self {
+        self.pooling = pooling;
+        self
+    }
+
+    /// Sets whether to ask the system for huge pages for large host memory (default: yes).
+    ///
+    /// This is a hint. Asking takes all pages of the memory when it is allocated; without, pages are
+    /// taken one by one as they are touched, which is several times slower in total. A driver
+    /// chooses the pages of its own memory itself.
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Sets the directory in which exporters listen and are looked for, for instance one that
+    /// several containers share.
+    ///
+    /// By default it is `$CROSSHANDLE_SOCKET_DIR`, else `crosshandle` in `$XDG_RUNTIME_DIR` or
+    /// `/run/user/UID`, else `crosshandle-UID` in the directory for temporary files.
+    pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.socket_dir = Some(directory.into());
+        self
+    }
+
+    /// Sets which users may open what this context exports, and whose exports this context opens
+    /// (default: the same user's).
+    pub fn peers(mut self, peers: PeerPolicy) -> Self {
+        self.peers = peers;
+        self
+    }
+
+    /// Sets how long opening a handle may wait for a living exporter to answer (default: 10 s).
+    pub fn exchange_timeout(mut self, timeout: Duration) -> Self {
+        self.exchange_timeout = timeout;
+        self
+    }
+
+    pub(super) fn pool(&self) -> PoolOptions {
+        PoolOptions::new(self.pooling, self.huge_pages)
+    }
+
+    pub(super) fn into_origin(self) -> Origin {
+        Origin {
+            directory: self.socket_dir,
+            policy: self.peers,
+            timeout: self.exchange_timeout,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Typed memory.
+
+use super::{Memory, MemoryRange};
+use crate::error::{Error, Result};
+use crate::handle::MemoryHandle;
+use crate::types::shared_bytes::check_elements;
+use crate::types::{Access, Pod, TypedSlice, byte_range};
+use std::any::type_name;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Range, RangeBounds};
+
+/// Memory that holds elements of one type. Lengths, indices and ranges count elements.
+///
+/// A buffer is made by [`Context::allocate_buffer`](crate::Context::allocate_buffer), of a slice by
+/// [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from), of a handle by
+/// [`Context::open_buffer`](crate::Context::open_buffer), or of memory by
+/// [`from_memory`](Self::from_memory). Any thread may use it, as [`Memory`].
+///
+/// ```
+/// use crosshandle::{Buffer, Context, Device};
+///
+/// # fn main() -> crosshandle::Result<()> {
+/// let context = Context::new(&Device::find("host")?)?;
+/// let sums: Buffer<f32> = context.allocate_buffer_from(&[0.5, 1.5, 2.5])?;
+/// let same: Buffer<f32> = context.open_buffer(&sums.handle()?)?;
+/// same.write(1, &[4.0, 5.0])?;
+/// assert_eq!(sums.to_vec()?, [0.5, 4.0, 5.0]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Buffer<T> {
+    memory: Memory,
+    _type: PhantomData<T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    /// Makes a buffer of all of a piece of memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the memory's start is not aligned for `T`, or its length is not
+    /// a multiple of the size of `T`. The memory is dropped then.
+    pub fn from_memory(memory: Memory) -> Result<Self> {
+        check_elements::<T>(memory.as_ptr().addr(), memory.len())?;
+        Ok(Self {
+            memory,
+            _type: PhantomData,
+        })
+    }
+
+    /// Returns the bytes of `len` elements.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for more bytes than can be counted.
+    pub(crate) fn bytes_of(len: usize) -> Result<usize> {
+        len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::invalid(format!(
+                "{len} elements of {} bytes are more than memory can have",
+                size_of::<T>()
+            ))
+        })
+    }
+
+    /// Returns the address of the first element, as [`Memory::as_ptr`].
+    pub fn as_ptr(&self) -> *mut T {
+        self.memory.as_ptr().cast()
+    }
+
+    /// Returns the number of elements.
+    pub fn len(&self) -> usize {
+        self.memory.len() / size_of::<T>()
+    }
+
+    /// Returns whether there are no elements, which a buffer never is without.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the access that this process has.
+    pub fn access(&self) -> Access {
+        self.memory.access()
+    }
+
+    /// Returns a handle to all of it. The handle does not say the type: open it with the same one.
+    ///
+    /// # Errors
+    /// As [`Memory::handle`].
+    pub fn handle(&self) -> Result<MemoryHandle> {
+        self.memory.handle()
+    }
+
+    /// Returns a handle with which the buffer can be opened for reading only.
+    ///
+    /// # Errors
+    /// As [`Memory::handle_read_only`].
+    pub fn handle_read_only(&self) -> Result<MemoryHandle> {
+        self.memory.handle_read_only()
+    }
+
+    /// Returns the elements, for the host to access.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
+    pub fn elements(&self) -> Result<TypedSlice<'_, T>> {
+        self.memory.typed()
+    }
+
+    /// Copies elements out, starting at element `first`, on the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they are not all inside; as [`elements`](Self::elements).
+    pub fn read(&self, first: usize, into: &mut [T]) -> Result<()> {
+        self.elements()?.read(first, into)
+    }
+
+    /// Copies elements in, starting at element `first`, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::ReadOnly`] for a buffer opened read-only.
+    pub fn write(&self, first: usize, from: &[T]) -> Result<()> {
+        self.elements()?.write(first, from)
+    }
+
+    /// Copies all elements out, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`elements`](Self::elements).
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut elements = vec![T::new_zeroed(); self.len()];
+        self.read(0, &mut elements)?;
+        Ok(elements)
+    }
+
+    /// Returns all of it, for a command.
+    #[inline]
+    pub fn all(&self) -> MemoryRange {
+        self.memory.all()
+    }
+
+    /// Returns the part in a range of elements, for a command.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the part is not inside.
+    pub fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
+        let Range { start, end } = byte_range::resolve(range, self.len())?;
+        self.memory
+            .range(start * size_of::<T>()..end * size_of::<T>())
+    }
+
+    /// Returns the memory that the elements lie in.
+    pub fn as_memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Returns the memory that the elements lie in, without its type.
+    pub fn into_memory(self) -> Memory {
+        self.memory
+    }
+}
+
+impl<T: Pod> TryFrom<Memory> for Buffer<T> {
+    type Error = Error;
+
+    /// Makes a buffer of all of a piece of memory, as [`Buffer::from_memory`].
+    fn try_from(memory: Memory) -> Result<Self> {
+        Self::from_memory(memory)
+    }
+}
+
+impl<T> From<Buffer<T>> for Memory {
+    fn from(buffer: Buffer<T>) -> Self {
+        buffer.memory
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("type", &type_name::<T>())
+            .field("memory", &self.memory)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AllocationOptions, Context, Device};
+
+    fn context() -> Context {
+        Context::new(&Device::find("host").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn lengths_and_ranges_count_elements() {
+        let context = context();
+        let buffer = context.allocate_buffer_from(&[1_u32, 2, 3, 4, 5]).unwrap();
+        assert_eq!((buffer.len(), buffer.as_memory().len()), (5, 20));
+        buffer.write(3, &[40, 50]).unwrap();
+        let mut middle = [0; 3];
+        buffer.read(1, &mut middle).unwrap();
+        assert_eq!(middle, [2, 3, 40]);
+        assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3, 40, 50]);
+        let part = buffer.range(1..=2).unwrap();
+        assert_eq!(part.len(), 8);
+        assert_eq!(part.as_ptr().addr(), buffer.as_ptr().addr() + 4);
+        assert_eq!(buffer.range(3..).unwrap().len(), 8);
+        assert!(buffer.range(..6).is_err());
+        assert!(buffer.write(4, &[0, 0]).is_err());
+        assert_eq!(buffer.elements().unwrap().get(4), Some(50));
+        assert_eq!(buffer.into_memory().len(), 20);
+    }
+
+    #[test]
+    fn opening_gives_the_same_elements() {
+        let context = context();
+        let buffer = context.allocate_buffer::<u64>(3).unwrap();
+        let opened = context
+            .open_buffer::<u64>(&buffer.handle().unwrap())
+            .unwrap();
+        opened.write(0, &[7, 8, 9]).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [7, 8, 9]);
+        let handle = buffer.handle_read_only().unwrap();
+        let reader = context.open_buffer_read_only::<u64>(&handle).unwrap();
+        assert_eq!(reader.to_vec().unwrap(), [7, 8, 9]);
+        assert!(matches!(reader.write(0, &[1]), Err(Error::ReadOnly)));
+    }
+
+    #[test]
+    fn memory_that_holds_no_such_elements_is_refused() {
+        let context = context();
+        let memory = context.allocate(20).unwrap();
+        let handle = memory.handle().unwrap();
+        let refused = context.open_buffer::<u64>(&handle);
+        assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+        let handle = memory.handle_at(2).unwrap();
+        let refused = context
+            .open_buffer::<u16>(&handle)
+            .map(|buffer| buffer.len());
+        assert_eq!(refused.unwrap(), 9);
+        let handle = memory.handle_at(1).unwrap();
+        assert!(context.open_buffer::<[u8; 19]>(&handle).is_ok());
+        let handle = memory.handle_at(4).unwrap();
+        let aligned = context.open_buffer::<[u64; 2]>(&handle);
+        assert!(matches!(aligned, Err(Error::InvalidArgument(_))));
+        assert!(Buffer::<()>::from_memory(memory).is_err());
+        assert!(context.allocate_buffer::<u32>(0).is_err());
+        assert!(context.allocate_buffer::<u32>(usize::MAX / 2).is_err());
+        let aligned = AllocationOptions::new(1 << 12).align(1 << 12);
+        let memory = context.allocate_with(aligned).unwrap();
+        assert_eq!(Buffer::<u128>::from_memory(memory).unwrap().len(), 256);
+    }
+}

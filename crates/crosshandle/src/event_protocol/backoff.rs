@@ -1,0 +1,59 @@
+//! The length of a waiter's next sleep.
+
+use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, SHORTEST_STEP, STEPS};
+use crate::platform::Instant;
+use std::time::Duration;
+
+/// The sleeps of one wait, which grow with the time waited so far.
+pub(super) struct WaitBackoff {
+    deadline: Option<Instant>,
+    /// When the waiter began to sleep in steps, and when it last checked the peers' liveness.
+    stepping: Option<(Instant, Instant)>,
+}
+
+/// One sleep of a waiter.
+#[derive(Clone, Copy)]
+pub(super) struct Sleep {
+    /// Longest time to sleep.
+    pub(super) limit: Duration,
+    /// Whether the waiter checks the peers' liveness afterwards.
+    pub(super) is_check_due: bool,
+}
+
+impl WaitBackoff {
+    pub(super) fn until(deadline: Option<Instant>) -> Self {
+        Self {
+            deadline,
+            stepping: None,
+        }
+    }
+
+    /// Returns the next sleep: until the deadline, the next liveness check, or, with `in_steps`,
+    /// the next poll of the event. `None`: the deadline has passed.
+    pub(super) fn next(&mut self, in_steps: bool) -> Option<Sleep> {
+        let mut sleep = Sleep {
+            limit: LIVENESS_INTERVAL,
+            is_check_due: true,
+        };
+        // Reading the clock would add to the cost of every wake-up.
+        if !in_steps && self.deadline.is_none() {
+            return Some(sleep);
+        }
+        let now = Instant::now();
+        if in_steps {
+            let (since, checked) = self.stepping.get_or_insert((now, now));
+            let waited = now.saturating_duration_since(*since);
+            sleep.limit = (waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP);
+            sleep.is_check_due = now.saturating_duration_since(*checked) >= LIVENESS_INTERVAL;
+            if sleep.is_check_due {
+                *checked = now;
+            }
+        }
+        let Some(deadline) = self.deadline else {
+            return Some(sleep);
+        };
+        let left = deadline.saturating_duration_since(now);
+        sleep.limit = sleep.limit.min(left);
+        (!left.is_zero()).then_some(sleep)
+    }
+}

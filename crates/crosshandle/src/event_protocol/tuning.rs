@@ -1,0 +1,36 @@
+//! Times and counts of the event protocol. What is part of the layout is in `slot.rs` instead.
+
+use std::time::Duration;
+
+/// Longest time that a waiter spins before it sleeps, while hosts signal: about what it costs to
+/// wake a sleeper. Halved: signals that come within 25 to 50 µs cost a wake-up. Doubled: every
+/// longer wait burns 50 µs more of a core.
+pub(super) const SPIN_TIME: Duration = Duration::from_micros(50);
+
+/// Longest time that a waiter spins before it sleeps, once devices signal the event: about what
+/// the shortest sleep takes, since a device wakes no sleeper. Halved: short commands are noticed
+/// up to one sleep late. Doubled: every longer wait burns 100 µs more of a core.
+pub(super) const SPIN_TIME_FOR_DEVICE: Duration = Duration::from_micros(100);
+
+/// Polls of a word between two readings of the clock. Reading the clock takes as long as a peer
+/// takes to answer. Halved: the clock delays twice as many answers. Doubled: the spin ends later
+/// than its time, by some hundred nanoseconds more.
+pub(super) const POLLS_PER_CLOCK_READ: u32 = 64;
+
+/// Longest sleep of a waiter before it checks whether the process that it waits for still lives.
+/// Halved: twice the system calls of every long wait. Doubled: a death that nothing else reports
+/// is noticed 40 ms later.
+pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(40);
+
+/// Divisor of the time waited so far that gives the next step's length, for an event that devices
+/// signal: a waiter wakes up at most an eighth of its time late. Halved: twice the lateness.
+/// Doubled: twice the wake-ups.
+pub(super) const STEPS: u32 = 8;
+
+/// Shortest step: about what a sleep takes at least, so a shorter one would gain nothing. Doubled:
+/// short commands are noticed 20 µs later.
+pub(super) const SHORTEST_STEP: Duration = Duration::from_micros(20);
+
+/// Longest step: a waiter uses less than 1 % of a core. Halved: twice that. Doubled: the end of a
+/// long command is noticed up to 2 ms late.
+pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);

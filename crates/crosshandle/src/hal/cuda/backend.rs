@@ -1,0 +1,157 @@
+//! The backend, its devices and contexts, as `hal` sees them.
+
+use super::device::{self, Gpu};
+use super::driver::Driver;
+use super::memory::{self, CudaPhysical, CudaRange};
+use super::{program, queue};
+use crate::error::Result;
+use crate::hal::{
+    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, LoadedProgram,
+    NativeContext, NativeDevice, Programs, Segment,
+};
+use crate::handle::{BackendKind, DeviceUuid};
+use crate::ipc::{Import, Shared};
+use crate::types::{
+    Access, DeviceInfo, MemoryKind, Ownership, ProgramImage, ProgramOptions, QueueOrder,
+};
+use std::sync::Arc;
+
+/// The driver's devices.
+pub(crate) struct CudaBackend;
+
+impl Backend for CudaBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
+        let gpus = device::gpus().unwrap_or_default();
+        gpus.iter()
+            .map(|gpu| Arc::clone(gpu) as Arc<dyn BackendDevice>)
+            .collect()
+    }
+
+    fn status(&self) -> std::result::Result<String, String> {
+        let gpus = device::gpus()?;
+        let driver = Driver::get()?;
+        Ok(format!(
+            "the NVIDIA driver for CUDA {}, {} device(s)",
+            driver.version(),
+            gpus.len()
+        ))
+    }
+}
+
+impl BackendDevice for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        Gpu::info(self)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        let _current = self.enter().ok()?;
+        self.driver().free_memory().ok()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.info().uuid || self.peers().contains(&device)
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        let gpu = self.shared()?;
+        // So that a device that doesn't work is found out here.
+        drop(gpu.enter()?);
+        Ok(Arc::new(CudaContext::new(gpu)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
+    }
+}
+
+/// What allocates, maps and queues on one GPU.
+pub(super) struct CudaContext {
+    gpu: Arc<Gpu>,
+    /// Other devices whose memory this one can map.
+    peers: Vec<DeviceUuid>,
+}
+
+impl CudaContext {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            peers: gpu.peers(),
+        }
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+}
+
+impl BackendContext for CudaContext {
+    fn granularity(&self) -> usize {
+        self.gpu.info().granularity
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.gpu.info().uuid || self.peers.contains(&device)
+    }
+
+    fn shared_segment(&self, kind: MemoryKind) -> usize {
+        match kind {
+            MemoryKind::Device => 64 << 20,
+            // Pinned as a whole, which takes time and memory at once.
+            MemoryKind::Host | MemoryKind::Shared => 16 << 20,
+        }
+    }
+
+    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+        memory::create(&self.gpu, kind, len)
+    }
+
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+        memory::import(&self.gpu, &import.file, import.len, access)
+    }
+
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(CudaPhysical::create(&self.gpu, len)?))
+    }
+
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+        Ok(Arc::new(CudaPhysical::import(
+            &self.gpu,
+            &import.file,
+            import.len,
+        )?))
+    }
+
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+        Ok(Box::new(CudaRange::reserve(&self.gpu, wish, len, align)?))
+    }
+
+    fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
+        queue::create(&self.gpu, order)
+    }
+
+    fn native(&self) -> Option<&dyn NativeContext> {
+        Some(self)
+    }
+
+    fn programs(&self) -> Option<&dyn Programs> {
+        self.gpu.info().kernels.is_some().then_some(self as _)
+    }
+}
+
+impl Programs for CudaContext {
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn LoadedProgram>> {
+        program::load(&self.gpu, images, options)
+    }
+
+    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram> {
+        program::adopt(&self.gpu, program, ownership)
+    }
+}

@@ -1,0 +1,165 @@
+//! When commands ran, by the device's clock, told by the host's.
+
+use super::Gpu;
+use crate::error::Result;
+use crate::hal::cuda::driver::{CudaEvent, EventHandle, StreamHandle};
+use crate::hal::cuda::tuning::{
+    CLOCK_LIFETIME_NS, CLOCK_PAUSE_NS, CLOCK_TRIES, CLOCK_TRY_READ_NS, CLOCK_TRY_SUBMIT_NS,
+};
+use crate::ipc::Timestamps;
+use crate::os::process;
+use crate::sync::Mutex;
+use std::sync::Arc;
+
+/// A moment that both clocks know.
+struct Base {
+    event: CudaEvent,
+    /// In nanoseconds of the monotonic clock.
+    host: u64,
+}
+
+/// The latest such moment of a device, in one context.
+#[derive(Default)]
+pub(super) struct Clock(Mutex<Latest>);
+
+#[derive(Default)]
+struct Latest {
+    base: Option<Arc<Base>>,
+    /// When the next command may try, if the latest failed.
+    next_try: u64,
+}
+
+impl Gpu {
+    /// Finds a moment that both clocks know, before a command with times is submitted. The device's
+    /// context is current, and the caller holds no lock: this may take some milliseconds.
+    pub(crate) fn refresh_clock(&self) -> Result<()> {
+        base(self, CLOCK_TRY_SUBMIT_NS).map(drop)
+    }
+}
+
+/// Returns a young moment; an old one or none if none can be found without waiting for other streams.
+/// The device's context is current.
+fn base(gpu: &Gpu, longest: u64) -> Result<Option<Arc<Base>>> {
+    let now = process::monotonic_nanoseconds();
+    let known = {
+        let latest = gpu.clock.0.lock();
+        let is_young = |base: &Arc<Base>| now.saturating_sub(base.host) < CLOCK_LIFETIME_NS;
+        let serves = latest.base.as_ref().is_some_and(is_young);
+        let is_paused = longest == CLOCK_TRY_SUBMIT_NS && now < latest.next_try;
+        if serves || is_paused {
+            return Ok(latest.base.clone());
+        }
+        latest.base.clone()
+    };
+    // It would be in vain.
+    if gpu.scheduler().is_crowded() {
+        return Ok(known);
+    }
+    let found = find(gpu, longest)?.map(Arc::new);
+    let mut latest = gpu.clock.0.lock();
+    match &found {
+        Some(base) => latest.base = Some(Arc::clone(base)),
+        None => latest.next_try = process::monotonic_nanoseconds() + CLOCK_PAUSE_NS,
+    }
+    Ok(found.or(known))
+}
+
+/// Finds a moment that both clocks know.
+fn find(gpu: &Gpu, longest: u64) -> Result<Option<Base>> {
+    let driver = gpu.driver();
+    let Ok(Some(stream)) = gpu.pool().try_take(gpu) else {
+        return Ok(None);
+    };
+    let mut best: Option<(u64, Base)> = None;
+    for _ in 0..CLOCK_TRIES {
+        let event = driver.create_event(true)?;
+        let before = process::monotonic_nanoseconds();
+        driver.record_event(event.handle(), stream.handle())?;
+        let took = loop {
+            let is_done = driver.is_event_done(event.handle())?;
+            let took = process::monotonic_nanoseconds() - before;
+            if is_done {
+                break took;
+            }
+            if took > longest {
+                // The stream goes too: it has something in flight.
+                return Ok(None);
+            }
+            std::hint::spin_loop();
+        };
+        let host = before + took / 2;
+        if best.as_ref().is_none_or(|(least, _)| took < *least) {
+            best = Some((took, Base { event, host }));
+        }
+    }
+    gpu.pool().put(stream);
+    Ok(best.map(|(_, base)| base))
+}
+
+/// The times of one command.
+pub(crate) struct CommandTimes {
+    gpu: Arc<Gpu>,
+    /// If there was one when it was submitted.
+    base: Option<Arc<Base>>,
+    submitted: u64,
+    start: CudaEvent,
+    end: CudaEvent,
+}
+
+impl CommandTimes {
+    /// Notes when a stream begins with what is submitted from now on. The device's context is
+    /// current.
+    pub(crate) fn begin(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
+        let base = gpu.clock.0.lock().base.clone();
+        let driver = gpu.driver();
+        let times = Self {
+            gpu: Arc::clone(gpu),
+            base,
+            submitted: process::monotonic_nanoseconds(),
+            start: driver.create_event(true)?,
+            end: driver.create_event(true)?,
+        };
+        driver.record_event(times.start.handle(), stream)?;
+        Ok(times)
+    }
+
+    /// Notes when the stream is done with what was submitted since.
+    pub(crate) fn end(&self, stream: StreamHandle) -> Result<()> {
+        self.gpu.driver().record_event(self.end.handle(), stream)
+    }
+
+    /// Returns when an event happened, by a moment before or after it; 0 if it has not.
+    fn time_of(&self, event: EventHandle, base: &Base) -> Result<u64> {
+        let driver = self.gpu.driver();
+        if !driver.is_event_done(event)? {
+            return Ok(0);
+        }
+        let since = driver.milliseconds_between(base.event.handle(), event)?;
+        let time = base.host as i64 + (f64::from(since) * 1e6) as i64;
+        // The clocks agree to some microseconds: not enough to say that it began too early.
+        let now = process::monotonic_nanoseconds();
+        Ok((time as u64).clamp(self.submitted, now))
+    }
+}
+
+impl Timestamps for CommandTimes {
+    fn read(&self) -> (u64, u64) {
+        let times = self.gpu.enter().and_then(|_current| {
+            let late = match &self.base {
+                Some(_) => None,
+                None => base(&self.gpu, CLOCK_TRY_READ_NS)?,
+            };
+            let Some(base) = self.base.as_ref().or(late.as_ref()) else {
+                // Not yet.
+                return Ok((0, 0));
+            };
+            let started = self.time_of(self.start.handle(), base)?;
+            let ended = self.time_of(self.end.handle(), base)?;
+            Ok((started, ended.max(if ended == 0 { 0 } else { started })))
+        });
+        times.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the times of a command are lost");
+            (0, 0)
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! What is known of a GPU.
+
+use crate::error::Result;
+use crate::hal::cuda::driver::sys::CUdevice_attribute as Attribute;
+use crate::hal::cuda::driver::{DeviceHandle, Driver};
+use crate::handle::BackendKind;
+use crate::os::mapping::HUGE_PAGE;
+use crate::types::{Capabilities, DeviceInfo, KernelLimits, known};
+use std::fs;
+use std::time::Duration;
+
+/// The PCI vendor number.
+const NVIDIA: u32 = 0x10de;
+/// Bytes of a line of the second-level cache, on all devices so far.
+const CACHE_LINE: u32 = 128;
+/// Bytes of a launch's arguments, on all devices: newer ones take more of newer programs.
+const ARGUMENTS: u32 = 4096;
+/// How finely the driver's events tell time.
+const TIMER_RESOLUTION: Duration = Duration::from_nanos(500);
+
+pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
+    let can = |attribute| {
+        // An attribute that the driver doesn't know is something that it can't do.
+        driver.device_attribute(device, attribute).unwrap_or(0) != 0
+    };
+    let number = |attribute| {
+        let value = driver.device_attribute(device, attribute).unwrap_or(0);
+        u32::try_from(value).unwrap_or(0)
+    };
+    let has_descriptors = can(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+        && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+    let granularity = match has_descriptors {
+        true => driver.granularity(device)?,
+        false => HUGE_PAGE,
+    };
+    let units =
+        driver.device_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let total_memory = driver.device_memory(device)?;
+    let pci_address = format!(
+        "{:04x}:{:02x}:{:02x}.0",
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID),
+    );
+    Ok(DeviceInfo {
+        name: driver.device_name(device)?,
+        vendor: "NVIDIA".into(),
+        vendor_id: Some(NVIDIA),
+        device_id: pci_device(&pci_address),
+        pci_address: Some(pci_address),
+        driver_version: driver_version(driver),
+        backend: BackendKind::Cuda,
+        index,
+        uuid: driver.device_uuid(device)?,
+        total_memory,
+        max_allocation: total_memory,
+        // The driver says it in kHz.
+        memory_clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000),
+        memory_bus_width: known(number(
+            Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+        )),
+        cache_size: known(number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).into()),
+        cache_line: Some(CACHE_LINE),
+        compute_units: units.try_into().unwrap_or(0),
+        clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000),
+        vector_width: None,
+        granularity,
+        kernels: driver.has_programs().then(|| kernel_limits(number)),
+        capabilities: Capabilities {
+            memory_sharing: has_descriptors,
+            physical_memory_sharing: has_descriptors,
+            // The 32-bit operations that events need come with the 64-bit ones that can be asked
+            // for; so does access to registered host memory.
+            event_sharing: can(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+                && can(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
+            read_only_memory: has_descriptors,
+            host_accessible_memory: false,
+            unified_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
+            error_correction: can(Attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED),
+            // All devices with virtual memory management do.
+            half_precision: has_descriptors,
+            double_precision: has_descriptors,
+            fused_multiply_add: has_descriptors,
+            // The driver takes no offset into an allocation.
+            partial_mappings: false,
+            // A stream compares numbers, and goes on when they are reached.
+            late_failures: false,
+            timer_resolution: TIMER_RESOLUTION,
+        },
+    })
+}
+
+/// The number that the maker gave a device on the PCI bus, where the system shows it.
+fn pci_device(address: &str) -> Option<u32> {
+    let text = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/device")).ok()?;
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+}
+
+fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
+    let architecture = (
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+    );
+    KernelLimits {
+        architecture,
+        block_threads: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+        block: [
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z),
+        ],
+        grid: [
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
+        ],
+        subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+        // What a kernel gets that asks for it.
+        shared_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
+        constant_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),
+        arguments: ARGUMENTS,
+        cooperative: number(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
+        // With the architecture of 9.0.
+        clusters: architecture.0 >= 9,
+    }
+}
+
+/// The version of the kernel's part, where it shows, and of the API.
+fn driver_version(driver: &Driver) -> String {
+    let api = driver.version();
+    match fs::read_to_string("/sys/module/nvidia/version") {
+        Ok(version) => format!("{} (CUDA {api})", version.trim()),
+        Err(_) => format!("CUDA {api}"),
+    }
+}

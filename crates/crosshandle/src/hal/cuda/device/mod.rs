@@ -1,0 +1,216 @@
+//! A GPU, in one of the driver's contexts.
+
+mod clock;
+mod context_guard;
+mod info;
+mod stream_pool;
+
+pub(super) use clock::CommandTimes;
+pub(super) use context_guard::await_condition;
+
+use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::scheduler::Scheduler;
+use crate::error::{Error, Result};
+use crate::handle::DeviceUuid;
+use crate::os::process;
+use crate::types::DeviceInfo;
+use clock::Clock;
+use context_guard::ContextGuard;
+use std::sync::{Arc, OnceLock};
+use stream_pool::StreamPool;
+
+/// Returns all GPUs, which are looked for with the first call.
+pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
+    static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
+    let gpus = GPUS.get_or_init(|| {
+        let driver = Driver::get()?;
+        let devices = driver.devices().map_err(|error| error.to_string())?;
+        devices
+            .into_iter()
+            .enumerate()
+            .map(|(index, handle)| Gpu::new(driver, handle, index).map(Arc::new))
+            .collect::<Result<_>>()
+            .map_err(|error| error.to_string())
+    });
+    gpus.as_deref().map_err(|reason| &**reason)
+}
+
+/// The first GPU, for tests.
+#[cfg(test)]
+pub(super) fn first_gpu() -> Option<Arc<Gpu>> {
+    gpus().ok()?.first().cloned()
+}
+
+/// A device, in one of the driver's contexts.
+pub(super) struct Gpu {
+    driver: &'static Driver,
+    handle: DeviceHandle,
+    info: DeviceInfo,
+    /// The device's primary context: retained when it is first needed, and never released, since
+    /// other libraries in this process use it too, and making it takes a good part of a second. Or
+    /// another context, which the program made.
+    context: OnceLock<ContextHandle>,
+    /// The device in its primary context, if this is it in another one.
+    primary: Option<Arc<Gpu>>,
+    clock: Clock,
+    peer_devices: OnceLock<Vec<DeviceHandle>>,
+    pool: Arc<StreamPool>,
+    guard: Arc<ContextGuard>,
+    /// The scheduler of its context, which others may use too.
+    scheduler: Arc<Scheduler>,
+}
+
+impl Gpu {
+    fn new(driver: &'static Driver, handle: DeviceHandle, index: usize) -> Result<Self> {
+        Ok(Self {
+            driver,
+            handle,
+            info: info::describe(driver, handle, index)?,
+            context: OnceLock::new(),
+            primary: None,
+            clock: Clock::default(),
+            peer_devices: OnceLock::new(),
+            pool: Arc::default(),
+            guard: Arc::default(),
+            scheduler: Scheduler::new(),
+        })
+    }
+
+    /// Returns the device in a context that the program made and keeps as long as the result.
+    pub(super) fn inside(self: &Arc<Self>, context: ContextHandle) -> Arc<Self> {
+        Arc::new(Self {
+            driver: self.driver,
+            handle: self.handle,
+            info: self.info.clone(),
+            context: OnceLock::from(context),
+            primary: Some(Arc::clone(self.primary())),
+            pool: Arc::default(),
+            guard: Arc::default(),
+            scheduler: Scheduler::of(context),
+            clock: Clock::default(),
+            peer_devices: OnceLock::new(),
+        })
+    }
+
+    /// Returns the device in its primary context, which is never destroyed: for what others use too.
+    pub(super) fn primary(self: &Arc<Self>) -> &Arc<Self> {
+        self.primary.as_ref().unwrap_or(self)
+    }
+
+    /// Returns whether its context is the primary one.
+    pub(super) fn is_primary(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// Returns the driver's context, which is the primary one unless the program made another.
+    pub(super) fn context(&self) -> Result<ContextHandle> {
+        drop(self.enter()?);
+        Ok(*self.context.get().expect("set by entering it"))
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    pub(super) fn handle(&self) -> DeviceHandle {
+        self.handle
+    }
+
+    /// What looks after its context's streams.
+    pub(super) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
+    }
+
+    /// Streams for its queues.
+    pub(super) fn pool(&self) -> &Arc<StreamPool> {
+        &self.pool
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Makes the device's context the calling thread's current one while the result lives; the
+    /// caller's own comes back after it. Every call of the driver below needs that.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<Current> {
+        match self.context.get() {
+            Some(context) => self.driver.enter(*context),
+            None => self.enter_first(),
+        }
+    }
+
+    /// Returns whether both are in the same of the driver's contexts, once they were entered.
+    pub(super) fn is_in_context_of(&self, other: &Self) -> bool {
+        let context = self.context.get();
+        context.is_some() && context == other.context.get()
+    }
+
+    /// Returns whether its context is the calling thread's current one.
+    #[cfg(test)]
+    pub(super) fn is_current(&self) -> Result<bool> {
+        let context = self.context.get();
+        context.map_or(Ok(false), |context| self.driver.is_current(*context))
+    }
+
+    #[cold]
+    fn enter_first(&self) -> Result<Current> {
+        // Two threads may do it at once: both get the same context, retained once too often.
+        let primary = self.driver.retain_primary_context(self.handle)?;
+        self.driver.enter(*self.context.get_or_init(|| primary))
+    }
+
+    /// Returns whether this device can map another one's memory: not if the driver can't say.
+    fn reaches_peer(&self, peer: &Self) -> bool {
+        let can = self.driver.can_access_peer(self.handle, peer.handle);
+        peer.handle != self.handle && can.unwrap_or(false)
+    }
+
+    /// Returns the other devices whose memory this one can map.
+    pub(super) fn peers(&self) -> Vec<DeviceUuid> {
+        let all = gpus().unwrap_or_default().iter();
+        all.filter(|peer| self.reaches_peer(peer))
+            .map(|peer| peer.info.uuid)
+            .collect()
+    }
+
+    /// Returns the other devices that can map this one's memory.
+    pub(super) fn peer_devices(&self) -> &[DeviceHandle] {
+        self.peer_devices.get_or_init(|| {
+            let all = gpus().unwrap_or_default().iter();
+            all.filter(|peer| peer.reaches_peer(self))
+                .map(|peer| peer.handle)
+                .collect()
+        })
+    }
+
+    /// Returns the reference to this device that all of the process share.
+    pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))
+    }
+
+    /// Runs something with the context current, for a `drop`: not at all in a forked child, which
+    /// must not call the driver.
+    pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
+        if process::is_forked() {
+            return;
+        }
+        let released = match self.enter() {
+            Ok(_current) => release(self.driver),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = released {
+            tracing::warn!(%error, what, "could not release");
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // The program may end its context after this.
+        if !self.is_primary() && !process::is_forked() {
+            self.guard.shut();
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Device memory: physical memory with a descriptor, reserved addresses, and both together.
+
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{Allocation, DeviceAddress};
+use crate::hal::cuda::scheduler;
+use crate::ipc::Shared;
+use crate::os::descriptor;
+use crate::os::descriptor::FileKind;
+use crate::os::mapping::HUGE_PAGE;
+use crate::types::{Access, Address, SharedBytes};
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, OnceLock};
+
+/// The number under which Linux knows all devices of the NVIDIA driver.
+const NVIDIA_MAJOR: u32 = 195;
+
+/// Physical memory of a GPU.
+pub(crate) struct CudaPhysical {
+    gpu: Arc<Gpu>,
+    allocation: Allocation,
+    len: usize,
+    /// Made when the memory is first exported. The driver knows only one kind of descriptor, which
+    /// allows everything: that an importer only reads is up to its own driver.
+    descriptor: OnceLock<Arc<OwnedFd>>,
+    is_imported: bool,
+}
+
+impl CudaPhysical {
+    /// Allocates memory. `len` is a multiple of the device's granularity.
+    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        if !gpu.info().capabilities.memory_sharing {
+            return Err(Error::Unsupported(format!(
+                "{} has no virtual memory management with descriptors, which device memory needs",
+                gpu.info().name
+            )));
+        }
+        let _current = gpu.enter()?;
+        let allocation = match gpu.driver().create_memory(gpu.handle(), len) {
+            Err(Error::OutOfMemory { .. }) => {
+                // Commands may be done whose memory is still kept.
+                scheduler::tend_every_queue();
+                gpu.primary().scheduler().make_room();
+                gpu.driver().create_memory(gpu.handle(), len)?
+            }
+            made => made?,
+        };
+        Ok(Self {
+            allocation,
+            gpu: Arc::clone(gpu),
+            len,
+            descriptor: OnceLock::new(),
+            is_imported: false,
+        })
+    }
+
+    /// Takes memory of another process. `len` is the exporter's word; the driver refuses to map more
+    /// than there is.
+    pub(crate) fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
+        let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
+        if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
+            return Err(Error::Protocol("its memory is not the driver's"));
+        }
+        if len == 0 || !len.is_multiple_of(gpu.info().granularity) {
+            return Err(Error::Protocol("its memory is not of whole pages"));
+        }
+        let _current = gpu.enter()?;
+        Ok(Self {
+            allocation: gpu.driver().import_memory(file.as_fd())?,
+            gpu: Arc::clone(gpu),
+            len,
+            // The driver keeps the memory now; the descriptor goes.
+            descriptor: OnceLock::new(),
+            is_imported: true,
+        })
+    }
+
+    /// Returns memory of the program, of which `len` bytes are mapped.
+    pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            allocation,
+            len,
+            descriptor: OnceLock::new(),
+            is_imported: false,
+        }
+    }
+
+    pub(crate) fn allocation(&self) -> &Allocation {
+        &self.allocation
+    }
+}
+
+impl Shared for CudaPhysical {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.descriptor(Access::ReadWrite).map(drop)
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        if self.is_imported {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        }
+        if let Some(file) = self.descriptor.get() {
+            return Ok(Arc::clone(file));
+        }
+        // Two threads may do it at once: both get the same descriptor.
+        let _current = self.gpu.enter()?;
+        let file = self.gpu.driver().export_memory(&self.allocation)?;
+        descriptor::close_on_exec(&file).map_err(Error::os("exporting device memory"))?;
+        Ok(Arc::clone(self.descriptor.get_or_init(|| Arc::new(file))))
+    }
+}
+
+/// Reserved device addresses, until drop; by then nothing may be mapped there.
+pub(crate) struct Reservation {
+    gpu: Arc<Gpu>,
+    start: Address,
+    len: usize,
+}
+
+impl Reservation {
+    /// Reserves addresses at a multiple of `align`, which is a power of two and a multiple of the
+    /// device's granularity.
+    pub(crate) fn new(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
+        let _current = gpu.enter()?;
+        let driver = gpu.driver();
+        let start = match wish - wish % align {
+            0 => driver.reserve_addresses(0, len, align)?,
+            // The driver fails where it could choose another place.
+            wish => driver
+                .reserve_addresses(wish, len, align)
+                .or_else(|_| driver.reserve_addresses(0, len, align))?,
+        };
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            start: pointer
+                .map(Address::new)
+                .ok_or_else(|| Error::out_of_memory(len))?,
+            len,
+        })
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    pub(crate) fn start(&self) -> Address {
+        self.start
+    }
+
+    pub(crate) fn address(&self, offset: usize) -> DeviceAddress {
+        (self.start.get() + offset) as DeviceAddress
+    }
+
+    /// Maps `len` bytes of memory to `offset`, for this device to access.
+    ///
+    /// # Safety
+    /// The place is inside and has nothing mapped.
+    pub(crate) unsafe fn map(
+        &self,
+        offset: usize,
+        memory: &CudaPhysical,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        let driver = self.gpu.driver();
+        let start = self.address(offset);
+        let _current = self.gpu.enter()?;
+        // SAFETY: promised by the caller; what was just mapped is in use by nobody.
+        unsafe {
+            driver.map(start, len, memory.allocation(), memory_offset)?;
+            let set = driver.set_access(start, len, self.gpu.handle(), access);
+            if set.is_err()
+                && let Err(error) = driver.unmap(start, len)
+            {
+                tracing::warn!(%error, "could not unmap what cannot be accessed");
+            }
+            set
+        }
+    }
+
+    /// Lets other devices of this process access what is mapped, as far as they can.
+    pub(crate) fn open_to_peers(&self, offset: usize, len: usize, access: Access) {
+        let gpu = &self.gpu;
+        if gpu.peer_devices().is_empty() {
+            return;
+        }
+        let Ok(_current) = gpu.enter() else {
+            return;
+        };
+        for peer in gpu.peer_devices() {
+            let start = self.address(offset);
+            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            let set = unsafe { gpu.driver().set_access(start, len, *peer, access) };
+            if let Err(error) = set {
+                tracing::debug!(%error, "another device can't access this memory");
+            }
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.gpu.release("reserved addresses", |driver| {
+            // SAFETY: reserved by us and dropped once, with nothing mapped.
+            unsafe { driver.free_addresses(self.address(0), self.len) }
+        });
+    }
+}
+
+/// Device memory at an address.
+pub(crate) struct CudaSegment {
+    reservation: Reservation,
+    memory: CudaPhysical,
+}
+
+impl CudaSegment {
+    /// Allocates memory of a device and maps it, for the devices of this process that reach it.
+    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+        let segment = Self::map(CudaPhysical::create(gpu, len)?, Access::ReadWrite)?;
+        let reservation = &segment.reservation;
+        reservation.open_to_peers(0, len, Access::ReadWrite);
+        Ok(segment)
+    }
+
+    /// Maps all of some memory, which need not be the same device's.
+    pub(crate) fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
+        let len = memory.len;
+        let align = memory.gpu.info().granularity.max(HUGE_PAGE);
+        let reservation = Reservation::new(&memory.gpu, 0, len, align)?;
+        // SAFETY: the addresses were reserved for this a moment ago.
+        unsafe { reservation.map(0, &memory, 0, len, access)? };
+        Ok(Self {
+            reservation,
+            memory,
+        })
+    }
+}
+
+impl Drop for CudaSegment {
+    fn drop(&mut self) {
+        let reservation = &self.reservation;
+        reservation.gpu.release("device memory", |driver| {
+            // SAFETY: mapped like this when it was made. Commands keep the segments they use.
+            unsafe { driver.unmap(reservation.address(0), reservation.len) }
+        });
+    }
+}
+
+impl Shared for CudaSegment {
+    fn len(&self) -> usize {
+        self.memory.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.memory.prepare()
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.memory.descriptor(access)
+    }
+}
+
+impl Segment for CudaSegment {
+    fn start(&self) -> Address {
+        self.reservation.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // All of it is there, in the pages that the device likes best.
+    }
+
+    fn release_finished(&self) {
+        scheduler::tend_every_queue();
+    }
+}

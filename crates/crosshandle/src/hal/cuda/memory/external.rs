@@ -1,0 +1,273 @@
+//! External memory: what the program allocated with the driver itself.
+//!
+//! What was made with virtual memory management has a descriptor like ours. Other allocations only
+//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation, without
+//! keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a descriptor of
+//! the memory would.
+
+use super::device_memory::CudaPhysical;
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{DeviceAddress, Found, LegacyHandle};
+use crate::hal::cuda::scheduler::Urgency;
+use crate::ipc::Shared;
+use crate::os::{memfd, process};
+use crate::sync::Mutex;
+use crate::types::{Access, Address, SharedBytes};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Weak};
+
+/// How a legacy IPC descriptor begins, where its handle is, and a number that only its exporter's
+/// process knows the allocation by.
+const MAGIC: &[u8; 16] = b"crosshandle card";
+const HANDLE: Range<usize> = 16..80;
+const NUMBER: Range<usize> = 80..96;
+/// Bytes of such a descriptor. No memory has so few: it comes in pages.
+const DESCRIPTOR_BYTES: usize = 96;
+
+/// Returns the allocation of the program that `len` bytes at `address` lie in, and how far inside.
+pub(crate) fn adopt(
+    gpu: &Arc<Gpu>,
+    address: usize,
+    len: usize,
+) -> Result<(Arc<dyn Segment>, usize)> {
+    let driver = gpu.driver();
+    let _current = gpu.enter()?;
+    let found = driver
+        .look_at(address as DeviceAddress)?
+        .ok_or_else(|| Error::invalid(format!("the driver has no memory at {address:#x}")))?;
+    found.check_shareable()?;
+    if found.device != gpu.handle().number() {
+        return Err(Error::invalid(format!(
+            "the memory at {address:#x} is another device's than {}",
+            gpu.info().name
+        )));
+    }
+    let offset = address - found.start as usize;
+    if found.len - offset < len {
+        return Err(Error::invalid(format!(
+            "{len} bytes at {address:#x} are not all in one allocation of the driver, but only the \
+             first {}; share each by itself",
+            found.len - offset
+        )));
+    }
+    let start = address_of(found.start)?;
+    let segment: Arc<dyn Segment> = match found.has_legacy_handle {
+        true => LegacyExport::adopt(gpu, found, start)?,
+        false => {
+            // Its mapping is the program's; the memory itself is kept.
+            let memory = retain(gpu, found)?;
+            Arc::new(AddressSegment { start, memory })
+        }
+    };
+    Ok((segment, offset))
+}
+
+fn address_of(start: DeviceAddress) -> Result<Address> {
+    let pointer = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+    pointer
+        .map(Address::new)
+        .ok_or_else(|| Error::invalid("there is no memory at address 0"))
+}
+
+/// Memory of which only the address is known here. How it is shared is its source's affair.
+struct AddressSegment<S> {
+    start: Address,
+    memory: S,
+}
+
+impl<S: Shared> Shared for AddressSegment<S> {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.memory.prepare()
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.memory.descriptor(access)
+    }
+}
+
+impl<S: Shared> Segment for AddressSegment<S> {
+    fn start(&self) -> Address {
+        self.start
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {}
+}
+
+/// Takes a reference to memory that has a descriptor. The device's context is current.
+fn retain(gpu: &Arc<Gpu>, found: Found) -> Result<CudaPhysical> {
+    let allocation = gpu.driver().retain_memory(found.start).map_err(|error| {
+        Error::Unsupported(format!(
+            "the driver can't share this memory, perhaps since it comes from one of its pools \
+             ({error})"
+        ))
+    })?;
+    Ok(CudaPhysical::retained(gpu, allocation, found.len))
+}
+
+/// Memory with a legacy IPC handle, in the process that allocated it.
+struct LegacyExport {
+    len: usize,
+    number: [u8; NUMBER.end - NUMBER.start],
+    descriptor: Arc<OwnedFd>,
+}
+
+/// What was adopted in this process, where the driver doesn't open its own handles.
+static ADOPTED: Mutex<Vec<Weak<AddressSegment<LegacyExport>>>> = Mutex::new(Vec::new());
+
+impl LegacyExport {
+    /// The device's context is current.
+    fn adopt(
+        gpu: &Arc<Gpu>,
+        found: Found,
+        start: Address,
+    ) -> Result<Arc<AddressSegment<LegacyExport>>> {
+        let mut number = [0; NUMBER.end - NUMBER.start];
+        process::random(&mut number).map_err(Error::os("reading random bytes"))?;
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        bytes[HANDLE].copy_from_slice(&gpu.driver().legacy_handle(found.start)?);
+        bytes[NUMBER].copy_from_slice(&number);
+        let descriptor = memfd::create_constant("crosshandle-card", &bytes);
+        let descriptor = descriptor.map_err(Error::os("creating a card for memory"))?;
+        let memory = Self {
+            len: found.len,
+            number,
+            descriptor: Arc::new(descriptor),
+        };
+        let segment = Arc::new(AddressSegment { start, memory });
+        let mut adopted = ADOPTED.lock();
+        adopted.retain(|segment| segment.strong_count() > 0);
+        adopted.push(Arc::downgrade(&segment));
+        Ok(segment)
+    }
+}
+
+impl Shared for LegacyExport {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.descriptor))
+    }
+}
+
+/// The bytes of a peer's legacy IPC descriptor.
+pub(super) struct LegacyDescriptor([u8; DESCRIPTOR_BYTES]);
+
+impl LegacyDescriptor {
+    /// Reads a peer's file; `None` if it is no such descriptor. Only sealed memory is one: reading a
+    /// file of a file system that the peer serves himself could last for ever.
+    pub(super) fn read(file: &OwnedFd) -> Result<Option<Self>> {
+        let looking = Error::os("looking at imported memory");
+        let (len, is_sealed) = memfd::check(file).map_err(&looking)?;
+        if len != DESCRIPTOR_BYTES as u64 || !is_sealed {
+            return Ok(None);
+        }
+        let mut bytes = [0; DESCRIPTOR_BYTES];
+        let read = memfd::read_start(file.as_fd(), &mut bytes).map_err(&looking)?;
+        let is_one = read == DESCRIPTOR_BYTES && bytes.starts_with(MAGIC);
+        Ok(is_one.then_some(Self(bytes)))
+    }
+
+    /// Maps the memory. `len` is the exporter's word.
+    pub(super) fn open(&self, gpu: &Arc<Gpu>, len: usize) -> Result<Arc<dyn Segment>> {
+        let adopted: Vec<_> = ADOPTED.lock().iter().filter_map(Weak::upgrade).collect();
+        let is_it = |own: &Arc<AddressSegment<LegacyExport>>| own.memory.number == self.0[NUMBER];
+        if let Some(own) = adopted.into_iter().find(is_it) {
+            return Ok(own);
+        }
+        let mut handle: LegacyHandle = [0; 64];
+        handle.copy_from_slice(&self.0[HANDLE]);
+        // An allocation can be opened in one context of a process only.
+        let gpu = gpu.primary();
+        let _current = gpu.enter()?;
+        let start = gpu.driver().open_legacy(&handle)?;
+        let memory = LegacyImport {
+            gpu: Arc::clone(gpu),
+            start,
+            len,
+        };
+        let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
+        if actual != len {
+            return Err(Error::Extent {
+                claimed: len as u64,
+                actual: actual as u64,
+            });
+        }
+        let start = address_of(start)?;
+        Ok(Arc::new(AddressSegment { start, memory }))
+    }
+}
+
+/// Memory with a legacy IPC handle, of another process.
+struct LegacyImport {
+    gpu: Arc<Gpu>,
+    start: DeviceAddress,
+    len: usize,
+}
+
+impl Drop for LegacyImport {
+    fn drop(&mut self) {
+        let (gpu, start) = (Arc::clone(&self.gpu), self.start);
+        let scheduler = Arc::clone(gpu.scheduler());
+        // As soon as can be: its owner may free it then. But the thread that drops this may be a
+        // scheduler's, and the driver may wait for a stream.
+        scheduler.call(Urgency::AtOnce, 0, move || {
+            gpu.release("memory of another process", |driver| {
+                // SAFETY: opened when this was made; the driver counts. Commands keep the segments
+                // they use.
+                unsafe { driver.close_legacy(start) }
+            });
+        });
+    }
+}
+
+impl Shared for LegacyImport {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Err(Error::invalid("only the exporter of memory can share it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sealed_memory_of_its_size_is_a_legacy_descriptor() {
+        let mut bytes = [7; DESCRIPTOR_BYTES + 1];
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        let is_card = |file: &OwnedFd| LegacyDescriptor::read(file).unwrap().is_some();
+        for (len, wanted) in [
+            (DESCRIPTOR_BYTES - 1, false),
+            (DESCRIPTOR_BYTES, true),
+            (DESCRIPTOR_BYTES + 1, false),
+        ] {
+            let file = memfd::create_constant("card", &bytes[..len]).unwrap();
+            assert_eq!(is_card(&file), wanted, "{len} bytes");
+        }
+        assert!(!is_card(
+            &memfd::create_constant("card", &[7; DESCRIPTOR_BYTES]).unwrap()
+        ));
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let unsealed = rustix::fs::memfd_create("card", flags).unwrap();
+        rustix::io::pwrite(&unsealed, &bytes[..DESCRIPTOR_BYTES], 0).unwrap();
+        assert!(!is_card(&unsealed));
+    }
+}

@@ -1,0 +1,91 @@
+//! Memory of devices and of the host, as segments.
+
+mod device_memory;
+pub(super) mod external;
+mod pinned;
+pub(super) mod process_word;
+mod range;
+mod staging;
+
+pub(super) use device_memory::CudaPhysical;
+#[cfg(test)]
+pub(super) use device_memory::Reservation;
+pub(super) use range::CudaRange;
+pub(super) use staging::Staging;
+
+use super::device::Gpu;
+use super::tuning::{WORD_PAGE_BYTES, WORDS_RESERVED};
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::host::HostSegment;
+use crate::os::descriptor;
+use crate::os::descriptor::FileKind;
+use crate::types::{Access, MemoryKind};
+use device_memory::CudaSegment;
+use external::LegacyDescriptor;
+use pinned::PinnedSegment;
+use process_word::ProcessWord;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// Returns new memory of a kind, mapped.
+pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+    match kind {
+        MemoryKind::Device => Ok(Arc::new(CudaSegment::create(gpu, len)?)),
+        MemoryKind::Host | MemoryKind::Shared => {
+            let memory = HostSegment::create(len)?;
+            let access = Access::ReadWrite;
+            Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?))
+        }
+    }
+}
+
+/// Maps memory of another process, of whichever kind.
+pub(super) fn import(
+    gpu: &Arc<Gpu>,
+    file: &OwnedFd,
+    len: usize,
+    access: Access,
+) -> Result<Arc<dyn Segment>> {
+    let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
+    if kind == FileKind::Regular {
+        if let Some(descriptor) = LegacyDescriptor::read(file)? {
+            return descriptor.open(gpu, len);
+        }
+        let memory = HostSegment::import(file, len, access)?;
+        return Ok(Arc::new(PinnedSegment::register(gpu, memory, access)?));
+    }
+    let memory = CudaPhysical::import(gpu, file, len)?;
+    Ok(Arc::new(CudaSegment::map(memory, access)?))
+}
+
+/// Bytes from one word to the next: a cache line.
+const WORD_STEP: usize = 64;
+
+/// Makes sure that there are words of this process that nobody uses, so that none has to be made while
+/// a queue is locked.
+pub(super) fn reserve_words(gpu: &Arc<Gpu>) -> Result<()> {
+    if ProcessWord::count_free() < WORDS_RESERVED {
+        let page = create(gpu.primary(), MemoryKind::Host, WORD_PAGE_BYTES)?;
+        let start = page.start();
+        // For as long as the process lives.
+        std::mem::forget(page);
+        ProcessWord::add((0..WORD_PAGE_BYTES).step_by(WORD_STEP).map(|offset| {
+            // SAFETY: in the page, aligned, zeroed, never unmapped, and only ever accessed as this.
+            unsafe { &*start.offset(offset).pointer().as_ptr().cast::<AtomicU32>() }
+        }));
+    }
+    Ok(())
+}
+
+/// Takes a word of this process. After [`reserve_words`] one is there, unless other threads have taken
+/// them all since; then a page is registered, which waits for no stream (measured).
+pub(super) fn take_word(gpu: &Arc<Gpu>) -> Result<ProcessWord> {
+    loop {
+        if let Some(word) = ProcessWord::take() {
+            return Ok(word);
+        }
+        reserve_words(gpu)?;
+    }
+}

@@ -1,0 +1,178 @@
+//! Host memory that GPUs access: registered with the driver.
+
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::DeviceAddress;
+use crate::hal::cuda::scheduler::{self, Urgency};
+use crate::hal::host::HostSegment;
+use crate::handle::BackendKind;
+use crate::ipc::{Pin, Pinner, Shared};
+use crate::os::mapping::Mapping;
+use crate::types::{Access, Address, SharedBytes};
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Pinned host memory that all GPUs access at the address at which the host does. On drop it is
+/// unregistered when no stream waits, and unmapped after that.
+pub(super) struct PinnedSegment {
+    /// `None` only while it is being dropped.
+    registered: Option<Registered<HostSegment>>,
+    len: usize,
+}
+
+/// Host memory, registered with the driver until drop, and its mapping.
+struct Registered<T> {
+    gpu: Arc<Gpu>,
+    start: Address,
+    memory: T,
+}
+
+impl<T: Send + 'static> Registered<T> {
+    /// Registers whole pages.
+    ///
+    /// # Safety
+    /// `memory` keeps them mapped, for as long as this lives, and they may be accessed as said.
+    unsafe fn new(
+        gpu: &Arc<Gpu>,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+        memory: T,
+    ) -> Result<Self> {
+        let _current = gpu.enter()?;
+        // SAFETY: promised by the caller; `drop` unregisters them before they go.
+        let register = || unsafe { gpu.driver().register_host(start, len, access) };
+        let address = match register() {
+            Err(Error::OutOfMemory { .. }) => {
+                gpu.scheduler().make_room();
+                register()?
+            }
+            address => address?,
+        };
+        let registered = Self {
+            gpu: Arc::clone(gpu),
+            start: Address::new(start),
+            memory,
+        };
+        if address != start.addr().get() as DeviceAddress {
+            registered.release_later(len);
+            return Err(Error::Unsupported(format!(
+                "{} sees host memory at other addresses than the host does",
+                gpu.info().name
+            )));
+        }
+        Ok(registered)
+    }
+
+    /// Unregisters `len` bytes when no stream waits, and waits a while for that if it can be now.
+    fn release(self, len: usize) {
+        let scheduler = Arc::clone(self.gpu.scheduler());
+        scheduler.call(Urgency::WhenQuiet, len, move || drop(self));
+    }
+
+    /// Unregisters `len` bytes when no stream waits.
+    fn release_later(self, len: usize) {
+        let scheduler = Arc::clone(self.gpu.scheduler());
+        scheduler.call_later(Urgency::WhenQuiet, len, move || drop(self));
+    }
+}
+
+impl<T> Drop for Registered<T> {
+    fn drop(&mut self) {
+        self.gpu.release("pinned memory", |driver| {
+            // SAFETY: registered when this was made. Commands keep the memory that they use, and
+            // events are open until the device is past them.
+            unsafe { driver.unregister_host(self.start.pointer()) };
+            Ok(())
+        });
+    }
+}
+
+impl PinnedSegment {
+    pub(super) fn register(gpu: &Arc<Gpu>, memory: HostSegment, access: Access) -> Result<Self> {
+        let start = memory.start();
+        let len = memory.len();
+        // All pages come into being now, and pinned ones can't be gathered later.
+        if access == Access::ReadWrite {
+            memory.populate(0, len);
+        }
+        // Where a context of the program's ends no registration does, which may last longer.
+        let gpu = gpu.primary();
+        // SAFETY: whole pages, which their mapping keeps.
+        let registered = unsafe { Registered::new(gpu, start.pointer(), len, access, memory)? };
+        Ok(Self {
+            registered: Some(registered),
+            len,
+        })
+    }
+
+    fn memory(&self) -> &HostSegment {
+        let registered = self.registered.as_ref().expect("present until drop");
+        &registered.memory
+    }
+}
+
+impl Drop for PinnedSegment {
+    fn drop(&mut self) {
+        if let Some(registered) = self.registered.take() {
+            registered.release(self.len);
+        }
+    }
+}
+
+impl Shared for PinnedSegment {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        self.memory().descriptor(access)
+    }
+}
+
+impl Segment for PinnedSegment {
+    fn start(&self) -> Address {
+        self.memory().start()
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        self.memory().host_bytes()
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // Done before the pages were pinned.
+    }
+
+    fn release_finished(&self) {
+        scheduler::tend_every_queue();
+    }
+}
+
+impl Pinner for Arc<Gpu> {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin> {
+        let mapping = Arc::clone(mapping);
+        // One registration serves all contexts, whichever of them go.
+        let gpu = self.primary();
+        // SAFETY: the caller promises that these are pages of the mapping.
+        let registered = unsafe { Registered::new(gpu, start, len, Access::ReadWrite, mapping)? };
+        Ok(Box::new(PinnedWords(Some(registered), len)))
+    }
+}
+
+/// Words of events that devices can access, and their size in bytes.
+struct PinnedWords(Option<Registered<Arc<Mapping>>>, usize);
+
+impl Drop for PinnedWords {
+    fn drop(&mut self) {
+        if let Some(registered) = self.0.take() {
+            // The queue of the last command that used them may be locked, so this does not wait.
+            registered.release_later(self.1);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Words of this process that its devices write and compare; no other process sees them.
+
+use crate::hal::cuda::driver::DeviceAddress;
+use crate::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Words that nobody uses.
+static FREE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
+
+/// A word between a stream and this process. One of them writes it, the other one waits for what is
+/// written, each number one more than the one before.
+pub(crate) struct ProcessWord {
+    word: &'static AtomicU32,
+}
+
+impl ProcessWord {
+    /// Takes a word that nobody uses, if there is one.
+    pub(super) fn take() -> Option<Self> {
+        FREE.lock().pop().map(|word| Self { word })
+    }
+
+    /// Returns how many words nobody uses.
+    pub(super) fn count_free() -> usize {
+        FREE.lock().len()
+    }
+
+    /// Adds words that devices can access for as long as the process lives.
+    pub(super) fn add(words: impl IntoIterator<Item = &'static AtomicU32>) {
+        FREE.lock().extend(words);
+    }
+
+    /// Returns the number that was written last. Everything that its writer did before that is visible
+    /// then.
+    #[inline]
+    pub(crate) fn read(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Returns whether this number was written, or a later one.
+    #[inline]
+    pub(crate) fn has_reached(&self, number: u32) -> bool {
+        self.read().wrapping_sub(number) as i32 >= 0
+    }
+
+    pub(crate) fn write(&self, number: u32) {
+        self.word.store(number, Ordering::Release);
+    }
+
+    pub(crate) fn address(&self) -> DeviceAddress {
+        std::ptr::from_ref(self.word).addr() as DeviceAddress
+    }
+}
+
+impl Drop for ProcessWord {
+    /// By now the stream is past all that uses it.
+    fn drop(&mut self) {
+        FREE.lock().push(self.word);
+    }
+}

@@ -1,0 +1,95 @@
+//! Reserved device addresses.
+
+use super::device_memory::{CudaPhysical, Reservation};
+use crate::error::{Error, Result};
+use crate::hal::AddressRange;
+use crate::hal::cuda::device::Gpu;
+use crate::ipc::Shared;
+use crate::sync::Mutex;
+use crate::types::{Access, Address, SharedBytes};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Addresses into which physical memory is mapped.
+pub(crate) struct CudaRange {
+    reservation: Reservation,
+    /// Lengths of what is mapped, by offset: the driver unmaps only what it mapped at once.
+    mapped: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl CudaRange {
+    /// Reserves addresses: from `wish` on if those are free; 0 for no wish.
+    pub(crate) fn reserve(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
+        Ok(Self {
+            reservation: Reservation::new(gpu, wish, len, align)?,
+            mapped: Mutex::default(),
+        })
+    }
+}
+
+impl AddressRange for CudaRange {
+    fn start(&self) -> Address {
+        self.reservation.start()
+    }
+
+    fn host_bytes(&self, _access: Access) -> Option<SharedBytes<'_>> {
+        None
+    }
+
+    fn map(
+        &self,
+        offset: usize,
+        memory: &dyn Shared,
+        memory_offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
+        let memory: &dyn Any = memory;
+        let memory = memory.downcast_ref::<CudaPhysical>().ok_or_else(|| {
+            Error::invalid("only physical memory of a CUDA device can be mapped here")
+        })?;
+        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        unsafe {
+            self.reservation
+                .map(offset, memory, memory_offset, len, access)?;
+        }
+        self.reservation.open_to_peers(offset, len, access);
+        self.mapped.lock().insert(offset, len);
+        Ok(())
+    }
+
+    fn unmap(&self, offset: usize, len: usize) -> Result<()> {
+        let gpu = self.reservation.gpu();
+        let _current = gpu.enter()?;
+        // SAFETY: the caller checked that exactly this was mapped; that no command uses it any
+        // more is the promise of whoever got a range of it.
+        unsafe { gpu.driver().unmap(self.reservation.address(offset), len)? };
+        self.mapped.lock().remove(&offset);
+        Ok(())
+    }
+
+    fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()> {
+        let gpu = self.reservation.gpu();
+        let _current = gpu.enter()?;
+        let start = self.reservation.address(offset);
+        // SAFETY: as for unmapping.
+        unsafe {
+            gpu.driver().set_access(start, len, gpu.handle(), access)?;
+        }
+        self.reservation.open_to_peers(offset, len, access);
+        Ok(())
+    }
+}
+
+impl Drop for CudaRange {
+    fn drop(&mut self) {
+        let mapped = std::mem::take(&mut *self.mapped.lock());
+        for (offset, len) in mapped {
+            self.reservation.gpu().release("a mapping", |driver| {
+                // SAFETY: mapped like this; as for unmapping.
+                unsafe { driver.unmap(self.reservation.address(offset), len) }
+            });
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Kernels on a GPU.
+
+use super::CudaProgram;
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::sys::CUfunction_attribute as Attribute;
+use crate::hal::cuda::driver::{FunctionHandle, Grid, StreamHandle};
+use crate::hal::{Launch, LoadedKernel};
+use crate::sync::Mutex;
+use crate::types::{KernelParameter, KernelProperties};
+use std::any::Any;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Bytes of dynamic shared memory that a launch may ask for without being allowed to.
+const FREE_SHARED_MEMORY: u32 = 48 << 10;
+
+/// Blocks of a cluster that every device with clusters has.
+const SMALL_CLUSTER: u64 = 8;
+
+/// A function of a program, which it keeps.
+pub(super) struct CudaKernel {
+    program: Arc<CudaProgram>,
+    function: FunctionHandle,
+    properties: KernelProperties,
+    allowed: Mutex<Allowed>,
+}
+
+/// What launches were allowed to ask for. Only ever more.
+struct Allowed {
+    /// Bytes of dynamic shared memory.
+    shared_memory: u32,
+    large_clusters: bool,
+}
+
+impl CudaKernel {
+    /// The device's context is current.
+    pub(super) fn new(program: &Arc<CudaProgram>, function: FunctionHandle) -> Result<Self> {
+        let gpu = program.gpu();
+        let driver = gpu.driver();
+        // SAFETY: of a program that is loaded, as are those below.
+        unsafe { driver.load_function(function)? };
+        // SAFETY: as above.
+        let number = |attribute| unsafe { driver.function_attribute(function, attribute) };
+        // SAFETY: as above.
+        let parameters = unsafe { driver.parameters(function)? };
+        let parameters = parameters.map(|all| {
+            let parameter = |(offset, size)| KernelParameter::new(offset, size);
+            all.into_iter().map(parameter).collect()
+        });
+        let shared_memory = number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let available = gpu.info().kernels.map_or(0, |limits| limits.shared_memory);
+        Ok(Self {
+            program: Arc::clone(program),
+            function,
+            properties: KernelProperties {
+                block_threads: number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+                registers: number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+                shared_memory: shared_memory as usize,
+                dynamic_shared_memory: available.saturating_sub(shared_memory) as usize,
+                local_memory: number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? as usize,
+                constant_memory: number(Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES)? as usize,
+                assembly_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?),
+                binary_version: version(number(Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION)?),
+                parameters,
+            },
+            allowed: Mutex::new(Allowed {
+                shared_memory: FREE_SHARED_MEMORY.saturating_sub(shared_memory),
+                large_clusters: false,
+            }),
+        })
+    }
+
+    /// Lets launches ask for so many bytes of dynamic shared memory.
+    fn allow(&self, bytes: u32) -> Result<()> {
+        // Held across a call that waits for nothing: the function was put on the device when this was
+        // made.
+        let mut allowed = self.allowed.lock();
+        if bytes > allowed.shared_memory {
+            let driver = self.program.gpu().driver();
+            // SAFETY: of a program that this keeps loaded.
+            unsafe { driver.allow_shared_memory(self.function, bytes)? };
+            allowed.shared_memory = bytes;
+        }
+        Ok(())
+    }
+
+    /// Lets launches ask for such clusters. Whether there are any the driver says.
+    fn allow_cluster(&self, cluster: [u32; 3]) -> Result<()> {
+        let sizes = cluster.into_iter().map(u64::from);
+        if sizes.fold(1, u64::saturating_mul) <= SMALL_CLUSTER {
+            return Ok(());
+        }
+        let mut allowed = self.allowed.lock();
+        if !allowed.large_clusters {
+            let driver = self.program.gpu().driver();
+            // SAFETY: of a program that this keeps loaded.
+            unsafe { driver.allow_large_clusters(self.function)? };
+            allowed.large_clusters = true;
+        }
+        Ok(())
+    }
+
+    /// The same before the driver is asked how many blocks run with that, unless none do: for the
+    /// driver, what isn't allowed doesn't run.
+    fn allow_possible(&self, bytes: usize) -> Result<()> {
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {
+                self.allow(bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The driver says a version as one number: 90 for 9.0.
+fn version(number: u32) -> (u32, u32) {
+    (number / 10, number % 10)
+}
+
+impl LoadedKernel for CudaKernel {
+    fn properties(&self) -> &KernelProperties {
+        &self.properties
+    }
+
+    fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32> {
+        let gpu = self.program.gpu();
+        let _current = gpu.enter()?;
+        self.allow_possible(dynamic_shared)?;
+        let driver = gpu.driver();
+        // SAFETY: of a program that this keeps loaded.
+        unsafe { driver.suggest_block(self.function, dynamic_shared, limit) }
+    }
+
+    fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32> {
+        let gpu = self.program.gpu();
+        let _current = gpu.enter()?;
+        self.allow_possible(dynamic_shared)?;
+        let driver = gpu.driver();
+        // SAFETY: of a program that this keeps loaded.
+        unsafe { driver.blocks_per_unit(self.function, threads, dynamic_shared) }
+    }
+
+    fn raw(&self) -> usize {
+        self.function.0.expose_provenance()
+    }
+}
+
+/// Queues a launch. The device's context is current.
+///
+/// # Safety
+/// The launch stays until the stream is past this, and what it does is sound, which whoever made
+/// the command promised.
+pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
+    let kernel: &dyn Any = &*launch.kernel;
+    let kernel = kernel
+        .downcast_ref::<CudaKernel>()
+        .filter(|kernel| kernel.program.gpu().is_in_context_of(gpu))
+        .ok_or_else(|| {
+            Error::invalid("this kernel is loaded in another of the driver's contexts")
+        })?;
+    let shape = &launch.shape;
+    let dynamic_shared = u32::try_from(shape.shared_memory);
+    let dynamic_shared =
+        dynamic_shared.map_err(|_| Error::invalid("so much shared memory has no device"))?;
+    kernel.allow(dynamic_shared)?;
+    if let Some(cluster) = shape.cluster {
+        kernel.allow_cluster(cluster)?;
+    }
+    let mut arguments: Vec<*mut c_void> = launch
+        .arguments
+        .iter()
+        .map(|argument| argument.as_ptr().cast_mut().cast())
+        .collect();
+    let grid = Grid {
+        blocks: shape.grid,
+        threads: shape.block,
+        cluster: shape.cluster,
+        dynamic_shared,
+        is_cooperative: shape.is_cooperative,
+    };
+    // SAFETY: promised by the caller; the kernel keeps its program.
+    unsafe {
+        gpu.driver()
+            .launch(stream, kernel.function, grid, &mut arguments)
+    }
+}

@@ -1,0 +1,124 @@
+//! Programs on a GPU.
+
+mod image;
+mod kernel;
+
+pub(super) use kernel::launch;
+
+use super::device::Gpu;
+use super::driver::ModuleHandle;
+use super::scheduler::Urgency;
+use super::tuning::PROGRAM_BYTES;
+use crate::error::{Error, Result};
+use crate::hal::{LoadedKernel, LoadedProgram};
+use crate::os::process;
+use crate::types::{Address, Ownership, ProgramImage, ProgramOptions};
+use kernel::CudaKernel;
+use std::ffi::CStr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// A program, loaded into the device's primary context. On drop it is unloaded when no stream
+/// waits: before, the driver would not return.
+struct CudaProgram {
+    gpu: Arc<Gpu>,
+    module: ModuleHandle,
+    /// It is unloaded with this.
+    is_owned: bool,
+    log: String,
+}
+
+impl CudaProgram {
+    fn new(gpu: &Arc<Gpu>, module: ModuleHandle, is_owned: bool, log: String) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            module,
+            is_owned,
+            log,
+        }
+    }
+
+    fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+}
+
+impl Drop for CudaProgram {
+    fn drop(&mut self) {
+        if !self.is_owned || process::is_forked() {
+            return;
+        }
+        let module = self.module;
+        // A context of the program's may end before that, with all that is loaded there.
+        let unload = self.gpu.later("unloading a program", move |driver| {
+            let driver = driver?;
+            // SAFETY: loaded for this, or given to it. Kernels and commands keep the programs that
+            // they use.
+            unsafe { driver.unload_module(module) }
+        });
+        let scheduler = self.gpu.scheduler();
+        scheduler.call(Urgency::WhenQuiet, PROGRAM_BYTES, unload);
+    }
+}
+
+/// Loads a program into the device's context. The driver may wait for streams, so the caller holds no
+/// lock.
+pub(super) fn load(
+    gpu: &Arc<Gpu>,
+    images: &[ProgramImage<'_>],
+    options: &ProgramOptions,
+) -> Result<Arc<dyn LoadedProgram>> {
+    let prepared = images.iter().map(image::prepare);
+    let prepared = prepared.collect::<Result<Vec<_>>>()?;
+    let _current = gpu.enter()?;
+    let driver = gpu.driver();
+    let (module, log) = match &prepared[..] {
+        [one] => driver.load_module(&one.image(), options.max_registers)?,
+        several => {
+            let images: Vec<_> = several.iter().map(image::Prepared::image).collect();
+            driver.link_modules(&images, options.max_registers)?
+        }
+    };
+    Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
+}
+
+/// Returns a program that was loaded elsewhere, by the driver's handle.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    program: usize,
+    ownership: Ownership,
+) -> Arc<dyn LoadedProgram> {
+    let module = ModuleHandle(ptr::with_exposed_provenance_mut(program));
+    Arc::new(CudaProgram::new(
+        gpu,
+        module,
+        ownership == Ownership::Owned,
+        String::new(),
+    ))
+}
+
+impl LoadedProgram for CudaProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: loaded as long as this lives.
+        let function = unsafe { self.gpu.driver().function(self.module, name)? };
+        Ok(Arc::new(CudaKernel::new(&self, function)?))
+    }
+
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: loaded as long as this lives.
+        let (start, len) = unsafe { self.gpu.driver().variable(self.module, name)? };
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
+        let start = start.ok_or_else(|| Error::NoSymbol(name.to_string_lossy().into_owned()))?;
+        Ok((Address::new(start), len))
+    }
+
+    fn log(&self) -> &str {
+        &self.log
+    }
+
+    fn raw(&self) -> usize {
+        self.module.0.expose_provenance()
+    }
+}

@@ -1,0 +1,240 @@
+//! What a queue does on the host, in the order of its streams: host functions of its user, and signals
+//! of commands that may fail.
+//!
+//! The driver calls from a thread of its own on which nobody may call the driver or wait for a device,
+//! and it calls one function at a time. So a host function is only announced there, and runs on a
+//! background thread, one after the other for each queue, while the stream waits for a word. What merely
+//! finds out whether a command failed is done at once.
+
+use crate::error::{Error, Result};
+use crate::event_protocol::Ticket;
+use crate::hal::common::user_code::{self, failure_text};
+use crate::hal::cuda::driver;
+use crate::hal::cuda::memory::process_word::ProcessWord;
+use crate::hal::cuda::scheduler::{Tended, deferred_drop};
+use crate::hal::{HostFunction, WaitPoint};
+use crate::ipc::{EventCore, Profile};
+use crate::sync::Mutex;
+use crate::threads::background;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Arc, Weak};
+
+/// A command that ends on the host. Done once, or cancelled.
+pub(super) struct Job {
+    task: Mutex<Option<Task>>,
+    functions: Arc<HostFunctions>,
+}
+
+/// What a job does.
+pub(super) struct Task {
+    /// What the user wants to be called; the stream goes on when it has returned.
+    pub(super) function: Option<(HostFunction, HostFence)>,
+    /// If one of these has failed, so does the command.
+    waits: Vec<WaitPoint>,
+    pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
+}
+
+/// A word that a stream waits for, and the number that lets it go on. That of a function which the
+/// driver did not take, or will not call, is never written: it would let pass what waits for the
+/// functions before it.
+#[derive(Clone)]
+pub(super) struct HostFence {
+    pub(super) word: Arc<ProcessWord>,
+    pub(super) number: u32,
+}
+
+impl Job {
+    pub(super) fn new(functions: &Arc<HostFunctions>, task: Task) -> Arc<Self> {
+        Arc::new(Self {
+            task: Mutex::new(Some(task)),
+            functions: Arc::clone(functions),
+        })
+    }
+
+    /// Returns what to hand to the driver with [`announce`], which takes it back.
+    pub(super) fn into_raw(self: Arc<Self>) -> *mut c_void {
+        Arc::into_raw(self).cast_mut().cast()
+    }
+
+    /// Takes back what [`into_raw`](Self::into_raw) gave.
+    ///
+    /// # Safety
+    /// Each only once.
+    pub(super) unsafe fn from_raw(data: *mut c_void) -> Arc<Self> {
+        // SAFETY: promised by the caller.
+        unsafe { Arc::from_raw(data.cast_const().cast()) }
+    }
+
+    /// Fails the job, if it hasn't begun: the driver won't call. The function that comes back is to be
+    /// dropped without a lock: it is the user's.
+    pub(super) fn cancel(&self, error: &Error) -> Option<HostFunction> {
+        let mut task = self.task.lock().take()?;
+        let function = task.function.take();
+        task.end(&self.functions, Err(error.clone()));
+        function.map(|(function, _fence)| function)
+    }
+
+    fn run(&self) {
+        let Some(mut task) = self.task.lock().take() else {
+            return;
+        };
+        let failed = task
+            .waits
+            .iter()
+            .find_map(|wait| wait.event.result(wait.number)?.err());
+        if task.function.is_some()
+            && let Some(profile) = task.profile()
+        {
+            Profile::stamp(&profile.started);
+        }
+        let (function, fence) = task.function.take().unzip();
+        let result = match (failed, function) {
+            (Some(error), function) => {
+                deferred_drop::discard(function);
+                Err(error)
+            }
+            (None, Some(function)) => user_code::call(function),
+            (None, None) => Ok(()),
+        };
+        if fence.is_some()
+            && let Some(profile) = task.profile()
+        {
+            Profile::stamp(&profile.ended);
+        }
+        task.end(&self.functions, result);
+        // Only now, so that whatever comes later in the stream comes after the signal.
+        if let Some(fence) = fence {
+            fence.word.write(fence.number);
+        }
+    }
+}
+
+impl Task {
+    pub(super) fn new(function: Option<(HostFunction, HostFence)>, waits: &[WaitPoint]) -> Self {
+        let copy = |wait: &WaitPoint| WaitPoint {
+            event: Arc::clone(&wait.event),
+            ..*wait
+        };
+        Self {
+            function,
+            waits: waits.iter().map(copy).collect(),
+            signal: None,
+        }
+    }
+
+    fn profile(&self) -> Option<&Profile> {
+        self.signal.as_ref()?.0.profile()
+    }
+
+    /// Signals, or keeps the error for the thread that finishes the queue.
+    fn end(mut self, functions: &HostFunctions, result: Result<()>) {
+        match (self.signal.take(), result) {
+            (Some((event, ticket)), result) => event.complete(ticket, result.map_err(failure_text)),
+            (None, Err(error)) => functions.note_error(error),
+            (None, Ok(())) => {}
+        }
+    }
+}
+
+/// The function that the driver calls when it is a job's turn.
+///
+/// # Safety
+/// `job` comes from [`Job::into_raw`], and goes to one call only.
+pub(super) unsafe extern "C" fn announce(job: *mut c_void) {
+    // SAFETY: promised by the caller.
+    let job = unsafe { Job::from_raw(job) };
+    let task = job.task.lock();
+    let has_function = task.as_ref().is_some_and(|task| task.function.is_some());
+    drop(task);
+    if has_function {
+        Arc::clone(&job.functions).add(job);
+    } else {
+        job.run();
+    }
+}
+
+/// The host functions of one queue: announced ones run on a background thread, in order.
+pub(super) struct HostFunctions {
+    state: Mutex<FunctionsState>,
+    /// The queue whose streams go on after a function.
+    queue: Weak<dyn Tended>,
+}
+
+#[derive(Default)]
+struct FunctionsState {
+    announced: VecDeque<Arc<Job>>,
+    runner: Runner,
+    /// The first error of a command that signals no event.
+    error: Option<Error>,
+}
+
+/// The background job that runs announced functions.
+#[derive(Default, PartialEq, Eq)]
+enum Runner {
+    #[default]
+    None,
+    Requested,
+    Running,
+}
+
+impl HostFunctions {
+    pub(super) fn new(queue: Weak<dyn Tended>) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::default(),
+            queue,
+        })
+    }
+
+    /// Adds a job whose turn has come.
+    fn add(self: Arc<Self>, job: Arc<Job>) {
+        let mut state = self.state.lock();
+        state.announced.push_back(job);
+        if state.runner == Runner::None {
+            state.runner = Runner::Requested;
+            drop(state);
+            background::run_blocking(move || self.run_announced());
+        }
+    }
+
+    fn run_announced(&self) {
+        driver::ignore_captures();
+        self.state.lock().runner = Runner::Running;
+        // Functions behind this one must not wait for a drop.
+        deferred_drop::handing_over(|| {
+            while let Some(job) = self.next() {
+                job.run();
+                // Its stream goes on, and may take more.
+                if let Some(queue) = self.queue.upgrade() {
+                    queue.feed();
+                }
+            }
+        });
+    }
+
+    fn next(&self) -> Option<Arc<Job>> {
+        let mut state = self.state.lock();
+        let job = state.announced.pop_front();
+        if job.is_none() {
+            state.runner = Runner::None;
+        }
+        job
+    }
+
+    /// Asks for a thread again if none has come: the system may have had none to spare.
+    pub(super) fn retry(&self) {
+        if self.state.lock().runner == Runner::Requested {
+            background::run_blocking(|| {});
+        }
+    }
+
+    /// Keeps an error, if it is the first.
+    pub(super) fn note_error(&self, error: Error) {
+        self.state.lock().error.get_or_insert(error);
+    }
+
+    /// Takes the first error since the last call.
+    pub(super) fn take_error(&self) -> Option<Error> {
+        self.state.lock().error.take()
+    }
+}

@@ -1,0 +1,307 @@
+//! Commands as a queue keeps them: pending, while the driver does not have them, and in flight, until
+//! a stream is past them.
+
+use super::host_function::{HostFunctions, Job};
+use super::work::Extra;
+use crate::error::{Error, Result};
+use crate::event_protocol::{RING, Ticket};
+use crate::hal::common::user_code::failure_text;
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::tuning::FENCE_WEIGHT;
+use crate::hal::{Submission, WaitList, Work};
+use crate::ipc::EventCore;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A command that the driver does not have yet, as it was submitted.
+pub(super) struct Pending {
+    pub(super) submission: Submission,
+    /// What it will use besides its own memory, made before the queue was locked.
+    pub(super) extra: Extra,
+    /// The number of its signal, if it was taken already.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl Pending {
+    /// Takes the number of its signal, since others are submitted before it runs.
+    pub(super) fn number(&mut self, gpu: &Arc<Gpu>) -> Result<()> {
+        if let Some(event) = &self.submission.signal
+            && self.ticket.is_none()
+        {
+            self.ticket = Some(issue(event, gpu)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the command without running it, since what it waits for has failed.
+    pub(super) fn skip(
+        self,
+        error: Error,
+        functions: &HostFunctions,
+        finished: &mut Finished,
+    ) -> Result<()> {
+        finished.push(Box::new(Used::new(self.submission.work, self.extra)));
+        match self.submission.signal {
+            Some(event) => {
+                let ticket = self.ticket.map_or_else(|| event.issue(), Ok)?;
+                event.complete(ticket, Err(failure_text(error)));
+            }
+            None => functions.note_error(error),
+        }
+        Ok(())
+    }
+
+    /// Fails its signal and gives up the command, which its caller learns.
+    pub(super) fn refuse(mut self, error: &Error, finished: &mut Finished) {
+        self.fail(error);
+        finished.push(Box::new(Used::refused(self)));
+    }
+
+    /// Fails its signal: it will not run. The rest may be the user's, and is for the caller to drop.
+    pub(super) fn fail(&mut self, error: &Error) {
+        if let (Some(event), Some(ticket)) = (&self.submission.signal, self.ticket.take()) {
+            event.complete(ticket, Err(failure_text(error.clone())));
+        }
+    }
+}
+
+/// Takes a number for a signal that a device writes.
+#[inline]
+pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
+    event.mark_device_signals();
+    // Before a number is taken, since this may fail.
+    event.pin(gpu)?;
+    event.issue()
+}
+
+/// A command in flight, with all that it uses.
+#[derive(Default)]
+pub(super) struct InFlight {
+    /// The event that it signals, and what the device writes, unless the host signals.
+    pub(super) signal: Option<Arc<EventCore>>,
+    pub(super) ticket: Option<Ticket>,
+    pub(super) _waits: WaitList,
+    /// Calls of the driver that it took, at most.
+    pub(super) calls: u32,
+    /// What else it uses: most commands only signal and wait.
+    pub(super) used: Option<Box<Used>>,
+}
+
+impl InFlight {
+    /// Records that the command is done.
+    pub(super) fn record_finished(self) {
+        if let (Some(event), Some(ticket)) = (self.signal, self.ticket) {
+            event.finish_device_signal(ticket.number);
+        }
+    }
+
+    /// Returns whether an earlier command need not be recorded if this one is.
+    pub(super) fn covers(&self, earlier: &Self) -> bool {
+        match (&self.signal, &earlier.signal, self.ticket, earlier.ticket) {
+            (Some(event), Some(other), Some(ticket), Some(before)) => {
+                Arc::ptr_eq(event, other) && ticket.number == before.number + RING
+            }
+            _ => false,
+        }
+    }
+
+    /// Fails the command: it will never be done.
+    pub(super) fn fail(&mut self, error: &Error) {
+        if let Some(used) = &mut self.used {
+            used.cancel(error);
+        }
+        // What the device wrote before it stopped stays written.
+        if let (Some(event), Some(ticket)) = (&self.signal, self.ticket) {
+            event.complete(ticket, Err(failure_text(error.clone())));
+        }
+    }
+}
+
+/// What commands used that are done or were refused, to be dropped without a lock: it may be the
+/// user's.
+pub(super) type Finished = Vec<Box<Used>>;
+
+/// What a command uses that does something.
+pub(super) struct Used {
+    pub(super) work: Work,
+    pub(super) extra: Extra,
+    /// What signals instead of the device.
+    pub(super) job: Option<Arc<Job>>,
+    /// What it should have waited for and signalled, if it was refused: the last that keeps an event
+    /// may be among it.
+    _events: Option<Box<(WaitList, Option<Arc<EventCore>>)>>,
+}
+
+impl Used {
+    pub(super) fn new(work: Work, extra: Extra) -> Self {
+        Self {
+            work,
+            extra,
+            job: None,
+            _events: None,
+        }
+    }
+
+    fn refused(pending: Pending) -> Self {
+        let Submission {
+            work,
+            waits,
+            signal,
+            ..
+        } = pending.submission;
+        Self {
+            _events: Some(Box::new((waits, signal))),
+            ..Self::new(work, pending.extra)
+        }
+    }
+
+    /// Fails its job, if it has one that hasn't begun.
+    pub(super) fn cancel(&mut self, error: &Error) {
+        if let Some(function) = self.job.as_ref().and_then(|job| job.cancel(error)) {
+            self.work = Work::Call(function);
+        }
+    }
+}
+
+/// Commands in flight, in the order in which they are done.
+///
+/// Nothing is known of a single command: asking the device to say that one is done costs as much as a
+/// signal. So commands are put together in batches, and the device writes a fence, in memory that no
+/// other process sees, after each.
+pub(super) struct InFlightList<T> {
+    commands: VecDeque<T>,
+    /// Ended batches: the fence that the device writes after each, and how many commands are left.
+    batches: VecDeque<(u32, usize)>,
+    /// Commands after those.
+    open: usize,
+    weight: u32,
+}
+
+impl<T> InFlightList<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            commands: VecDeque::new(),
+            batches: VecDeque::new(),
+            open: 0,
+            weight: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Returns whether there are commands after the latest batch.
+    pub(super) fn is_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Returns whether it is time for a fence after one more command; with a greater weight that is
+    /// sooner.
+    pub(super) fn is_fence_due(&self, weight: u32) -> bool {
+        self.weight + weight >= FENCE_WEIGHT
+    }
+
+    pub(super) fn push(&mut self, command: T, weight: u32) {
+        self.commands.push_back(command);
+        self.open += 1;
+        self.weight += weight;
+    }
+
+    /// Ends a batch: the device will write `fence` now.
+    pub(super) fn end_batch(&mut self, fence: u32) {
+        self.batches.push_back((fence, self.open));
+        self.open = 0;
+        self.weight = 0;
+    }
+
+    /// Takes the next command that is done, by the fence that the device wrote last.
+    pub(super) fn pop_done(&mut self, written: u32) -> Option<T> {
+        while let Some((fence, left)) = self.batches.front_mut() {
+            if (written.wrapping_sub(*fence) as i32) < 0 {
+                return None;
+            }
+            if *left > 0 {
+                *left -= 1;
+                return self.commands.pop_front();
+            }
+            self.batches.pop_front();
+        }
+        None
+    }
+
+    /// Returns the command that comes so many after the next one, if it is in the batch that is done.
+    pub(super) fn peek_done(&self, index: usize) -> Option<&T> {
+        let (_, left) = self.batches.front()?;
+        (index < *left).then(|| self.commands.get(index))?
+    }
+
+    /// Takes all commands, in order: everything is done, or nothing will be.
+    pub(super) fn take_all(&mut self) -> VecDeque<T> {
+        self.batches.clear();
+        self.open = 0;
+        self.weight = 0;
+        std::mem::take(&mut self.commands)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(list: &mut InFlightList<u32>, written: u32) -> Vec<u32> {
+        std::iter::from_fn(|| list.pop_done(written)).collect()
+    }
+
+    #[test]
+    fn a_batch_goes_when_its_fence_is_written() {
+        let mut list = InFlightList::new();
+        for entry in 0..3 {
+            assert!(!list.is_fence_due(1));
+            list.push(entry, 1);
+        }
+        assert!(done(&mut list, 100).is_empty(), "no batch has ended");
+        // Around the end of all numbers.
+        list.end_batch(u32::MAX);
+        list.push(3, 1);
+        list.end_batch(0);
+        list.push(4, 1);
+        assert!(done(&mut list, u32::MAX - 1).is_empty());
+        assert_eq!(list.pop_done(u32::MAX), Some(0));
+        assert_eq!((list.peek_done(1), list.peek_done(2)), (Some(&2), None));
+        assert_eq!(done(&mut list, u32::MAX), [1, 2]);
+        assert_eq!(done(&mut list, 0), [3]);
+        assert!(!list.is_empty());
+        assert_eq!(list.take_all(), [4]);
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn heavy_commands_end_a_batch_sooner() {
+        let mut list = InFlightList::new();
+        let mut until_fence = |weight| {
+            let mut count = 1;
+            while !list.is_fence_due(weight) {
+                list.push(count, weight);
+                count += 1;
+            }
+            list.push(count, weight);
+            list.end_batch(1);
+            count
+        };
+        assert_eq!(until_fence(1), FENCE_WEIGHT);
+        assert_eq!(until_fence(FENCE_WEIGHT / 4), 4);
+        assert_eq!(until_fence(FENCE_WEIGHT), 1);
+    }
+
+    #[test]
+    fn empty_batches_do_no_harm() {
+        let mut list = InFlightList::new();
+        list.end_batch(1);
+        list.end_batch(2);
+        list.push(7, 1);
+        list.end_batch(3);
+        assert!(done(&mut list, 2).is_empty());
+        assert_eq!(done(&mut list, 3), [7]);
+    }
+}

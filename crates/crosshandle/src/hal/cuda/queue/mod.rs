@@ -1,0 +1,466 @@
+//! Queues: one stream, or several if order is free.
+//!
+//! # The way of a command
+//! - *Prepared*: before the queue is locked, its submitter makes what may wait for streams or for memory:
+//!   words that devices can access, memory in between, a hold-off of calls that need quiet.
+//! - *Pending*: the driver does not have it, since its stream is full or must not wait now. Its signal
+//!   has a number. The scheduler's thread, the end of a host function and every later call offer it to
+//!   a stream again. In order, all that comes later is pending too.
+//! - *In flight*: the driver has it. The queue keeps what it uses until a *fence*, which the device
+//!   writes after every few commands, or the driver says that the stream is past it.
+//! - *Finished*: what it used is dropped without a lock, on the submitter's thread or in the background.
+//! - *Skipped*, if what it waits for has failed, or *refused*, if the driver refuses it: its signal
+//!   fails, and the rest is dropped as above.
+//!
+//! A command that calls the host is in flight in three steps: the driver *announces* it in the order of
+//! the stream, a background thread runs it, and a word that the stream waits for lets it go on.
+//!
+//! # States of a queue
+//! *Idle* → (submit) → *watched*: the scheduler keeps the queue and tends it → (nothing is left) → *idle*.
+//! *Broken*: the device has stopped; all signals have failed, and so does every later call. *Shared*: the
+//! program submits to the first stream too, so nothing is pending any more.
+//!
+//! [`scheduler`](super::scheduler) describes the states of a stream, and the order of the locks.
+
+mod host_function;
+mod in_flight;
+mod own_signals;
+mod stream;
+mod stream_set;
+mod work;
+
+use super::device::{Gpu, await_condition};
+use super::driver::{Stream, StreamHandle};
+use super::memory;
+use super::scheduler::admission::HoldOff;
+use super::scheduler::deferred_drop::{self, discard};
+use super::scheduler::{Fed, Tended};
+use super::tuning::{
+    CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
+    FINISH_SPIN, QUEUE_LOCK_WAIT,
+};
+use crate::error::{Error, Result};
+use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
+use crate::os::process;
+use crate::sync::{Mutex, MutexGuard};
+use crate::threads::backoff::Backoff;
+use crate::types::QueueOrder;
+use host_function::HostFunctions;
+use in_flight::Pending;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use stream::{QueueStream, profile_of};
+use stream_set::{Failed, StreamSet};
+use work::Extra;
+
+/// Returns a new queue on a device.
+pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
+    check(gpu)?;
+    let _current = gpu.enter()?;
+    let stream = QueueStream::new(gpu, gpu.pool().take(gpu)?)?;
+    Ok(Box::new(CudaQueue(QueueInner::new(gpu, order, stream))))
+}
+
+/// Returns a queue on a stream of the program, which is destroyed only if it was given to us.
+pub(super) fn adopt(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    given: Option<Stream>,
+) -> Result<Box<dyn BackendQueue>> {
+    check(gpu)?;
+    let _current = gpu.enter()?;
+    let stream = QueueStream::on(gpu, stream, given)?;
+    let inner = QueueInner::new(gpu, QueueOrder::InOrder, stream);
+    inner.lock().streams.share();
+    Ok(Box::new(CudaQueue(inner)))
+}
+
+fn check(gpu: &Gpu) -> Result<()> {
+    check_fork()?;
+    if gpu.info().capabilities.event_sharing {
+        return Ok(());
+    }
+    Err(Error::Unsupported(format!(
+        "{} has no stream memory operations, which queues need for events",
+        gpu.info().name
+    )))
+}
+
+/// Refuses a forked child, where locks may be held for ever and the driver must not be called.
+fn check_fork() -> Result<()> {
+    if process::is_forked() {
+        return Err(Error::forked());
+    }
+    Ok(())
+}
+
+struct CudaQueue(Arc<QueueInner>);
+
+/// A queue, as long as it has something to do.
+struct QueueInner {
+    gpu: Arc<Gpu>,
+    functions: Arc<HostFunctions>,
+    /// Whether commands are pending, for threads that don't lock the state.
+    has_pending: AtomicBool,
+    state: Mutex<QueueState>,
+    /// Itself, for the scheduler.
+    this: Weak<Self>,
+}
+
+struct QueueState {
+    streams: StreamSet,
+    /// Why the device runs nothing any more.
+    broken: Option<Error>,
+    /// The scheduler looks after this queue.
+    is_watched: bool,
+}
+
+/// The state, locked until drop. Only after that goes what commands used that turned out to be done: it
+/// may be the user's, and use this queue.
+struct Locked<'a>(Option<MutexGuard<'a, QueueState>>);
+
+impl Deref for Locked<'_> {
+    type Target = QueueState;
+
+    fn deref(&self) -> &QueueState {
+        self.0.as_ref().expect("locked until drop")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut QueueState {
+        self.0.as_mut().expect("locked until drop")
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.streams.has_finished() {
+            self.drop_finished();
+        }
+    }
+}
+
+impl Locked<'_> {
+    #[cold]
+    fn drop_finished(&mut self) {
+        let finished = self.streams.take_finished();
+        drop(self.0.take());
+        discard(finished);
+    }
+}
+
+impl QueueInner {
+    fn new(gpu: &Arc<Gpu>, order: QueueOrder, stream: QueueStream) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| {
+            let functions = HostFunctions::new(this.clone());
+            Self {
+                gpu: Arc::clone(gpu),
+                has_pending: AtomicBool::new(false),
+                state: Mutex::new(QueueState {
+                    streams: StreamSet::new(gpu, order, &functions, stream),
+                    broken: None,
+                    is_watched: false,
+                }),
+                functions,
+                this: this.clone(),
+            }
+        })
+    }
+
+    fn lock(&self) -> Locked<'_> {
+        Locked(Some(self.state.lock()))
+    }
+
+    /// Locks the state if it is free; a thread that holds it will do the pending work itself.
+    fn try_lock(&self) -> Option<Locked<'_>> {
+        self.state.try_lock().map(|state| Locked(Some(state)))
+    }
+
+    /// Makes what a command needs and what may wait for streams or for memory. The caller holds no
+    /// lock.
+    fn prepare(&self, submission: &Submission) -> Result<Extra> {
+        for wait in submission.waits.iter() {
+            if !wait.event.is_finished(wait.number) {
+                wait.event.pin(&self.gpu)?;
+            }
+        }
+        if let Some(event) = &submission.signal
+            && !matches!(submission.work, Work::Call(_))
+        {
+            event.pin(&self.gpu)?;
+        }
+        if matches!(submission.work, Work::Marker) {
+            return Ok(Extra::None);
+        }
+        if profile_of(&submission.signal).is_some() {
+            self.gpu.refresh_clock()?;
+        }
+        // For a host function, or another stream.
+        memory::reserve_words(&self.gpu)?;
+        work::prepare(&self.gpu, &submission.work)
+    }
+
+    /// Locks the state for a command, with a hold-off of calls that need quiet if the command must not
+    /// be pending. Waits for such a call without the lock.
+    fn lock_to_submit(&self, work: &Work) -> (Locked<'_>, Option<HoldOff>) {
+        let scheduler = self.gpu.scheduler();
+        let mut hold_off = matches!(work, Work::Native(_)).then(|| scheduler.hold_off());
+        loop {
+            let state = self.lock();
+            if !state.streams.is_shared() || hold_off.is_some() {
+                return (state, hold_off);
+            }
+            drop(state);
+            hold_off = Some(scheduler.hold_off());
+        }
+    }
+
+    /// Asks the driver whether nothing is left to do. What comes with the answer is to be dropped
+    /// without a lock: it may be the user's.
+    fn finish(&self, state: &mut QueueState) -> (bool, Option<Failed>) {
+        match state.streams.finish() {
+            Ok(is_done) => (is_done, None),
+            Err(error) => (true, Some(self.break_down(state, error))),
+        }
+    }
+
+    /// Returns whether nothing is left to do, as the device says itself.
+    fn is_done(&self) -> bool {
+        let Ok(_current) = self.gpu.enter() else {
+            return false;
+        };
+        let mut state = self.lock();
+        let is_done = state.streams.is_done();
+        self.publish(&state);
+        is_done
+    }
+
+    /// Publishes whether commands are pending, and has the scheduler look after those.
+    fn publish(&self, state: &QueueState) {
+        let has_pending = state.streams.has_pending();
+        if has_pending != self.has_pending.load(Ordering::Relaxed) {
+            self.has_pending.store(has_pending, Ordering::Relaxed);
+            if has_pending {
+                self.gpu.scheduler().hurry();
+            }
+        }
+    }
+
+    /// Fails everything: the device has stopped, for this process and for good, and nobody must wait
+    /// for it.
+    #[cold]
+    fn break_down(&self, state: &mut QueueState, error: Error) -> Failed {
+        tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
+        let failed = state.streams.fail_all(&error);
+        self.functions.note_error(error.clone());
+        state.broken = Some(error);
+        failed
+    }
+
+    /// Ends submitting, since the program has dropped the queue.
+    fn abandon(&self) {
+        let Ok(_current) = self.gpu.enter() else {
+            return;
+        };
+        // A thread that has it locked for longer sees to the streams itself.
+        await_condition(QUEUE_LOCK_WAIT, || {
+            let state = self.try_lock();
+            state.is_some_and(|mut state| {
+                state.streams.abandon_if_borrowed();
+                true
+            })
+        });
+    }
+
+    /// Returns whether the scheduler keeps it, as far as can be told.
+    fn is_watched(&self) -> bool {
+        self.try_lock().is_some_and(|state| state.is_watched)
+    }
+}
+
+impl Tended for QueueInner {
+    fn tend(&self) -> bool {
+        let Some(mut state) = self.try_lock() else {
+            return false;
+        };
+        let Ok(_current) = self.gpu.enter() else {
+            return true;
+        };
+        let (is_done, failed) = self.finish(&mut state);
+        state.streams.feed();
+        self.publish(&state);
+        if is_done && std::mem::replace(&mut state.is_watched, false) {
+            self.gpu.scheduler().forget(self);
+        }
+        let blockers = state.streams.blockers();
+        drop(state);
+        discard(failed);
+        self.functions.retry();
+        for (event, number) in blockers {
+            event.help_device_wait(number);
+        }
+        true
+    }
+
+    fn feed(&self) -> Fed {
+        if !self.has_pending.load(Ordering::Relaxed) {
+            return Fed::default();
+        }
+        let Some(mut state) = self.try_lock() else {
+            return Fed {
+                has_fed: false,
+                is_left: true,
+            };
+        };
+        let Ok(_current) = self.gpu.enter() else {
+            return Fed::default();
+        };
+        let has_fed = state.streams.feed();
+        self.publish(&state);
+        Fed {
+            has_fed,
+            is_left: state.streams.has_pending(),
+        }
+    }
+
+    fn settle(&self) {
+        if self.gpu.scheduler().is_crowded()
+            && let Some(mut state) = self.try_lock()
+            && let Ok(_current) = self.gpu.enter()
+            && let Err(error) = state.streams.finish()
+        {
+            // Tending it will find out.
+            tracing::debug!(%error, "a queue cannot be settled");
+        }
+    }
+}
+
+impl BackendQueue for CudaQueue {
+    fn submit(&self, submission: &mut Submission) -> Result<()> {
+        check_fork()?;
+        let inner = &self.0;
+        let _current = inner.gpu.enter()?;
+        let extra = inner.prepare(submission)?;
+        let (mut state, _hold_off) = inner.lock_to_submit(&submission.work);
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        if !state.is_watched
+            && let Some(this) = inner.this.upgrade()
+        {
+            state.is_watched = true;
+            inner.gpu.scheduler().watch(this);
+        }
+        let had_pending = state.streams.has_pending();
+        let submitted = state.streams.submit(Pending {
+            submission: submission.take(),
+            extra,
+            ticket: None,
+        });
+        inner.publish(&state);
+        let is_first_pending = state.streams.has_pending() && !had_pending;
+        if let Err(Error::Driver { .. }) = submitted {
+            // Of this call alone, or is it over?
+            let (_, failed) = inner.finish(&mut state);
+            drop(state);
+            drop(failed);
+        } else if is_first_pending && inner.gpu.scheduler().is_crowded() {
+            // Perhaps only because nobody has looked which streams are done.
+            drop(state);
+            inner.gpu.scheduler().settle();
+            inner.feed();
+        }
+        submitted
+    }
+
+    fn flush(&self) -> Result<()> {
+        // The driver runs whatever there is.
+        Ok(())
+    }
+
+    fn finish(&self, deadline: Option<Instant>) -> Result<()> {
+        check_fork()?;
+        let start = Instant::now();
+        let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
+        let mut asked = start;
+        while !self.0.is_done() {
+            let now = Instant::now();
+            if now - asked >= FINISH_QUERY_INTERVAL {
+                if self.is_idle() {
+                    break;
+                }
+                asked = now;
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Error::TimedOut("waiting for a queue"));
+            }
+            if now - start < FINISH_SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            let delay = backoff.delay();
+            let left = deadline.map_or(delay, |deadline| deadline - now);
+            std::thread::sleep(delay.min(left));
+        }
+        self.0.functions.take_error().map_or(Ok(()), Err)
+    }
+
+    fn is_idle(&self) -> bool {
+        let inner = &self.0;
+        let Ok(_current) = inner.gpu.enter() else {
+            // Nothing is known of it; nothing runs any more.
+            return true;
+        };
+        let (is_done, failed) = inner.finish(&mut inner.lock());
+        drop(failed);
+        is_done
+    }
+
+    fn native(&self) -> Option<&dyn NativeQueue> {
+        Some(self)
+    }
+}
+
+impl NativeQueue for CudaQueue {
+    fn share(&self) -> usize {
+        let inner = &self.0;
+        let _hold_off = inner.gpu.scheduler().hold_off();
+        // Where the device's context can't be current nothing runs any more.
+        let _current = inner.gpu.enter();
+        let mut state = inner.lock();
+        let stream = state.streams.share();
+        inner.publish(&state);
+        stream.0 as usize
+    }
+}
+
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            // Its locks may be held by threads that are not in the child.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        // If it has nothing to do it goes at once: the scheduler could not keep up with a program that
+        // makes many, and lets go of a context of the program too late. Otherwise the scheduler keeps
+        // it.
+        let inner = &self.0;
+        inner.abandon();
+        if inner.gpu.is_primary() {
+            inner.tend();
+            return;
+        }
+        // If nothing is left to do the context may end now. Perhaps the scheduler looks at this queue
+        // just now, or something that it used is being dropped.
+        let is_alone = || Arc::strong_count(inner) == 1;
+        await_condition(CONTEXT_END_WAIT, || inner.tend());
+        await_condition(CONTEXT_END_WAIT, || is_alone() || inner.is_watched());
+        if is_alone() {
+            await_condition(CONTEXT_END_WAIT, deferred_drop::are_finished);
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The streams of a queue: which one a command goes to, and which commands stay pending.
+//!
+//! The driver takes only so many commands for a stream that waits, and then makes its caller wait too;
+//! and only so many streams may wait (see [`scheduler`](crate::hal::cuda::scheduler)). What would go
+//! beyond that is kept here, in order, and tried again whenever a thread looks.
+
+use super::host_function::HostFunctions;
+use super::in_flight::{Finished, InFlight, Pending};
+use super::stream::{Due, QueueStream, profile_of};
+use super::work;
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{EventHandle, StreamHandle};
+use crate::hal::cuda::scheduler::admission::{self, HoldOff, Wait};
+use crate::hal::{Submission, Work};
+use crate::ipc::EventCore;
+use crate::types::QueueOrder;
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+/// Where a command goes.
+struct Placement {
+    stream: usize,
+    due: Due,
+    /// Its stream may begin to wait for a host function until this goes.
+    _hold_off: Option<HoldOff>,
+}
+
+/// The streams of a queue. In all methods the device's context is current.
+pub(super) struct StreamSet {
+    gpu: Arc<Gpu>,
+    order: QueueOrder,
+    functions: Arc<HostFunctions>,
+    /// The first one is the only one, if the queue is in order, and has the barriers.
+    streams: Vec<QueueStream>,
+    /// The stream that took the latest command, if order is free.
+    latest: usize,
+    /// How many barriers there were, an event that happens after the latest, and what that waits for.
+    barriers: u64,
+    barrier: Option<(EventHandle, Vec<Wait>)>,
+    pending: VecDeque<Pending>,
+    /// The program submits to the first stream too, and relies on the order of the calls.
+    is_shared: bool,
+}
+
+impl StreamSet {
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        order: QueueOrder,
+        functions: &Arc<HostFunctions>,
+        first: QueueStream,
+    ) -> Self {
+        Self {
+            gpu: Arc::clone(gpu),
+            order,
+            functions: Arc::clone(functions),
+            streams: vec![first],
+            latest: 0,
+            barriers: 0,
+            barrier: None,
+            pending: VecDeque::new(),
+            is_shared: false,
+        }
+    }
+
+    /// Returns the stream with the barriers, to which the program will submit too. From now on nothing
+    /// stays pending, so that its commands come after what was submitted before them. The caller holds
+    /// quiet calls off.
+    pub(super) fn share(&mut self) -> StreamHandle {
+        self.is_shared = true;
+        let stream = self.streams[0].share();
+        self.feed();
+        stream
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Ends submitting: see [`QueueStream::abandon_if_borrowed`].
+    pub(super) fn abandon_if_borrowed(&mut self) {
+        let streams = self.streams.iter_mut();
+        streams.for_each(QueueStream::abandon_if_borrowed);
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed. If nothing
+    /// may stay pending, the caller holds quiet calls off.
+    pub(super) fn submit(&mut self, mut pending: Pending) -> Result<()> {
+        if self.order == QueueOrder::InOrder && is_nothing(&pending.submission) {
+            return Ok(());
+        }
+        match self.place_new(&mut pending) {
+            Ok(Some(placement)) => return self.enqueue(placement, pending),
+            Ok(None) => self.pending.push_back(pending),
+            Err(error) => {
+                pending.refuse(&error, &mut self.streams[0].finished);
+                return Err(error);
+            }
+        }
+        // In free order it may pass those that wait.
+        if self.order == QueueOrder::OutOfOrder {
+            self.feed();
+        }
+        Ok(())
+    }
+
+    /// Finds where a new command goes. Nowhere if it is to stay pending; then its signal has a number.
+    fn place_new(&mut self, pending: &mut Pending) -> Result<Option<Placement>> {
+        if self.is_shared {
+            self.streams[0].check_recording()?;
+        }
+        self.feed();
+        if let Some(profile) = profile_of(&pending.submission.signal) {
+            profile.restart();
+        }
+        if self.pending.is_empty() {
+            // Whether its signal takes a wait is only known with its number.
+            let signal = pending.submission.signal.as_ref();
+            let stream = &self.streams[0];
+            if signal.is_some_and(|event| stream.predecessor(event, None).is_some()) {
+                pending.number(&self.gpu)?;
+            }
+            let placement = self.place(pending)?;
+            if placement.is_some() {
+                return Ok(placement);
+            }
+        }
+        pending.number(&self.gpu).map(|()| None)
+    }
+
+    /// Finds the stream that can take a command now, if one can. Its waits are admitted then.
+    fn place(&mut self, pending: &Pending) -> Result<Option<Placement>> {
+        let submission = &pending.submission;
+        // A submitter that submits by himself needs it done when the call returns.
+        let is_never_pending = self.is_shared || matches!(submission.work, Work::Native(_));
+        let index = match self.order {
+            QueueOrder::InOrder => {
+                self.streams[0].prune();
+                0
+            }
+            QueueOrder::OutOfOrder if submission.after_earlier => 0,
+            QueueOrder::OutOfOrder => match self.choose()? {
+                Some(index) => index,
+                None if is_never_pending => 0,
+                None => return Ok(None),
+            },
+        };
+        let stream = &self.streams[index];
+        let due = stream.due(&submission.waits)?;
+        let placement = |due, hold_off| Placement {
+            stream: index,
+            due,
+            _hold_off: hold_off,
+        };
+        if due.failed.is_some() {
+            return Ok(Some(placement(due, None)));
+        }
+        let of_order = match self.order {
+            QueueOrder::InOrder => Vec::new(),
+            QueueOrder::OutOfOrder => self.waits_of_order(index, submission),
+        };
+        let signal = submission.signal.as_ref().filter(|_| !submission.may_fail);
+        let predecessor = pending
+            .ticket
+            .and_then(|ticket| stream.predecessor(signal?, Some(ticket)));
+        let has_waits = !(due.is_empty() && of_order.is_empty() && predecessor.is_none());
+        let waits = || {
+            let due = due.of(&submission.waits);
+            let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
+            due.chain(of_order).chain(predecessor)
+        };
+        if is_never_pending {
+            stream.waits().note(waits());
+            return Ok(Some(placement(due, None)));
+        }
+        if !stream.has_room(submission, &due) && stream.is_blocked() {
+            return Ok(None);
+        }
+        // Such a call would return only when the stream goes on.
+        if work::copies(&submission.work)
+            && (has_waits || stream.is_blocked())
+            && work::holds_up(&self.gpu, &submission.work)
+        {
+            return Ok(None);
+        }
+        let is_call = matches!(submission.work, Work::Call(_));
+        let hold_off = match is_call {
+            true => self.gpu.scheduler().try_hold_off(),
+            false => None,
+        };
+        let is_admitted = is_call == hold_off.is_some()
+            && stream.waits().begin()
+            && match (has_waits, is_call) {
+                (true, _) => stream.waits().admit(waits()),
+                (false, true) => stream.waits().admit_function(),
+                (false, false) => true,
+            };
+        if !is_admitted {
+            stream.end_if_idle();
+            return Ok(None);
+        }
+        Ok(Some(placement(due, hold_off)))
+    }
+
+    /// Returns what a stream waits for so that a command comes after those before it.
+    fn waits_of_order(&self, index: usize, submission: &Submission) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        if submission.after_earlier {
+            for other in &self.streams[1..] {
+                waits.extend(other.waits().pending());
+            }
+        } else if self.streams[index].barrier < self.barriers
+            && let Some((_, behind)) = &self.barrier
+        {
+            waits.extend(behind.iter().filter(|wait| !wait.is_over()).cloned());
+        }
+        waits
+    }
+
+    /// Chooses the stream for a command in free order, where nothing holds it up, if there is one.
+    fn choose(&mut self) -> Result<Option<usize>> {
+        for stream in &mut self.streams {
+            stream.prune();
+        }
+        let count = self.streams.len();
+        let index = match self.streams.iter().position(QueueStream::is_idle) {
+            Some(idle) => idle,
+            None => {
+                let next = (1..=count).map(|step| (self.latest + step) % count);
+                let mut running = next.filter(|index| !self.streams[*index].is_blocked());
+                let (next, others) = (running.next(), running.count());
+                let is_enough = next.is_some() && others + 1 >= admission::most_running();
+                let more = match is_enough {
+                    true => Ok(None),
+                    false => self.gpu.pool().try_take(&self.gpu),
+                };
+                match (more, next) {
+                    (Ok(Some(stream)), _) => {
+                        self.streams.push(QueueStream::new(&self.gpu, stream)?);
+                        count
+                    }
+                    (_, Some(next)) => next,
+                    (Ok(None), None) => return Ok(None),
+                    // It might be the one that those wait for, so it can't wait for them.
+                    (Err(error), None) => return Err(error),
+                }
+            }
+        };
+        self.latest = index;
+        Ok(Some(index))
+    }
+
+    /// Gives the streams the pending commands that they can take now. Returns whether that was any.
+    #[inline]
+    pub(super) fn feed(&mut self) -> bool {
+        match self.pending.is_empty() {
+            true => false,
+            false => self.feed_pending(),
+        }
+    }
+
+    /// In order, one after the other; in free order, all that come neither after one that stays nor
+    /// behind a barrier.
+    fn feed_pending(&mut self) -> bool {
+        let mut kept = VecDeque::new();
+        let mut before = mem::take(&mut self.pending);
+        let mut has_fed = false;
+        while let Some(pending) = before.pop_front() {
+            let is_behind = pending.submission.after_earlier && !kept.is_empty();
+            let back = match is_behind {
+                true => Some(pending),
+                false => self.offer(pending),
+            };
+            let Some(pending) = back else {
+                has_fed = true;
+                continue;
+            };
+            let ends_order = pending.submission.before_later || self.order == QueueOrder::InOrder;
+            kept.push_back(pending);
+            if ends_order {
+                break;
+            }
+        }
+        kept.append(&mut before);
+        self.pending = kept;
+        has_fed
+    }
+
+    /// Gives a pending command to a stream, if one can take it now; otherwise back. What goes wrong now
+    /// its submitter doesn't learn at once.
+    fn offer(&mut self, pending: Pending) -> Option<Pending> {
+        // The submitter of a native command held quiet calls off only until it became pending.
+        let _hold_off = match pending.submission.work {
+            Work::Native(_) if !self.is_shared => match self.gpu.scheduler().try_hold_off() {
+                None => return Some(pending),
+                hold_off => hold_off,
+            },
+            _ => None,
+        };
+        let has_signal = pending.submission.signal.is_some();
+        let done = match self.place(&pending) {
+            Ok(None) => return Some(pending),
+            Ok(Some(placement)) => self.enqueue(placement, pending),
+            Err(error) => pending.skip(error, &self.functions, &mut self.streams[0].finished),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "a command that was kept back was refused");
+            if !has_signal {
+                self.functions.note_error(error);
+            }
+        }
+        None
+    }
+
+    /// Submits a command to its stream: in free order after all others, if it wants that, and before
+    /// all later ones.
+    fn enqueue(&mut self, mut placement: Placement, pending: Pending) -> Result<()> {
+        let index = placement.stream;
+        let failed = placement.due.failed.take();
+        let functions = &self.functions;
+        let submit = |stream: &mut QueueStream, pending: Pending| match failed {
+            Some(error) => pending.skip(error, functions, &mut stream.finished),
+            None => stream.submit(pending, &placement.due, functions),
+        };
+        if self.order == QueueOrder::InOrder {
+            return submit(&mut self.streams[index], pending);
+        }
+        let before_later = pending.submission.before_later;
+        let ordered = match pending.submission.after_earlier {
+            true => join_all(&mut self.streams),
+            false => self.streams[index].come_after(self.barriers, &self.barrier),
+        };
+        let stream = &mut self.streams[index];
+        if let Err(error) = ordered {
+            pending.refuse(&error, &mut stream.finished);
+            stream.clear_waits_if_idle();
+            return Err(error);
+        }
+        let submitted = submit(stream, pending);
+        if before_later {
+            self.barriers += 1;
+            stream.barrier = self.barriers;
+            self.barrier = Some((stream.record()?, stream.waits().pending()));
+        }
+        submitted
+    }
+
+    /// Returns whether nothing is left to do. An error is that of the device or of the driver, for
+    /// good.
+    pub(super) fn finish(&mut self) -> Result<bool> {
+        let mut is_done = self.pending.is_empty();
+        for stream in &mut self.streams {
+            is_done &= stream.finish()?;
+        }
+        Ok(is_done)
+    }
+
+    /// Returns whether nothing is left to do, as far as the devices have said so: see
+    /// [`QueueStream::is_done`].
+    pub(super) fn is_done(&mut self) -> bool {
+        self.feed();
+        let mut is_done = self.pending.is_empty();
+        // All of them, so that the device is asked everywhere at once.
+        for stream in &mut self.streams {
+            is_done &= stream.is_done();
+        }
+        is_done
+    }
+
+    /// Returns whether there is anything that commands used that are done.
+    #[inline]
+    pub(super) fn has_finished(&self) -> bool {
+        self.streams
+            .iter()
+            .any(|stream| !stream.finished.is_empty())
+    }
+
+    /// Takes what commands used that are done. It may be the user's.
+    pub(super) fn take_finished(&mut self) -> Finished {
+        let mut finished = Finished::new();
+        for stream in &mut self.streams {
+            finished.append(&mut stream.finished);
+        }
+        finished
+    }
+
+    /// Fails all that is to be done: the device has stopped. What comes back may be the user's.
+    pub(super) fn fail_all(&mut self, error: &Error) -> Failed {
+        let streams = self.streams.iter_mut();
+        let in_flight = streams.flat_map(|stream| stream.fail_all(error)).collect();
+        let mut pending = mem::take(&mut self.pending);
+        for pending in &mut pending {
+            pending.fail(error);
+        }
+        Failed {
+            _in_flight: in_flight,
+            _pending: pending,
+        }
+    }
+
+    /// Returns the signals that streams and commands wait for at the moment.
+    pub(super) fn blockers(&self) -> Vec<(Arc<EventCore>, u64)> {
+        let streams = self.streams.iter();
+        let mut blockers: Vec<_> = streams
+            .filter_map(|stream| stream.waits().first_event())
+            .collect();
+        for pending in &self.pending {
+            let waits = pending.submission.waits.iter();
+            let unfinished = waits.filter(|wait| !wait.event.is_finished(wait.number));
+            blockers.extend(unfinished.map(|wait| (Arc::clone(&wait.event), wait.number)));
+        }
+        blockers
+    }
+}
+
+/// Lets whatever comes later in the first stream come after all that is in the others.
+fn join_all(streams: &mut [QueueStream]) -> Result<()> {
+    let (first, others) = streams.split_first_mut().expect("there always is one");
+    let first = first.handle();
+    let mut others = others.iter_mut();
+    others.try_for_each(|stream| stream.join_into(first))
+}
+
+/// Returns whether nobody can see that a command was there.
+fn is_nothing(submission: &Submission) -> bool {
+    matches!(submission.work, Work::Marker)
+        && submission.waits.is_empty()
+        && submission.signal.is_none()
+}
+
+/// Commands that will not run; to be dropped without a lock.
+pub(super) struct Failed {
+    _in_flight: VecDeque<InFlight>,
+    _pending: VecDeque<Pending>,
+}

@@ -1,0 +1,347 @@
+//! What commands do, as calls of the driver.
+
+use crate::error::{Error, Result};
+use crate::hal::cuda::device::Gpu;
+use crate::hal::cuda::driver::{DeviceAddress, FillWord, StreamHandle, sys};
+use crate::hal::cuda::memory::{self, Staging};
+use crate::hal::cuda::program;
+use crate::hal::cuda::tuning::INLINE_PATTERN_BYTES;
+use crate::hal::{Operand, Segment, Work};
+use crate::types::{MemoryKind, Pitches, Region};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+/// What a command uses besides its own memory, until it is done.
+#[derive(Default)]
+pub(super) enum Extra {
+    #[default]
+    None,
+    /// A long pattern.
+    Pattern(Staging),
+    /// Device memory between two copies.
+    Between(Arc<dyn Segment>),
+}
+
+/// Makes what some work uses besides its own memory. The driver may wait for streams, and memory may
+/// have to be released first, so the caller holds no lock.
+pub(super) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<Extra> {
+    let pattern_of = |to: &Operand, pattern: &[u8]| match is_staged(pattern, address(to)) {
+        true => Staging::new(gpu, pattern).map(Extra::Pattern),
+        false => Ok(Extra::None),
+    };
+    match work {
+        Work::Copy { to, from, len } if overlaps(address(to), address(from), *len) => {
+            let len = len.next_multiple_of(gpu.info().granularity);
+            memory::create(gpu, MemoryKind::Device, len).map(Extra::Between)
+        }
+        Work::Fill { to, pattern, .. } => pattern_of(to, pattern),
+        Work::Fill2d(fill) => pattern_of(&fill.to, &fill.pattern),
+        _ => Ok(Extra::None),
+    }
+}
+
+/// Returns whether a copy goes through other memory, since the driver copies in any order.
+fn overlaps(to: DeviceAddress, from: DeviceAddress, len: usize) -> bool {
+    to != from && to.abs_diff(from) < len as DeviceAddress
+}
+
+/// Returns whether a pattern is copied from the host.
+fn is_staged(pattern: &[u8], to: DeviceAddress) -> bool {
+    pattern.len() > INLINE_PATTERN_BYTES && word_of(pattern, to).is_none()
+}
+
+/// Returns how many calls of the driver some work takes, at most.
+pub(super) fn calls(work: &Work) -> u32 {
+    // Copies that double what is there, up to all of it.
+    let doublings = |times: usize| usize::BITS - times.leading_zeros();
+    let row = |len: usize, pattern: &[u8]| {
+        pattern.len().min(INLINE_PATTERN_BYTES) as u32 + doublings(len / pattern.len())
+    };
+    match work {
+        Work::Marker => 0,
+        Work::Copy { .. } => 2,
+        Work::CopyRect(_) | Work::Call(_) | Work::Launch(_) | Work::Native(_) => 1,
+        Work::Fill { pattern, len, .. } => row(*len, pattern),
+        Work::Fill2d(fill) => row(fill.width, &fill.pattern) + doublings(fill.rows),
+    }
+}
+
+/// Returns whether the driver takes work only when it is its turn, since it copies from or to host
+/// memory that it doesn't know.
+pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
+    // What is kept is ours.
+    let is_unknown = |place: &Operand| place.keep.is_none() && !gpu.driver().knows(address(place));
+    copies(work) && work.operands().any(is_unknown)
+}
+
+/// Returns whether work is a copy.
+pub(super) fn copies(work: &Work) -> bool {
+    matches!(work, Work::Copy { .. } | Work::CopyRect(_))
+}
+
+/// Queues work; what calls the host is not for here. The device's context is current.
+///
+/// # Safety
+/// All that the command uses, `extra` included, stays until the stream is past this, also if there
+/// is an error.
+pub(super) unsafe fn enqueue(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    work: &Work,
+    extra: &Extra,
+) -> Result<()> {
+    // SAFETY: promised by the caller; the object layer checked that the ranges are in their memory.
+    unsafe {
+        match work {
+            Work::Marker | Work::Call(_) => Ok(()),
+            Work::Native(function) => function(stream.0 as usize),
+            Work::Launch(launch) => program::launch(gpu, stream, launch),
+            Work::Copy { to, from, len } => {
+                copy(gpu, stream, address(to), address(from), *len, extra)
+            }
+            Work::CopyRect(copy) => {
+                let to = (address(&copy.to), copy.to_pitches);
+                let from = (address(&copy.from), copy.from_pitches);
+                copy_rect(gpu, stream, to, from, copy.region)
+            }
+            Work::Fill2d(rows) => {
+                let to = address(&rows.to);
+                fill(gpu, stream, to, rows.width, &rows.pattern, extra)?;
+                repeat_row(gpu, stream, to, rows.pitch, rows.width, rows.rows)
+            }
+            Work::Fill { to, len, pattern } => fill(gpu, stream, address(to), *len, pattern, extra),
+        }
+    }
+}
+
+fn address(place: &Operand) -> DeviceAddress {
+    place.address.get() as DeviceAddress
+}
+
+/// Copies between ranges that may overlap.
+///
+/// # Safety
+/// As for `enqueue`.
+unsafe fn copy(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    to: DeviceAddress,
+    from: DeviceAddress,
+    len: usize,
+    extra: &Extra,
+) -> Result<()> {
+    let driver = gpu.driver();
+    if len == 0 || to == from {
+        return Ok(());
+    }
+    if !overlaps(to, from, len) {
+        // SAFETY: promised by the caller.
+        return unsafe { driver.copy(stream, to, from, len) };
+    }
+    let Extra::Between(between) = extra else {
+        return Err(Error::invalid(
+            "a copy within memory needs memory in between",
+        ));
+    };
+    let place = between.start().get() as DeviceAddress;
+    // SAFETY: promised by the caller, who keeps what is between too.
+    unsafe {
+        driver.copy(stream, place, from, len)?;
+        driver.copy(stream, to, place, len)
+    }
+}
+
+/// Copies the rows of a region.
+///
+/// # Safety
+/// As for `enqueue`.
+unsafe fn copy_rect(
+    gpu: &Gpu,
+    stream: StreamHandle,
+    (to, to_pitches): (DeviceAddress, Pitches),
+    (from, from_pitches): (DeviceAddress, Pitches),
+    region: Region,
+) -> Result<()> {
+    // SAFETY: numbers, null pointers, and enumerations that are set below.
+    let zeroed: sys::CUDA_MEMCPY3D = unsafe {
+        let mut zeroed = MaybeUninit::<sys::CUDA_MEMCPY3D>::zeroed();
+        let place = zeroed.as_mut_ptr();
+        // Any memory, wherever it is: the driver knows.
+        (&raw mut (*place).srcMemoryType).write(sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED);
+        (&raw mut (*place).dstMemoryType).write(sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED);
+        zeroed.assume_init()
+    };
+    let description = sys::CUDA_MEMCPY3D {
+        srcDevice: from,
+        srcPitch: from_pitches.row,
+        // Slice pitches are multiples of row pitches.
+        srcHeight: from_pitches.slice / from_pitches.row,
+        dstDevice: to,
+        dstPitch: to_pitches.row,
+        dstHeight: to_pitches.slice / to_pitches.row,
+        WidthInBytes: region.width,
+        Height: region.rows,
+        Depth: region.slices,
+        ..zeroed
+    };
+    // SAFETY: promised by the caller.
+    unsafe { gpu.driver().copy_3d(stream, &description) }
+}
+
+/// Copies the first row to all others, in as few copies as can be.
+///
+/// # Safety
+/// As for `enqueue`.
+unsafe fn repeat_row(
+    gpu: &Gpu,
+    stream: StreamHandle,
+    first: DeviceAddress,
+    pitch: usize,
+    width: usize,
+    rows: usize,
+) -> Result<()> {
+    let mut done = 1;
+    while done < rows {
+        let more = done.min(rows - done);
+        let to = first + (done * pitch) as DeviceAddress;
+        let pitches = Pitches {
+            row: pitch,
+            slice: more * pitch,
+        };
+        let region = Region::new_2d(width, more);
+        // SAFETY: promised by the caller; what is copied lies before `done`.
+        unsafe { copy_rect(gpu, stream, (to, pitches), (first, pitches), region)? };
+        done += more;
+    }
+    Ok(())
+}
+
+/// Repeats a pattern.
+///
+/// # Safety
+/// As for `enqueue`.
+unsafe fn fill(
+    gpu: &Arc<Gpu>,
+    stream: StreamHandle,
+    to: DeviceAddress,
+    len: usize,
+    pattern: &[u8],
+    extra: &Extra,
+) -> Result<()> {
+    let driver = gpu.driver();
+    if len == 0 {
+        return Ok(());
+    }
+    if let Some((word, size)) = word_of(pattern, to) {
+        // SAFETY: promised by the caller; it is aligned for the word.
+        return unsafe { driver.fill(stream, to, word, len / size) };
+    }
+    if pattern.len() <= INLINE_PATTERN_BYTES {
+        let mut at = to;
+        for (word, size) in words_of(pattern, to) {
+            // SAFETY: as above; the pattern fits at least once.
+            unsafe { driver.fill(stream, at, word, 1)? };
+            at += size as DeviceAddress;
+        }
+    } else {
+        let Extra::Pattern(bytes) = extra else {
+            return Err(Error::invalid("a long pattern needs memory of the host"));
+        };
+        let from = bytes.address();
+        // SAFETY: as above; the caller keeps the bytes.
+        unsafe { driver.copy(stream, to, from, pattern.len())? };
+    }
+    let mut done = pattern.len();
+    while done < len {
+        let more = done.min(len - done);
+        // SAFETY: as above; what is copied lies before `done`.
+        unsafe { driver.copy(stream, to + done as DeviceAddress, to, more)? };
+        done += more;
+    }
+    Ok(())
+}
+
+/// The word that a pattern repeats, with its size, if there is one and `to` is aligned for it.
+fn word_of(pattern: &[u8], to: DeviceAddress) -> Option<(FillWord, usize)> {
+    let repeats = |size: usize| {
+        pattern.len().is_multiple_of(size)
+            && to.is_multiple_of(size as DeviceAddress)
+            && pattern.chunks(size).all(|chunk| *chunk == pattern[..size])
+    };
+    let size = [1, 2, 4].into_iter().find(|size| repeats(*size))?;
+    Some((word_at(pattern, size), size))
+}
+
+/// A pattern as words to be written one after the other from `to` on.
+fn words_of(pattern: &[u8], to: DeviceAddress) -> impl Iterator<Item = (FillWord, usize)> {
+    let aligned = |size: usize| {
+        pattern.len().is_multiple_of(size) && to.is_multiple_of(size as DeviceAddress)
+    };
+    let size = if aligned(4) {
+        4
+    } else if aligned(2) {
+        2
+    } else {
+        1
+    };
+    pattern
+        .chunks(size)
+        .map(move |chunk| (word_at(chunk, size), size))
+}
+
+/// The first word of some bytes.
+fn word_at(bytes: &[u8], size: usize) -> FillWord {
+    match size {
+        1 => FillWord::Byte(bytes[0]),
+        2 => FillWord::Half(u16::from_ne_bytes([bytes[0], bytes[1]])),
+        _ => FillWord::Word(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of((word, size): (FillWord, usize)) -> Vec<u8> {
+        let bytes = match word {
+            FillWord::Byte(byte) => vec![byte],
+            FillWord::Half(half) => half.to_ne_bytes().to_vec(),
+            FillWord::Word(word) => word.to_ne_bytes().to_vec(),
+        };
+        assert_eq!(bytes.len(), size);
+        bytes
+    }
+
+    #[test]
+    fn patterns_that_repeat_a_word_are_one_fill() {
+        for (pattern, to, wanted) in [
+            (&[7_u8, 7, 7][..], 3, Some(&[7_u8][..])),
+            (&[1, 2, 1, 2], 6, Some(&[1, 2])),
+            (&[1, 2, 1, 2], 5, None),
+            (&[1, 2, 3, 4, 1, 2, 3, 4], 8, Some(&[1, 2, 3, 4])),
+            (&[1, 2, 3, 4, 1, 2, 3, 4], 6, None),
+            (&[1, 2, 3], 8, None),
+            (&[1, 2, 3, 4, 1, 2], 8, None),
+        ] {
+            let word = word_of(pattern, to).map(bytes_of);
+            assert_eq!(word.as_deref(), wanted, "{pattern:?} at {to}");
+        }
+    }
+
+    #[test]
+    fn other_patterns_are_written_word_by_word() {
+        let pattern: Vec<u8> = (0..64).collect();
+        for len in 1..=64 {
+            for to in 0..8 {
+                let mut at = to;
+                let mut written = Vec::new();
+                for word in words_of(&pattern[..len], to) {
+                    assert!(at.is_multiple_of(word.1 as DeviceAddress));
+                    at += word.1 as DeviceAddress;
+                    written.extend(bytes_of(word));
+                }
+                assert_eq!(written, pattern[..len], "{len} bytes at {to}");
+            }
+        }
+    }
+}

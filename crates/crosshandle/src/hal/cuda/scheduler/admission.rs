@@ -1,0 +1,319 @@
+//! Stream admission: what streams wait for, and whether one more may.
+
+use super::{Scheduler, SchedulerState};
+use crate::hal::cuda::memory::process_word::ProcessWord;
+use crate::hal::cuda::tuning::{DEFAULT_CONNECTIONS, DEFERRED_CALL_WAIT};
+use crate::ipc::EventCore;
+use crate::os::process;
+use crate::sync::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The environment variable from which the driver takes the number of connections.
+const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// Something that a stream waits for.
+#[derive(Clone)]
+pub(crate) enum Wait {
+    /// A signal of an event.
+    Event(Arc<EventCore>, u64),
+    /// That a word of this process reaches a number: that a host function returns.
+    Word(Arc<ProcessWord>, u32),
+    #[cfg(test)]
+    Flag(Arc<AtomicBool>),
+}
+
+impl Wait {
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Self::Event(event, number) => event.releases_device(*number),
+            Self::Word(word, number) => word.has_reached(*number),
+            #[cfg(test)]
+            Self::Flag(flag) => flag.load(Ordering::Relaxed),
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Event(event, number), Self::Event(other, known)) => {
+                Arc::ptr_eq(event, other) && number == known
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Waits that were taken out of a list, to be dropped without its lock: one may be the last that
+/// keeps a peer's memory.
+type OverWaits = SmallVec<[Wait; 4]>;
+
+/// What one stream waits for, in order.
+pub(crate) struct StreamWaits {
+    scheduler: Arc<Scheduler>,
+    list: Mutex<VecDeque<Wait>>,
+    /// Whether something is in flight in the stream, as far as its queue knows.
+    is_busy: AtomicBool,
+}
+
+impl StreamWaits {
+    fn list(&self) -> MutexGuard<'_, VecDeque<Wait>> {
+        self.list.lock()
+    }
+
+    /// Makes the stream busy, unless it would come behind one that waits. Returns whether it is.
+    #[inline]
+    pub(crate) fn begin(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed) || self.begin_first()
+    }
+
+    fn begin_first(&self) -> bool {
+        let scheduler = &self.scheduler;
+        let before = scheduler.busy.fetch_add(1, Ordering::SeqCst);
+        if before >= connections() && scheduler.is_blocked() {
+            scheduler.busy.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
+        self.is_busy.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Makes the stream busy, whatever it comes behind.
+    #[inline]
+    pub(crate) fn begin_anyway(&self) {
+        if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
+            self.scheduler.busy.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Makes the stream idle.
+    #[inline]
+    pub(crate) fn end(&self) {
+        if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
+            self.scheduler.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether the stream waits for something that has not happened.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.list().iter().any(|wait| !wait.is_over())
+    }
+
+    /// Returns all that the stream waits for.
+    pub(crate) fn pending(&self) -> Vec<Wait> {
+        let list = self.list();
+        let pending = list.iter().filter(|wait| !wait.is_over());
+        pending.cloned().collect()
+    }
+
+    /// Returns the signal that the stream waits for at the moment, if it does.
+    pub(crate) fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
+        let list = self.list();
+        match list.iter().find(|wait| !wait.is_over())? {
+            Wait::Event(event, number) => Some((Arc::clone(event), *number)),
+            _ => None,
+        }
+    }
+
+    /// Adds waits that need no admission. The caller has a [`HoldOff`], unless a deferred call may be
+    /// held up by them.
+    pub(crate) fn note(&self, waits: impl IntoIterator<Item = Wait>) {
+        let mut waits = waits.into_iter().peekable();
+        if waits.peek().is_some() {
+            let over = take_over(&mut self.list(), waits);
+            drop(over);
+        }
+    }
+
+    /// Adds waits if the stream waits already and nobody needs quiet; otherwise returns whether it
+    /// waits for nothing.
+    fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> Result<(), bool> {
+        // Before the lock, so that it is dropped after it.
+        let _over;
+        let mut list = self.list();
+        _over = take_over(&mut list, []);
+        // Whoever needs quiet has said so before it looks at this list: either that is seen here, or
+        // these waits are seen there.
+        if list.is_empty() || self.scheduler.is_halted.load(Ordering::Relaxed) {
+            return Err(list.is_empty());
+        }
+        for wait in waits {
+            // Several commands may wait for one signal.
+            if !list.back().is_some_and(|last| last.is_same(&wait)) {
+                list.push_back(wait);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets all waits: nothing that the stream waits for will happen.
+    pub(crate) fn clear(&self) {
+        let all: OverWaits = self.list().drain(..).collect();
+        drop(all);
+    }
+
+    /// Lets the stream wait, unless there is a reason against that now. A refused command stays
+    /// pending, and is tried again.
+    #[inline]
+    pub(crate) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
+        self.admit_among(most_blocked(), SchedulerState::is_halted, waits)
+    }
+
+    /// Lets the stream wait until a host function returns. Nobody else can see to that, so one stream
+    /// may even where there is only one connection; and after a second also while calls are due:
+    /// they may need another function, which waits for this one.
+    pub(crate) fn admit_function(&self) -> bool {
+        self.admit_among(most_blocked().max(1), SchedulerState::halts_functions, [])
+    }
+
+    fn admit_among(
+        &self,
+        most: usize,
+        halts: impl FnOnce(&SchedulerState) -> bool,
+        waits: impl IntoIterator<Item = Wait>,
+    ) -> bool {
+        let mut waits = waits.into_iter();
+        // A stream that waits already may wait more.
+        let Err(is_free) = self.extend(&mut waits) else {
+            return true;
+        };
+        let scheduler = &self.scheduler;
+        let mut state = scheduler.state();
+        // Perhaps no longer.
+        scheduler.publish(&mut state);
+        if state.is_halted() && !state.calls.needs_quiet() && state.blocked() == 0 {
+            // For calls that can be made now.
+            scheduler.prompt_thread(&mut state);
+        }
+        let is_full = || {
+            let is_overcrowded = scheduler.busy.load(Ordering::SeqCst) > connections();
+            state.blocked() >= most || is_overcrowded
+        };
+        if halts(&state) || is_free && is_full() {
+            return false;
+        }
+        // Under the lock, so that it is known before anybody finds the streams quiet.
+        self.list().extend(waits);
+        true
+    }
+}
+
+/// Takes out the waits that are over, in the order in which streams wait, and adds others.
+fn take_over(list: &mut VecDeque<Wait>, waits: impl IntoIterator<Item = Wait>) -> OverWaits {
+    let mut over = OverWaits::new();
+    while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
+        over.push(wait);
+    }
+    list.extend(waits);
+    over
+}
+
+/// The waits of a stream, known to its scheduler as long as this lives.
+pub(crate) struct KnownWaits(Arc<StreamWaits>);
+
+impl KnownWaits {
+    pub(crate) fn new(scheduler: &Arc<Scheduler>) -> Self {
+        let waits = Arc::new(StreamWaits {
+            scheduler: Arc::clone(scheduler),
+            list: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+        });
+        scheduler.state().streams.push(Arc::clone(&waits));
+        Self(waits)
+    }
+}
+
+impl Deref for KnownWaits {
+    type Target = StreamWaits;
+
+    fn deref(&self) -> &StreamWaits {
+        &self.0
+    }
+}
+
+impl Drop for KnownWaits {
+    fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
+        self.0.end();
+        let mut state = self.0.scheduler.state();
+        let streams = &mut state.streams;
+        let is_it = |stream: &Arc<StreamWaits>| Arc::ptr_eq(stream, &self.0);
+        let found = streams.iter().position(is_it);
+        let found = found.map(|index| streams.swap_remove(index));
+        drop(state);
+        drop(found);
+    }
+}
+
+/// Keeps quiet calls from beginning as long as it lives, so that a stream may begin to wait without
+/// being in the way of one.
+pub(crate) struct HoldOff(Arc<Scheduler>);
+
+impl Drop for HoldOff {
+    fn drop(&mut self) {
+        if !process::is_forked() {
+            self.0.state().calls.hold_offs -= 1;
+        }
+    }
+}
+
+impl Scheduler {
+    /// Waits until no call is under way that needs quiet, and holds such calls off. The caller holds no
+    /// lock.
+    pub(crate) fn hold_off(self: &Arc<Self>) -> HoldOff {
+        let mut state = self.state();
+        while state.calls.needs_quiet() {
+            state = self.call_returned.wait_timeout(state, DEFERRED_CALL_WAIT).0;
+        }
+        state.calls.hold_offs += 1;
+        HoldOff(Arc::clone(self))
+    }
+
+    /// Holds quiet calls off, unless one is under way.
+    pub(crate) fn try_hold_off(self: &Arc<Self>) -> Option<HoldOff> {
+        let mut state = self.state();
+        if state.calls.needs_quiet() {
+            return None;
+        }
+        state.calls.hold_offs += 1;
+        Some(HoldOff(Arc::clone(self)))
+    }
+
+    /// Returns whether a stream waits.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.state().blocked() > 0
+    }
+
+    /// Returns whether one more stream that begins would come behind another one.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) >= connections()
+    }
+}
+
+/// Returns the connections of a context to its device.
+pub(super) fn connections() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let text = std::env::var(CONNECTIONS_VARIABLE).ok();
+        let count = text.and_then(|text| text.trim().parse().ok());
+        count.unwrap_or(DEFAULT_CONNECTIONS).clamp(1, 32)
+    })
+}
+
+/// Returns how many streams may wait at a time: half of the connections are for those that run. None
+/// if there is only one.
+pub(super) fn most_blocked() -> usize {
+    connections() / 2
+}
+
+/// Returns how many streams of one queue should run at the same time.
+pub(crate) fn most_running() -> usize {
+    (connections() - most_blocked())
+        .saturating_sub(1)
+        .clamp(1, 3)
+}

@@ -1,0 +1,343 @@
+//! Deferred driver calls: those that return only when no stream of the context waits.
+//!
+//! Unregistering host memory and unloading programs are such calls, and sometimes the making of
+//! streams. They are made one at a time on a background thread, since streams of the program may
+//! wait, of which nothing is known here: then the call takes until those go on, and the scheduler's
+//! thread, which streams of ours depend on, must not wait with it.
+
+use super::{Scheduler, SchedulerState};
+use crate::hal::cuda::driver;
+use crate::hal::cuda::tuning::{
+    CALL_STUCK_AFTER, DEFERRED_CALL_WAIT, DEFERRED_SLEEP_SHORTEST, MAKE_ROOM_WAIT, QUIET_MAX_BYTES,
+    RELEASED_BYTES_PER_MS,
+};
+use crate::os::process;
+use crate::sync::MutexGuard;
+use crate::threads::background;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// When a deferred call is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// When no stream waits.
+    WhenQuiet,
+    /// At once, although streams wait. It may return only when they go on.
+    AtOnce,
+}
+
+/// One deferred call.
+struct DeferredCall {
+    /// Memory that is free after it, in bytes.
+    bytes: usize,
+    act: Box<dyn FnOnce() + Send>,
+    has_returned: Arc<AtomicBool>,
+}
+
+/// The calls that a background thread is at: one, or several in turn while it is quiet.
+struct Running {
+    /// No stream waited when the first one began, so none begins to.
+    is_quiet: bool,
+    /// When the first of them began, and the present one.
+    began: Instant,
+    since: Instant,
+    /// How long the present one may take before it counts as stuck.
+    expected: Duration,
+}
+
+impl Running {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self {
+            is_quiet: true,
+            began: now,
+            since: now,
+            expected: CALL_STUCK_AFTER,
+        }
+    }
+
+    /// Begins the next call, which releases so many bytes.
+    fn begin_next(&mut self, bytes: usize) {
+        let more = Duration::from_millis((bytes / RELEASED_BYTES_PER_MS) as u64);
+        self.since = Instant::now();
+        self.expected = CALL_STUCK_AFTER + more;
+    }
+}
+
+/// What is deferred in one context.
+#[derive(Default)]
+pub(super) struct DeferredCalls {
+    /// Calls that are made when no stream waits, and the memory that they release, in bytes.
+    quiet: VecDeque<DeferredCall>,
+    quiet_bytes: usize,
+    /// Calls that are made at once.
+    urgent: VecDeque<DeferredCall>,
+    /// A background thread makes calls, or will: since then, as long as it has not begun.
+    has_runner: bool,
+    requested: Option<Instant>,
+    running: Option<Running>,
+    /// Threads that wait until all quiet calls have returned.
+    waiting: usize,
+    /// Since when calls must be made before streams wait again.
+    pressed: Option<Instant>,
+    /// Submitters that need no quiet call to begin: see [`HoldOff`](super::HoldOff).
+    pub(super) hold_offs: usize,
+}
+
+impl DeferredCalls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.quiet.is_empty() && self.urgent.is_empty()
+    }
+
+    /// Returns whether the driver seems to wait for a stream that is not known here, or no
+    /// background thread comes. Then nothing is held back for the calls.
+    fn is_stuck(&self) -> bool {
+        let is_late = |since: Instant| since.elapsed() > CALL_STUCK_AFTER;
+        let is_slow = |running: &Running| running.since.elapsed() > running.expected;
+        self.requested.is_some_and(is_late) || self.running.as_ref().is_some_and(is_slow)
+    }
+
+    /// Returns whether a call is under way that no stream may get in the way of.
+    pub(super) fn needs_quiet(&self) -> bool {
+        self.running
+            .as_ref()
+            .is_some_and(|running| running.is_quiet)
+            && !self.is_stuck()
+    }
+}
+
+impl SchedulerState {
+    /// Returns whether calls must be made before streams wait again.
+    fn is_pressed(&self) -> bool {
+        let calls = &self.calls;
+        let is_much =
+            calls.quiet_bytes > QUIET_MAX_BYTES || calls.waiting > 0 && !calls.quiet.is_empty();
+        // Without a thread, quiet would not help.
+        is_much && self.has_thread && !calls.is_stuck()
+    }
+
+    /// Returns whether no stream may begin to wait.
+    pub(super) fn is_halted(&self) -> bool {
+        self.calls.needs_quiet() || self.is_pressed()
+    }
+
+    /// Returns whether no host function may begin. They may wait for each other, so calls that are
+    /// only due hold them back for a while, not for ever.
+    pub(super) fn halts_functions(&self) -> bool {
+        let is_new = |since: Instant| since.elapsed() < MAKE_ROOM_WAIT;
+        self.calls.needs_quiet() || self.is_pressed() && self.calls.pressed.is_none_or(is_new)
+    }
+}
+
+impl Scheduler {
+    /// Publishes whether streams may begin to wait, for threads that don't lock the state.
+    pub(super) fn publish(&self, state: &mut SchedulerState) {
+        state.calls.pressed = match state.is_pressed() {
+            true => state.calls.pressed.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        self.is_halted.store(state.is_halted(), Ordering::Relaxed);
+    }
+
+    /// Defers a call, which releases so many bytes, and waits a while for its return if it can be
+    /// made now.
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        urgency: Urgency,
+        bytes: usize,
+        act: impl FnOnce() + Send + 'static,
+    ) {
+        let Some((has_returned, mut state)) = self.push(urgency, bytes, Box::new(act)) else {
+            return;
+        };
+        let began = Instant::now();
+        let is_returned = || has_returned.load(Ordering::Relaxed);
+        let is_soon = urgency == Urgency::AtOnce || state.blocked() == 0;
+        while is_soon && state.calls.has_runner && !is_returned() && !state.calls.is_stuck() {
+            let Some(left) = DEFERRED_CALL_WAIT.checked_sub(began.elapsed()) else {
+                break;
+            };
+            state = self.call_returned.wait_timeout(state, left).0;
+        }
+    }
+
+    /// Defers a call as [`call`](Self::call) does, without waiting for its return.
+    pub(crate) fn call_later(
+        self: &Arc<Self>,
+        urgency: Urgency,
+        bytes: usize,
+        act: impl FnOnce() + Send + 'static,
+    ) {
+        self.push(urgency, bytes, Box::new(act));
+    }
+
+    fn push(
+        self: &Arc<Self>,
+        urgency: Urgency,
+        bytes: usize,
+        act: Box<dyn FnOnce() + Send>,
+    ) -> Option<(Arc<AtomicBool>, MutexGuard<'_, SchedulerState>)> {
+        if process::is_forked() {
+            // Where the driver is not called, and locks may be held by threads that are not here.
+            std::mem::forget(act);
+            return None;
+        }
+        let has_returned = Arc::new(AtomicBool::new(false));
+        let call = DeferredCall {
+            bytes,
+            act,
+            has_returned: Arc::clone(&has_returned),
+        };
+        let mut state = self.state();
+        let is_first = state.calls.is_empty();
+        match urgency {
+            Urgency::WhenQuiet => state.calls.quiet.push_back(call),
+            Urgency::AtOnce => state.calls.urgent.push_back(call),
+        }
+        state.calls.quiet_bytes += bytes;
+        self.start_thread(&mut state);
+        self.request_runner(&mut state);
+        self.publish(&mut state);
+        // While streams wait the scheduler looks by itself.
+        if is_first {
+            self.prompt_thread(&mut state);
+        }
+        Some((has_returned, state))
+    }
+
+    /// Has the scheduler look now, also if it had no thread so far.
+    pub(crate) fn prompt(self: &Arc<Self>) {
+        let mut state = self.state();
+        self.start_thread(&mut state);
+        self.request_runner(&mut state);
+        self.prompt_thread(&mut state);
+        self.publish(&mut state);
+    }
+
+    /// Lets a background thread make the calls that can be made now, unless one is at it. Returns
+    /// whether that is new.
+    pub(super) fn request_runner(self: &Arc<Self>, state: &mut SchedulerState) -> bool {
+        let calls = &state.calls;
+        if calls.has_runner || calls.is_empty() {
+            return false;
+        }
+        if calls.urgent.is_empty() && (calls.hold_offs > 0 || state.blocked() > 0) {
+            return false;
+        }
+        if !state.can_start_threads() {
+            return false;
+        }
+        state.calls.has_runner = true;
+        state.calls.requested = Some(Instant::now());
+        let scheduler = Arc::clone(self);
+        // The call may take as long as the program's streams wait.
+        background::run_blocking(move || scheduler.make_calls());
+        true
+    }
+
+    /// Makes calls on a background thread until none is left that can be made now.
+    fn make_calls(&self) {
+        driver::ignore_captures();
+        let mut state = self.state();
+        state.calls.requested = None;
+        while let Some(call) = self.begin_call(&mut state) {
+            state = self.finish_call(state, call);
+            if state.calls.running.is_none() && state.calls.urgent.is_empty() {
+                if state.calls.is_empty() {
+                    break;
+                }
+                // Streams get their turn before the remaining calls.
+                drop(state);
+                std::thread::sleep(DEFERRED_SLEEP_SHORTEST);
+                state = self.state();
+            }
+        }
+        state.calls.has_runner = false;
+        self.publish(&mut state);
+        self.call_returned.notify_all();
+    }
+
+    /// Takes the call to make now, if there is one.
+    fn begin_call(&self, state: &mut SchedulerState) -> Option<DeferredCall> {
+        if let Some(call) = state.calls.urgent.pop_front() {
+            state.calls.quiet_bytes -= call.bytes;
+            // Published before the streams are looked at: see `StreamWaits::extend`.
+            state.calls.running = Some(Running::begin());
+            self.publish(state);
+            if state.calls.hold_offs > 0 || state.blocked() > 0 {
+                // Others may begin to wait beside those.
+                let is_quiet = false;
+                state.calls.running = Some(Running {
+                    is_quiet,
+                    ..Running::begin()
+                });
+                self.publish(state);
+            }
+            return Some(call);
+        }
+        let bytes = state.calls.quiet.front()?.bytes;
+        let running = state.calls.running.get_or_insert_with(Running::begin);
+        running.begin_next(bytes);
+        // As above.
+        self.publish(state);
+        if state.calls.hold_offs > 0 || state.blocked() > 0 {
+            state.calls.running = None;
+            self.publish(state);
+            return None;
+        }
+        state.calls.quiet_bytes -= bytes;
+        state.calls.quiet.pop_front()
+    }
+
+    fn finish_call<'a>(
+        &'a self,
+        state: MutexGuard<'a, SchedulerState>,
+        call: DeferredCall,
+    ) -> MutexGuard<'a, SchedulerState> {
+        drop(state);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(call.act)) {
+            // Its drop may panic again.
+            std::mem::forget(panic);
+        }
+        call.has_returned.store(true, Ordering::Relaxed);
+        let mut state = self.state();
+        // While it is quiet the others come too, for a while.
+        let is_over = |running: &Running| running.began.elapsed() > DEFERRED_CALL_WAIT;
+        let goes_on = state.calls.needs_quiet()
+            && !state.calls.running.as_ref().is_some_and(is_over)
+            && !state.calls.quiet.is_empty()
+            && state.calls.urgent.is_empty();
+        if !goes_on {
+            state.calls.running = None;
+        }
+        self.publish(&mut state);
+        self.call_returned.notify_all();
+        state
+    }
+
+    /// Waits a while until all quiet calls have returned: so that an allocation can be tried again, or
+    /// streams are there before they are needed. The caller holds no lock.
+    #[cold]
+    pub(crate) fn make_room(self: &Arc<Self>) {
+        let start = Instant::now();
+        let mut state = self.state();
+        state.calls.waiting += 1;
+        while !state.calls.quiet.is_empty() || state.calls.running.is_some() {
+            if !self.start_thread(&mut state) || state.calls.is_stuck() {
+                break;
+            }
+            self.request_runner(&mut state);
+            self.publish(&mut state);
+            let Some(left) = MAKE_ROOM_WAIT.checked_sub(start.elapsed()) else {
+                break;
+            };
+            let left = left.min(DEFERRED_CALL_WAIT);
+            state = self.call_returned.wait_timeout(state, left).0;
+        }
+        state.calls.waiting -= 1;
+        self.publish(&mut state);
+    }
+}

@@ -1,0 +1,87 @@
+//! Deferred drops: what commands used may be the user's, and its drop may do anything, such as wait
+//! for a queue or for another process.
+//!
+//! Threads of the user drop it themselves. Threads that queues depend on hand it to the background
+//! service, where a drop that waits for another one gets it.
+
+use crate::hal::common::user_code;
+use crate::hal::cuda::driver;
+use crate::threads::background;
+use std::any::Any;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Drops that were handed over and have not ended.
+static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether queues depend on this thread, so that it drops nothing of the user's.
+    static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a function on a thread that queues depend on: what it discards is dropped elsewhere.
+pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
+    let before = HANDS_OVER.replace(true);
+    let result = function();
+    HANDS_OVER.set(before);
+    result
+}
+
+/// Drops values, here or in the background. The caller holds no lock.
+pub(crate) fn discard<T: Any + Send>(values: impl IntoIterator<Item = T>) {
+    if !HANDS_OVER.get() {
+        values.into_iter().for_each(user_code::drop_contained);
+        return;
+    }
+    for value in values {
+        UNFINISHED.fetch_add(1, Ordering::SeqCst);
+        // The drop may take as long as the user's code likes.
+        background::run_blocking(move || {
+            driver::ignore_captures();
+            user_code::drop_contained(value);
+            UNFINISHED.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+/// Returns whether no handed-over drop is under way that the caller could wait for. A background
+/// thread waits for none, since it may be at one itself.
+pub(crate) fn are_finished() -> bool {
+    background::is_own_thread() || UNFINISHED.load(Ordering::SeqCst) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::{Duration, Instant};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Waits for another value to be dropped when it is dropped.
+    struct Waits(Receiver<()>);
+
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.0.recv_timeout(SOON);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_something_else_to_be_dropped_gets_it() {
+        type Thing = Box<dyn Any + Send>;
+        let (dropped, waits) = channel();
+        let (let_go, others) = channel();
+        handing_over(|| {
+            discard([Box::new(Waits(waits)) as Thing, Box::new(Waits(others))]);
+            // Dropped after those that wait for it, and so to be dropped by another thread.
+            discard([Box::new(dropped) as Thing]);
+        });
+        let began = Instant::now();
+        drop(let_go);
+        while !are_finished() {
+            assert!(began.elapsed() < SOON / 2);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

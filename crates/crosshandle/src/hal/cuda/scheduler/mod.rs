@@ -1,0 +1,353 @@
+//! The scheduler of one of the driver's contexts: it knows what every stream of the context waits
+//! for, and has one thread that looks after queues with commands in flight.
+//!
+//! # What it decides
+//! A stream that waits gets in the way of others of its context, by the driver's rules (measured, see
+//! `docs/cuda.md`): it occupies one of a few connections to the device, and when all of those are
+//! taken, streams that could run come behind ones that wait. And some calls of the driver return only
+//! when no stream waits. So only so many streams may wait at a time, commands beyond that stay
+//! *pending* in their queues ([`admission`]), and such calls are *deferred* ([`deferred_call`]).
+//!
+//! # States of a stream, as the scheduler sees it
+//! - *Idle*: nothing is in flight. `StreamWaits::begin` makes it busy, or refuses if the connections
+//!   are taken and a stream waits.
+//! - *Busy*: commands are in flight, and none of them waits for something that has not happened.
+//!   `StreamWaits::end` makes it idle; an admitted wait makes it waiting.
+//! - *Waiting*: the driver was given a wait that is not over. It is busy again once all of its waits
+//!   are over, which nobody is told: whoever looks at the list sees it.
+//!
+//! # States of the deferred calls
+//! - *None*, or *due*: a stream waits, or a submitter holds quiet calls off. The scheduler's thread looks
+//!   again after 1 to 50 ms.
+//! - *Requested*: a background thread was asked for.
+//! - *Running, quiet*: no stream waited when the call began, so none begins to wait until it returns.
+//! - *Running, beside streams*: an urgent call; streams may begin to wait.
+//! - *Stuck*: the call takes longer than it can explain. Streams may begin to wait again, since it may
+//!   wait for a stream of the program that waits for one of ours.
+//!
+//! Too many bytes due, or a thread that waits for room, *press*: then too no stream begins to wait.
+//!
+//! # States of the thread
+//! *None* → (a queue becomes busy, a call is deferred) → *idle* (2 s, then it ends) ⇄ *tending* (looks at all
+//! busy queues every 50 ms) ⇄ *feeding* (commands are pending: it offers them to their streams every
+//! 10 µs to 1 ms).
+//!
+//! # Which thread does what
+//! - Submitters hand commands to the driver, or leave them pending.
+//! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It calls nothing of the driver that waits
+//!   for a stream, and drops nothing of the user's ([`deferred_drop`]).
+//! - Background threads make deferred calls, run host functions, one after the other for each queue,
+//!   and drop what is the user's.
+//! - A thread of the driver announces host functions and completes signals of commands that may fail.
+//!
+//! # Locks, from first to last
+//! 1. a queue's state; never two of them, except with `try_lock`
+//! 2. the scheduler's state
+//! 3. a stream's list of waits; the list of all schedulers; the words and streams that nobody uses
+//! 4. a queue's host functions, a host function's task, the service of background threads
+//!
+//! None is held across an allocation of memory or a call that may wait for streams: submitters make
+//! both before they lock the queue. The exception is a stream that the program submits to besides,
+//! where nothing is kept pending: there a call of the driver may block as it does for the program.
+
+pub(super) mod admission;
+mod deferred_call;
+pub(super) mod deferred_drop;
+#[cfg(test)]
+mod tests;
+
+pub(super) use deferred_call::Urgency;
+
+use super::driver::{self, ContextHandle};
+use super::tuning::{
+    DEFERRED_SLEEP_LONGEST, DEFERRED_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST, PENDING_SLEEP_SHORTEST,
+    SCHEDULER_IDLE, TEND_INTERVAL, TIMER_SLACK_NS,
+};
+use crate::os::process;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::threads::backoff::Backoff;
+use crate::threads::{ThreadKind, background};
+use admission::StreamWaits;
+use deferred_call::DeferredCalls;
+use rustix::thread::set_current_timer_slack;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// A queue, as its scheduler looks after it. No method waits for a thread that has the queue locked.
+pub(super) trait Tended: Send + Sync {
+    /// Lets go of what is done, notices a device that has stopped, and helps what streams wait for.
+    /// Returns `false` if another thread has the queue locked.
+    fn tend(&self) -> bool;
+
+    /// Offers pending commands to their streams.
+    fn feed(&self) -> Fed;
+
+    /// Finds out which of its streams are done.
+    fn settle(&self);
+}
+
+/// What came of offering pending commands to their streams.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Fed {
+    /// A stream has taken one.
+    pub(super) has_fed: bool,
+    /// Commands are still pending.
+    pub(super) is_left: bool,
+}
+
+/// Looks after one of the driver's contexts.
+pub(super) struct Scheduler {
+    state: Mutex<SchedulerState>,
+    /// Notified when the thread has something to do.
+    prompted: Condvar,
+    /// Notified when a deferred call has returned, or none will be made for now.
+    call_returned: Condvar,
+    /// Whether no stream may begin to wait. Changed under the lock.
+    is_halted: AtomicBool,
+    /// Streams in which something is in flight.
+    busy: AtomicUsize,
+}
+
+#[derive(Default)]
+struct SchedulerState {
+    /// Queues with commands in flight, which are kept alive here.
+    queues: Vec<Arc<dyn Tended>>,
+    streams: Vec<Arc<StreamWaits>>,
+    calls: DeferredCalls,
+    has_thread: bool,
+    is_prompted: bool,
+    /// Commands have become pending.
+    is_hurried: bool,
+    #[cfg(test)]
+    cannot_start: bool,
+}
+
+impl SchedulerState {
+    /// Returns how many streams wait.
+    fn blocked(&self) -> usize {
+        let streams = self.streams.iter();
+        streams.filter(|stream| stream.is_blocked()).count()
+    }
+
+    fn has_nothing(&self) -> bool {
+        self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried
+    }
+
+    /// Returns whether a background thread runs, or can be started.
+    fn can_start_threads(&self) -> bool {
+        #[cfg(test)]
+        if self.cannot_start {
+            return false;
+        }
+        let started = background::ensure_thread();
+        started
+            .inspect_err(|error| tracing::warn!(%error, "memory and programs are released later"))
+            .is_ok()
+    }
+}
+
+/// All schedulers, with the context of each that a program made.
+static ALL: Mutex<Vec<(Option<ContextHandle>, Weak<Scheduler>)>> = Mutex::new(Vec::new());
+
+/// Looks after all queues of the process now: lets go of what their commands don't use any more. The
+/// caller holds no lock.
+pub(super) fn tend_every_queue() {
+    let all: Vec<_> = ALL
+        .lock()
+        .iter()
+        .filter_map(|(_, one)| one.upgrade())
+        .collect();
+    for scheduler in all {
+        scheduler.queues().iter().for_each(|queue| {
+            queue.tend();
+        });
+    }
+}
+
+impl Scheduler {
+    /// Returns a new scheduler, for the context that all users of a device share.
+    pub(super) fn new() -> Arc<Self> {
+        Self::add(&mut ALL.lock(), None)
+    }
+
+    /// Returns the scheduler of a context of the program, however often that was adopted.
+    pub(super) fn of(context: ContextHandle) -> Arc<Self> {
+        let mut all = ALL.lock();
+        let mut known = all.iter().filter(|(other, _)| *other == Some(context));
+        match known.find_map(|(_, scheduler)| scheduler.upgrade()) {
+            Some(scheduler) => scheduler,
+            None => Self::add(&mut all, Some(context)),
+        }
+    }
+
+    fn add(
+        all: &mut Vec<(Option<ContextHandle>, Weak<Self>)>,
+        context: Option<ContextHandle>,
+    ) -> Arc<Self> {
+        let scheduler = Arc::new(Self {
+            state: Mutex::default(),
+            prompted: Condvar::new(),
+            call_returned: Condvar::new(),
+            is_halted: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
+        });
+        all.retain(|(_, scheduler)| scheduler.strong_count() > 0);
+        all.push((context, Arc::downgrade(&scheduler)));
+        scheduler
+    }
+
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
+        self.state.lock()
+    }
+
+    fn queues(&self) -> Vec<Arc<dyn Tended>> {
+        self.state().queues.clone()
+    }
+
+    /// Looks after a queue, and keeps it, until [`forget`](Self::forget). The caller has the queue
+    /// locked, and the queue is not looked after yet.
+    #[cold]
+    pub(super) fn watch(self: &Arc<Self>, queue: Arc<dyn Tended>) {
+        let mut state = self.state();
+        let is_first = state.has_nothing();
+        state.queues.push(queue);
+        self.start_thread(&mut state);
+        if is_first {
+            self.prompted.notify_one();
+        }
+    }
+
+    /// Ends looking after a queue that has nothing in flight. The caller has the queue locked, and
+    /// keeps it.
+    pub(super) fn forget(&self, queue: &dyn Tended) {
+        let is_other = |other: &Arc<dyn Tended>| !std::ptr::addr_eq(Arc::as_ptr(other), queue);
+        self.state().queues.retain(is_other);
+    }
+
+    /// Has the thread feed queues, since commands are pending.
+    pub(super) fn hurry(&self) {
+        self.state().is_hurried = true;
+        self.prompted.notify_one();
+    }
+
+    /// Finds out which streams are done, of all queues that no thread has locked. The caller holds no
+    /// lock.
+    #[cold]
+    pub(super) fn settle(&self) {
+        self.queues().iter().for_each(|queue| queue.settle());
+    }
+
+    fn prompt_thread(&self, state: &mut SchedulerState) {
+        state.is_prompted = true;
+        self.prompted.notify_one();
+    }
+
+    /// Makes sure that there is a thread, and returns whether there is. Without one, queues are only
+    /// looked after when they are called, and deferred calls made when another is deferred.
+    fn start_thread(self: &Arc<Self>, state: &mut SchedulerState) -> bool {
+        #[cfg(test)]
+        if state.cannot_start {
+            return false;
+        }
+        if !state.has_thread && !process::is_forked() {
+            let scheduler = Arc::clone(self);
+            match ThreadKind::CudaScheduler.start(move || scheduler.run()) {
+                Ok(_) => state.has_thread = true,
+                Err(error) => {
+                    tracing::warn!(%error, "queues are looked after when they are called")
+                }
+            }
+        }
+        state.has_thread
+    }
+
+    /// The body of the thread.
+    fn run(self: Arc<Self>) {
+        driver::ignore_captures();
+        if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {
+            tracing::debug!(%error, "sleeps are longer than they should be");
+        }
+        deferred_drop::handing_over(|| self.look_after_all());
+    }
+
+    fn look_after_all(self: &Arc<Self>) {
+        let mut pending = Backoff::new(PENDING_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST);
+        let mut deferred = Backoff::new(DEFERRED_SLEEP_SHORTEST, DEFERRED_SLEEP_LONGEST);
+        let (mut tended, mut looked) = (Instant::now(), Instant::now());
+        let mut is_feeding = false;
+        let mut state = self.state();
+        loop {
+            if state.has_nothing() && !is_feeding {
+                let is_idle = |state: &mut SchedulerState| state.has_nothing();
+                let waited = self
+                    .prompted
+                    .wait_timeout_while(state, SCHEDULER_IDLE, is_idle);
+                state = waited.0;
+                if waited.1 {
+                    state.has_thread = false;
+                    return;
+                }
+            }
+            let mut delay = TEND_INTERVAL;
+            if !state.calls.is_empty() {
+                delay = delay.min(deferred.delay());
+            }
+            if is_feeding {
+                delay = delay.min(pending.delay());
+            }
+            let is_calm = |state: &mut SchedulerState| !state.is_prompted && !state.is_hurried;
+            state = self.prompted.wait_timeout_while(state, delay, is_calm).0;
+            let now = Instant::now();
+            if std::mem::take(&mut state.is_hurried) {
+                is_feeding = true;
+                pending.progress();
+            }
+            let is_prompted = std::mem::take(&mut state.is_prompted);
+            if is_prompted {
+                deferred.progress();
+            }
+            if is_prompted || now - looked >= deferred.delay() {
+                looked = now;
+                if self.request_runner(&mut state) {
+                    deferred.progress();
+                }
+                self.publish(&mut state);
+            }
+            let is_due = now - tended >= TEND_INTERVAL;
+            if !is_feeding && !is_due {
+                continue;
+            }
+            let queues = state.queues.clone();
+            drop(state);
+            if is_feeding {
+                let fed = feed(&queues);
+                is_feeding = fed.is_left;
+                if fed.has_fed {
+                    pending.progress();
+                } else if fed.is_left {
+                    queues.iter().for_each(|queue| queue.settle());
+                }
+            }
+            if is_due {
+                tended = now;
+                queues.iter().for_each(|queue| {
+                    queue.tend();
+                });
+            }
+            // Without the lock: this may be the last reference.
+            drop(queues);
+            state = self.state();
+        }
+    }
+}
+
+fn feed(queues: &[Arc<dyn Tended>]) -> Fed {
+    let mut all = Fed::default();
+    for queue in queues {
+        let fed = queue.feed();
+        all.has_fed |= fed.has_fed;
+        all.is_left |= fed.is_left;
+    }
+    all
+}

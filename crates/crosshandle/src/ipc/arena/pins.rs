@@ -1,0 +1,98 @@
+//! Parts of an arena that devices were given access to.
+
+use crate::error::Result;
+use crate::handle::BackendKind;
+use crate::ipc::tuning::{MAX_PIN_BYTES, MIN_PIN_BYTES};
+use crate::os::mapping::Mapping;
+use crate::sync::Mutex;
+use std::any::Any;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Gives the devices of a backend access to memory of the host, at the address where the host
+/// sees it.
+pub(crate) trait Pinner {
+    /// The backend.
+    fn kind(&self) -> BackendKind;
+
+    /// Pins whole pages of shared memory until the result is dropped, or a while longer.
+    ///
+    /// # Safety
+    /// The pages are part of `mapping`, which allows reading and writing.
+    unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin>;
+}
+
+/// Keeps memory pinned.
+pub(crate) type Pin = Box<dyn Any + Send + Sync>;
+
+/// The pinned parts of one mapping, until this is dropped.
+#[derive(Default)]
+pub(super) struct Pins(Mutex<HashMap<(BackendKind, usize), Arc<Part>>>);
+
+/// A part, and its pin once it is pinned. Locked while the driver pins it: other threads that need
+/// this part wait for that, and no others.
+type Part = Mutex<Option<Pin>>;
+
+impl Pins {
+    /// Pins the part of a mapping that `offset` behind `from` is in, unless it is pinned.
+    ///
+    /// # Safety
+    /// The mapping allows reading and writing, `from` is the start of one of its pages, and `from`
+    /// plus `offset` is less than its length.
+    pub(super) unsafe fn pin(
+        &self,
+        pinner: &dyn Pinner,
+        mapping: &Arc<Mapping>,
+        from: usize,
+        offset: usize,
+    ) -> Result<()> {
+        let part = part_of(offset);
+        let (first, end) = (from + part.start, mapping.len().min(from + part.end));
+        let key = (pinner.kind(), first);
+        let part = Arc::clone(self.0.lock().entry(key).or_default());
+        let mut pin = part.lock();
+        if pin.is_none() {
+            // SAFETY: `first` ≤ `from` + `offset`, so both ends are in the mapping and `first` before
+            // `end`; the caller promises the rest.
+            let made = unsafe { pinner.pin(mapping.start().add(first), end - first, mapping) };
+            *pin = Some(made?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the part that an offset is in. An arena has hundreds of megabytes, used from the start,
+/// and pages that were never touched take long to pin: so each part is as long as all before it,
+/// within bounds.
+fn part_of(offset: usize) -> Range<usize> {
+    if offset < MIN_PIN_BYTES {
+        return 0..MIN_PIN_BYTES;
+    }
+    let len = (1 << offset.ilog2()).min(MAX_PIN_BYTES);
+    let first = offset - offset % len;
+    first..first + len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_PIN_BYTES, MIN_PIN_BYTES, part_of};
+
+    /// Every offset is in its part, and parts neither overlap nor leave gaps.
+    #[test]
+    fn parts_follow_one_another_and_grow() {
+        let (mut next, mut before) = (0, MIN_PIN_BYTES);
+        while next < 10 * MAX_PIN_BYTES {
+            let part = part_of(next);
+            assert_eq!(part.start, next, "no gap and no overlap");
+            let len = part.len();
+            assert!(len == before || len == 2 * before && len <= MAX_PIN_BYTES);
+            for offset in [next, next + 64, next + len / 2, part.end - 64] {
+                assert_eq!(part_of(offset), part);
+            }
+            (next, before) = (part.end, len);
+        }
+        assert_eq!(before, MAX_PIN_BYTES);
+    }
+}

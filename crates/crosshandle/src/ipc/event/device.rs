@@ -1,0 +1,160 @@
+//! An event as a queue of a device needs it.
+//!
+//! A device waits for and writes the upper halves of the words of `counter`. The queue does the
+//! rest, through these methods; the order of calls is: for a wait [`prepare_device_wait`](EventCore::prepare_device_wait), then
+//! [`word`](EventCore::word) for the device; for a signal [`mark_device_signals`](EventCore::mark_device_signals), then
+//! `issue`, then, unless it [is its turn](EventCore::may_write), a wait for the number before, then
+//! the write; [`finish_device_signal`](EventCore::finish_device_signal) once that is done. An event stays open until the
+//! device is past it.
+
+use super::EventCore;
+use crate::error::{Error, Result};
+use crate::event_protocol::{DeviceWait, FailureReason, IssueError, Outcome, RING, Ticket};
+use crate::ipc::arena::Pinner;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes from the start of a word to the half that devices use.
+const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
+
+impl EventCore {
+    /// The address of the half word of a signal, which devices of `pinner` can access from now on
+    /// as long as the event is open.
+    #[inline]
+    pub(crate) fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
+        self.pin(pinner)?;
+        let word = self.slot().word_of(number);
+        Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
+    }
+
+    /// Lets devices of `pinner` access all words.
+    #[inline]
+    pub(crate) fn pin(&self, pinner: &impl Pinner) -> Result<()> {
+        let bit = 1 << pinner.kind() as u32;
+        if self.pinned.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        self.pin_first(bit, pinner)
+    }
+
+    #[cold]
+    fn pin_first(&self, bit: u32, pinner: &dyn Pinner) -> Result<()> {
+        self.arena().pin(self.slot(), pinner)?;
+        self.pinned.fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes sure that a device can wait for a signal: that its word reaches its number when it
+    /// finishes. Otherwise how it has ended, if it has.
+    pub(crate) fn prepare_device_wait(&self, number: u64) -> Result<Option<Result<()>>> {
+        match self.slot().prepare_device_wait(number) {
+            DeviceWait::Ready => Ok(None),
+            DeviceWait::Finished => Ok(self.result(number)),
+            DeviceWait::TooFarAhead => Err(Error::invalid(format!(
+                "a device can't wait for signal {number} yet: it is more than 2^30 ahead"
+            ))),
+        }
+    }
+
+    /// Whether a signal is still to be submitted, and may be as far as is known.
+    #[inline]
+    pub(crate) fn may_still_come(&self, number: u64) -> bool {
+        number > self.issued() && !self.liveness().is_known_abandoned()
+    }
+
+    /// Lets waiters know that devices signal this event, before they do.
+    #[inline]
+    pub(crate) fn mark_device_signals(&self) {
+        self.slot().mark_device_signals();
+    }
+
+    /// The signal that must finish before one with this ticket, or before the next one there is.
+    #[inline]
+    pub(crate) fn unfinished_predecessor(&self, ticket: Option<Ticket>) -> Option<u64> {
+        let previous = match ticket {
+            Some(ticket) => ticket.previous_number(),
+            None => (self.issued() + 1).checked_sub(RING),
+        };
+        previous.filter(|previous| *previous > 0 && !self.is_finished(*previous))
+    }
+
+    /// Whether a signal's word has reached `previous`, so that a device may write its number.
+    #[inline]
+    pub(crate) fn may_write(&self, ticket: Ticket) -> bool {
+        self.slot().may_write(ticket)
+    }
+
+    /// Remembers that a device has written a signal, and sees to it that its word says so.
+    pub(crate) fn finish_device_signal(&self, number: u64) {
+        self.slot().record_finished(number);
+        if !self.is_finished(number) {
+            self.slot().help_device_wait(number, self.liveness());
+        }
+    }
+
+    /// Does now and then for a device that waits for `number` what others left undone, so that it
+    /// doesn't wait for ever: see `Slot::help_device_wait`. If the number will never come, because the
+    /// event's creator has ended, it is taken and failed here.
+    pub(crate) fn help_device_wait(self: &Arc<Self>, number: u64) {
+        if number <= self.issued() {
+            self.slot().help_device_wait(number, self.liveness());
+        } else if self.is_abandoned(number) {
+            self.fail_up_to(number);
+        }
+    }
+
+    /// Whether a number was not submitted and will not be, since the event's creator has ended.
+    pub(crate) fn is_abandoned(&self, number: u64) -> bool {
+        number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
+    }
+
+    /// The same, as far as it is known without asking.
+    pub(crate) fn is_known_abandoned(&self, number: u64) -> bool {
+        self.liveness().is_known_abandoned() && number > self.issued()
+    }
+
+    /// Whether a device that waits for a signal goes on. If it has finished and this is not so,
+    /// [`help_device_wait`](Self::help_device_wait) sees to it.
+    #[inline]
+    pub(crate) fn releases_device(&self, number: u64) -> bool {
+        self.is_finished(number) && self.slot().is_written(number)
+    }
+
+    /// Whether a signal has finished, well or not.
+    #[inline]
+    pub(crate) fn is_finished(&self, number: u64) -> bool {
+        self.slot().outcome(number) != Outcome::Pending
+    }
+
+    /// Takes and fails all numbers up to `number`.
+    fn fail_up_to(self: &Arc<Self>, number: u64) {
+        let mut next = number;
+        while self.issued() < number {
+            match self.slot().issue_up_to(self.owner(), next) {
+                Ok(tickets) => {
+                    for ticket in tickets {
+                        self.finish(ticket, Some(FailureReason::OwnerDied));
+                    }
+                    next = number;
+                }
+                Err(IssueError::TooFarAhead(limit)) if limit > self.issued() => next = limit,
+                // Somebody was faster, or must finish something first: the next time.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Lets those who wait for this event's signals know, before they are submitted, that they
+    /// may fail although no process ends.
+    #[inline]
+    pub(crate) fn mark_fallible(&self) {
+        self.slot().mark_fallible();
+    }
+
+    /// Whether they may.
+    #[inline]
+    pub(crate) fn is_fallible(&self) -> bool {
+        self.slot().is_fallible()
+    }
+}

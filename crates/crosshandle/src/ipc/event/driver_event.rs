@@ -1,0 +1,52 @@
+//! Events of a driver's own that cross processes: the contract of a backend that has such events.
+
+use crate::error::Result;
+use crate::ipc::broker::Fetched;
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::records::Shared;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// An object that an exporter sent. The backend checks it before its driver sees any of it.
+pub(crate) struct Import {
+    pub(crate) file: Arc<OwnedFd>,
+    /// The size that the exporter named, in bytes.
+    pub(crate) len: usize,
+    /// What the exporter's backend tells the importer's.
+    pub(crate) note: BackendBlob,
+}
+
+impl From<Fetched> for Import {
+    fn from(fetched: Fetched) -> Self {
+        Self {
+            file: fetched.file,
+            len: fetched.len as usize,
+            note: fetched.note,
+        }
+    }
+}
+
+/// Makes and opens events of a driver's own. Such an event mirrors an event of ours from when a
+/// queue of that driver first signals it after it got a handle, so that queues, also those of other
+/// processes, wait for each other without the host. The event's slot stays the account of numbers,
+/// failures and deaths.
+pub(crate) trait DriverEvents: Send + Sync {
+    /// Creates an event to be shared.
+    fn create(&self) -> Result<DriverEvent>;
+
+    /// Opens an event that another process created.
+    fn open(&self, import: Import) -> Result<DriverEvent>;
+}
+
+/// A native event: one of a driver's own.
+pub(crate) struct DriverEvent {
+    /// Ends it when dropped, and shares it.
+    pub(crate) object: Arc<dyn Shared>,
+    /// The driver's handle.
+    pub(crate) handle: usize,
+    /// The address of the driver's object that it belongs to, and keeps. Only queues that belong to
+    /// the same object know it.
+    pub(crate) owner: usize,
+    /// Whether queues may signal it, beside waiting for it.
+    pub(crate) may_signal: bool,
+}

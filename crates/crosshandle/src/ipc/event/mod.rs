@@ -1,0 +1,400 @@
+//! An event's core: its slot, the owner that this process signals as, and what keeps the slot.
+//!
+//! `device` has what queues of devices need of it, `native_mirror` what queues need whose driver has
+//! events of its own, and `late_completion` the signals that were completed before their turn.
+
+mod device;
+mod driver_event;
+pub(crate) mod late_completion;
+mod native_mirror;
+mod profile;
+pub(crate) mod wait_notice;
+
+pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
+pub(crate) use native_mirror::MirrorHold;
+pub(crate) use profile::{Profile, Timestamps};
+
+use super::arena::{Arena, SlotPlace};
+use super::attachment::Attachment;
+use super::exporter::Exporter;
+use super::records::Record;
+use crate::error::{Error, Result};
+use crate::event_protocol::{
+    Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
+    Ticket, WaitError, WaitMode,
+};
+use crate::sync::Mutex;
+use native_mirror::NativeMirror;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// An event that this process has, as its creator or by opening a handle. What few events need is
+/// in boxes of its own, so that opening and closing touches no more than two cache lines.
+pub(crate) struct EventCore {
+    /// Keeps the arena of the slot.
+    origin: Origin,
+    slot: SlotPlace,
+    record: Record,
+    owner: Owner,
+    mode: WaitMode,
+    /// Whether a handle was ever made.
+    exported: AtomicBool,
+    /// Present if the event can take timestamps; then it cannot be shared.
+    profile: Option<Box<Profile>>,
+    /// The number that this process signalled last: what the next signal starts from, as a rule.
+    latest: AtomicU64,
+    /// Backends whose devices can access the slot: a bit for each.
+    pinned: AtomicU32,
+    /// The latest failed command of this process.
+    failure: Mutex<Option<Box<Failure>>>,
+    mirror: Option<Arc<NativeMirror>>,
+}
+
+/// Why a command failed, in words.
+struct Failure {
+    /// The number of the command's signal.
+    number: u64,
+    message: Arc<str>,
+}
+
+/// How this process has an event, with what keeps it.
+enum Origin {
+    /// As its creator.
+    Created(Arc<Exporter>),
+    /// By opening a handle.
+    Opened(Arc<Attachment>),
+}
+
+impl EventCore {
+    pub(crate) fn create(
+        exporter: &Arc<Exporter>,
+        mode: WaitMode,
+        profiling: bool,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Result<Arc<Self>> {
+        let record = exporter.create_event_record()?;
+        Ok(Arc::new(Self {
+            // SAFETY: the exporter keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
+            origin: Origin::Created(Arc::clone(exporter)),
+            record,
+            owner: Owner::EXPORTER,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: profiling.then(Box::default),
+            latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
+            failure: Mutex::default(),
+            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+        }))
+    }
+
+    pub(crate) fn open(
+        attachment: Arc<Attachment>,
+        record: Record,
+        mode: WaitMode,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Result<Arc<Self>> {
+        attachment.hold(record.index, record.generation)?;
+        Ok(Arc::new(Self {
+            // SAFETY: the attachment keeps its arena, and the event keeps that.
+            slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
+            owner: attachment.owner(),
+            origin: Origin::Opened(attachment),
+            record,
+            mode,
+            exported: AtomicBool::new(false),
+            profile: None,
+            latest: AtomicU64::new(0),
+            pinned: AtomicU32::new(0),
+            failure: Mutex::default(),
+            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+        }))
+    }
+
+    /// Returns the record to put into a handle, if this process created the event.
+    pub(crate) fn export(&self) -> Option<Record> {
+        match &self.origin {
+            Origin::Created(exporter) => {
+                if !self.exported.load(Ordering::Relaxed) {
+                    self.offer_mirror(exporter);
+                    self.exported.store(true, Ordering::Relaxed);
+                }
+                Some(self.record)
+            }
+            Origin::Opened(_) => None,
+        }
+    }
+
+    /// Returns whether a handle to this event was made.
+    fn is_exported(&self) -> bool {
+        self.exported.load(Ordering::Relaxed)
+    }
+
+    /// Returns where timestamps go, if the event takes any at the moment.
+    #[inline]
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        let profile = self.profile.as_deref();
+        profile.filter(|profile| profile.is_on())
+    }
+
+    /// Lets the signals from now on take timestamps or not, if the event can take any.
+    pub(crate) fn set_profiling(&self, wanted: bool) {
+        if let Some(profile) = &self.profile {
+            profile.switch(wanted);
+        }
+    }
+
+    fn arena(&self) -> &Arena {
+        match &self.origin {
+            Origin::Created(exporter) => exporter.arena(),
+            Origin::Opened(attachment) => attachment.arena(),
+        }
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        self.slot.get()
+    }
+
+    /// Returns the owner that this process signals the event as.
+    #[inline]
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    fn liveness(&self) -> &dyn Liveness {
+        match &self.origin {
+            Origin::Created(exporter) => &**exporter,
+            Origin::Opened(attachment) => &**attachment,
+        }
+    }
+
+    /// Signals from the host, at once if nothing earlier is unfinished; otherwise as soon as
+    /// that is done, without blocking. Returns the signal's number.
+    #[inline]
+    pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        match self.slot().signal_after(latest, self.owner()) {
+            Ok(Signalled::Complete(number)) => {
+                self.latest.store(number, Ordering::Relaxed);
+                Ok(number)
+            }
+            other => self.signal_later(other),
+        }
+    }
+
+    /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
+    pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
+        let signalled = self.slot().signal_up_to(self.owner(), value);
+        self.signal_later(signalled)
+    }
+
+    #[cold]
+    fn signal_later(self: &Arc<Self>, signalled: Result<Signalled, IssueError>) -> Result<u64> {
+        match signalled.map_err(explain)? {
+            Signalled::Complete(number) => Ok(number),
+            Signalled::Submitted(tickets) => {
+                let number = tickets.last().map_or(0, |ticket| ticket.number);
+                for ticket in tickets {
+                    self.complete(ticket, Ok(()));
+                }
+                Ok(number)
+            }
+        }
+    }
+
+    /// Takes a number for a command that completes later.
+    #[inline]
+    pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.slot().issue(self.owner()).map_err(explain)
+    }
+
+    /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
+    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
+        if let Err(message) = &result {
+            let mut failure = self.failure.lock();
+            *failure = Some(Box::new(Failure {
+                number: ticket.number,
+                message: Arc::clone(message),
+            }));
+        }
+        let failure = result.err().map(|_| FailureReason::CommandFailed);
+        self.finish(ticket, failure);
+    }
+
+    /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
+    fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
+        if self.try_finish(ticket, failure) == Completion::TooEarly {
+            late_completion::complete_later(Arc::clone(self), ticket, failure);
+        }
+    }
+
+    fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+        match failure {
+            None => self.slot().complete(ticket),
+            Some(reason) => self.slot().fail(ticket, reason),
+        }
+    }
+
+    /// Fails the unfinished signals of dead processes.
+    fn fail_orphans(&self) {
+        self.slot().fail_orphans(self.liveness());
+    }
+
+    /// Returns the number to wait for now, unless all signals are complete.
+    #[inline]
+    pub(crate) fn unfinished(&self) -> Option<u64> {
+        self.slot().unfinished()
+    }
+
+    /// Returns the number of the latest signal, unless it has completed without an error.
+    #[inline]
+    pub(crate) fn latest_pending(&self) -> Option<u64> {
+        self.slot().latest_pending()
+    }
+
+    pub(crate) fn issued(&self) -> u64 {
+        self.slot().issued()
+    }
+
+    pub(crate) fn completed(&self) -> u64 {
+        self.slot().completed()
+    }
+
+    /// Returns where a signal stands, after failing what dead processes left if nobody else does.
+    #[inline]
+    pub(crate) fn outcome(&self, number: u64) -> Outcome {
+        match self.slot().outcome(number) {
+            Outcome::Pending if self.is_orphaned() => self.outcome_among_orphans(number),
+            outcome => outcome,
+        }
+    }
+
+    #[cold]
+    fn outcome_among_orphans(&self, number: u64) -> Outcome {
+        // The exporter, which told of other importers' deaths, is gone.
+        self.fail_orphans();
+        self.slot().outcome(number)
+    }
+
+    /// Returns how a signal ended, if it has.
+    pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
+        match self.outcome(number) {
+            Outcome::Pending => None,
+            Outcome::Complete => Some(Ok(())),
+            Outcome::Failed(reason) => Some(Err(self.failure_of(number, reason))),
+        }
+    }
+
+    #[inline]
+    fn is_orphaned(&self) -> bool {
+        match &self.origin {
+            Origin::Created(_) => false,
+            Origin::Opened(attachment) => attachment.is_hung_up(),
+        }
+    }
+
+    /// Waits for a signal for at most `timeout`.
+    pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
+        // A peer on another CPU often answers sooner than the clock can be read.
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// Waits for a signal, submitted or not.
+    pub(crate) fn wait(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        match self.look(number) {
+            Some(result) => result,
+            None => self.wait_longer(number, deadline),
+        }
+    }
+
+    /// Looks a few times whether a signal has finished, unless the wait saves power.
+    #[inline]
+    fn look(&self, number: u64) -> Option<Result<()>> {
+        if self.mode != WaitMode::Spin {
+            return None;
+        }
+        let result = self.target(number).look_if_worthwhile()?;
+        Some(result.map_err(|error| self.error_of(number, error)))
+    }
+
+    fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
+        wait_notice::give(deadline);
+        self.slot()
+            .wait(number, self.mode, deadline, self.liveness())
+            .map_err(|error| self.error_of(number, error))
+    }
+
+    pub(crate) fn mode(&self) -> WaitMode {
+        self.mode
+    }
+
+    /// Returns the event's part in a wait for several.
+    pub(crate) fn target(&self, number: u64) -> Target<'_> {
+        Target {
+            slot: self.slot(),
+            number,
+            liveness: self.liveness(),
+        }
+    }
+
+    pub(crate) fn error_of(&self, number: u64, error: WaitError) -> Error {
+        match error {
+            WaitError::TimedOut => Error::TimedOut("waiting for an event"),
+            WaitError::Failed(reason) => self.failure_of(number, reason),
+            WaitError::Abandoned => Error::PeerDied,
+        }
+    }
+
+    fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
+        if reason == FailureReason::OwnerDied {
+            return Error::PeerDied;
+        }
+        let failure = self.failure.lock();
+        let failure = failure.as_ref().filter(|failure| failure.number == number);
+        Error::CommandFailed(failure.map_or_else(
+            || "the process that ran it knows why".into(),
+            |failure| Arc::clone(&failure.message),
+        ))
+    }
+}
+
+impl Drop for EventCore {
+    fn drop(&mut self) {
+        match &self.origin {
+            Origin::Created(exporter) => {
+                let exported = *self.exported.get_mut();
+                exporter.retire(self.record, exported, None);
+                if exported {
+                    exporter.reclaim();
+                }
+            }
+            Origin::Opened(attachment) => attachment.release(self.record.index),
+        }
+    }
+}
+
+#[cold]
+fn explain(error: IssueError) -> Error {
+    match error {
+        IssueError::TooManyOwners => Error::LimitReached {
+            what: "too many processes have unfinished signals on this event in turns".into(),
+            remedy: "wait for some of them before signalling".into(),
+        },
+        IssueError::Exhausted => Error::LimitReached {
+            what: "the event has counted to its end".into(),
+            remedy: "create a new one".into(),
+        },
+        IssueError::NotAhead(latest) => Error::invalid(format!(
+            "the event's value only grows: it is {latest} already"
+        )),
+        IssueError::TooFarAhead(most) => Error::invalid(format!(
+            "the event's value can be raised to {most} at most in one step"
+        )),
+    }
+}

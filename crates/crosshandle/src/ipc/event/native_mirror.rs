@@ -1,0 +1,291 @@
+//! Native mirrors: a driver's own event that mirrors one of ours.
+
+use super::{DriverEvent, DriverEvents, EventCore, Origin};
+use crate::error::{Error, Result};
+use crate::event_protocol::Promise;
+use crate::ipc::attachment::Attachment;
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::exporter::Exporter;
+use crate::ipc::records::{MIRROR_SEGMENT, Shared};
+use crate::types::Access;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// A native mirror, created or fetched from the exporter when a queue or another process first needs
+/// it: most events never need one.
+pub(super) struct NativeMirror {
+    events: Arc<dyn DriverEvents>,
+    /// `None` inside: it could not be had, and is not tried again.
+    made: OnceLock<Option<DriverEvent>>,
+}
+
+impl NativeMirror {
+    pub(super) fn new(events: Arc<dyn DriverEvents>) -> Self {
+        Self {
+            events,
+            made: OnceLock::new(),
+        }
+    }
+
+    fn get(
+        &self,
+        make: impl FnOnce(&dyn DriverEvents) -> Result<DriverEvent>,
+    ) -> Option<&DriverEvent> {
+        let make = || match make(&*self.events) {
+            Ok(mirror) => Some(mirror),
+            Err(error) => {
+                tracing::debug!(%error, "an event goes without a native mirror");
+                None
+            }
+        };
+        self.made.get_or_init(make).as_ref()
+    }
+
+    /// Returns the mirror of an event that this process created.
+    fn created(&self) -> Option<&DriverEvent> {
+        self.get(|events| events.create())
+    }
+}
+
+/// Importers fetch the driver's event.
+impl Shared for NativeMirror {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>> {
+        let mirror = self.created();
+        let missing = || Error::Unsupported("the driver has no such event".into());
+        mirror.ok_or_else(missing)?.object.descriptor(access)
+    }
+
+    fn note(&self) -> BackendBlob {
+        self.created()
+            .map_or(BackendBlob::NONE, |mirror| mirror.object.note())
+    }
+}
+
+impl EventCore {
+    /// Returns the native event if it is there or can be had without asking another process.
+    #[inline]
+    pub(crate) fn mirror(&self) -> Option<&DriverEvent> {
+        let mirror = self.mirror.as_ref()?;
+        match &self.origin {
+            Origin::Created(_) => mirror.created(),
+            Origin::Opened(attachment) if attachment.is_local() => self.fetched(mirror, attachment),
+            Origin::Opened(_) => mirror.made.get()?.as_ref(),
+        }
+    }
+
+    /// Has queues signal the native event too from now on, if it is here: a queue could have waited
+    /// for it. Events that were never shared go without.
+    pub(crate) fn request_mirror(&self) {
+        let Some(mirror) = &self.mirror else {
+            return;
+        };
+        let made = mirror.made.get().map(Option::is_some);
+        let is_here = match &self.origin {
+            Origin::Created(_) => self.is_exported() && made != Some(false),
+            Origin::Opened(_) => made == Some(true),
+        };
+        if is_here {
+            self.slot().request_mirror();
+        }
+    }
+
+    /// Fetches the native event if it is still to be had from another process, and waits for the
+    /// answer.
+    pub(crate) fn fetch_mirror(&self) {
+        if let (Some(mirror), Origin::Opened(attachment)) = (&self.mirror, &self.origin)
+            && mirror.made.get().is_none()
+        {
+            self.fetched(mirror, attachment);
+        }
+    }
+
+    fn fetched<'a>(
+        &self,
+        mirror: &'a NativeMirror,
+        attachment: &Attachment,
+    ) -> Option<&'a DriverEvent> {
+        mirror.get(|events| {
+            let record = self.record;
+            let fetched =
+                attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
+            if fetched.segment != MIRROR_SEGMENT {
+                return Err(Error::Protocol("its event is memory"));
+            }
+            events.open(fetched.into())
+        })
+    }
+
+    /// Lets importers fetch the native event.
+    pub(super) fn offer_mirror(&self, exporter: &Exporter) {
+        if let Some(mirror) = &self.mirror {
+            exporter.offer_mirror(self.record, Arc::clone(mirror) as _);
+        }
+    }
+
+    /// Returns whether queues signal the native event too: once a queue, of whichever process, could
+    /// have waited for it. Hosts never signal it.
+    pub(crate) fn is_mirror_requested(&self) -> bool {
+        self.slot().is_mirror_requested()
+    }
+
+    /// Announces that a queue signals the native event, if that is wanted and `find` finds it; to be
+    /// ended by [`end_mirror_signal`](Self::end_mirror_signal). `None` if it cannot be signalled now.
+    #[inline]
+    pub(crate) fn begin_mirror_signal<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        let slot = self.slot();
+        if !slot.is_mirror_requested() {
+            return None;
+        }
+        let found = find()?;
+        slot.begin_mirror_signal().then_some(found)
+    }
+
+    /// Takes note that the queue has signalled the native event for this number; for 0 if that failed.
+    pub(crate) fn end_mirror_signal(&self, number: u64) {
+        self.slot().end_mirror_signal(number);
+    }
+
+    /// Revokes what queues of this process signalled: some of it will never come.
+    pub(crate) fn revoke_mirror(&self) {
+        self.slot().revoke_mirror();
+    }
+
+    /// Returns whether the latest signal of the native event is this number's.
+    pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
+        self.mirror.is_some() && self.slot().has_mirror_signal(number)
+    }
+
+    /// Keeps signals from the native event while a queue is told to wait for it in place of this
+    /// number, until the result is dropped. `None` if its latest signal is another number's.
+    pub(crate) fn hold_mirror(&self, number: u64) -> Option<MirrorHold<'_>> {
+        let promise = self.slot().begin_mirror_wait(number)?;
+        Some(MirrorHold {
+            event: self,
+            promise,
+        })
+    }
+
+    /// Returns whether what a queue waits for was revoked, so that it may never come.
+    pub(crate) fn is_revoked(&self, promise: Promise) -> bool {
+        self.slot().is_revoked(promise)
+    }
+
+    /// Returns whether this process has submitted this signal, and no process another one since.
+    pub(crate) fn is_ours(&self, number: u64) -> bool {
+        self.slot().is_latest_of(number, self.owner())
+    }
+
+    /// Completes a signal that a queue was seen to have given. Its submitter may not know yet, but no
+    /// waiter shall be told that it is unfinished after others went on with it.
+    pub(crate) fn complete_observed(&self, number: u64) {
+        let _ = self.slot().complete_observed(number);
+    }
+}
+
+/// Keeps signals from a native event while a driver is told to wait for it.
+pub(crate) struct MirrorHold<'a> {
+    event: &'a EventCore,
+    pub(crate) promise: Promise,
+}
+
+impl Drop for MirrorHold<'_> {
+    fn drop(&mut self) {
+        self.event.slot().end_mirror_wait();
+    }
+}
+
+/// Tests of `event_protocol/native_mirror.rs`: the model checkers compile all files of that folder.
+#[cfg(test)]
+mod tests {
+    use crate::event_protocol::{Completion, Outcome, Owner, Slot};
+
+    fn signal(slot: &Slot, number: u64) -> bool {
+        let begun = slot.begin_mirror_signal();
+        if begun {
+            slot.end_mirror_signal(number);
+        }
+        begun
+    }
+
+    #[test]
+    fn only_a_latest_signal_is_waited_for() {
+        let slot = Slot::new();
+        assert!(!slot.has_mirror_signal(0));
+        assert_eq!(slot.begin_mirror_wait(0), None);
+        assert!(slot.begin_mirror_signal());
+        assert_eq!(slot.begin_mirror_wait(1), None, "it is on its way");
+        slot.end_mirror_signal(1);
+        assert!(slot.has_mirror_signal(1) && !slot.has_mirror_signal(2));
+        assert_eq!(slot.begin_mirror_wait(2), None);
+        assert!(slot.begin_mirror_wait(1).is_some());
+        slot.end_mirror_wait();
+        assert!(signal(&slot, 3));
+        assert_eq!(slot.begin_mirror_wait(1), None);
+        assert!(slot.begin_mirror_signal());
+        slot.end_mirror_signal(0);
+        assert_eq!(slot.begin_mirror_wait(3), None, "that failed");
+    }
+
+    #[test]
+    fn signals_and_waits_exclude_each_other() {
+        let slot = Slot::new();
+        assert!(slot.begin_mirror_signal());
+        assert!(!slot.begin_mirror_signal(), "one at a time");
+        slot.end_mirror_signal(2);
+        assert!(slot.begin_mirror_wait(2).is_some());
+        assert!(slot.begin_mirror_wait(2).is_some());
+        slot.end_mirror_wait();
+        assert!(!slot.begin_mirror_signal());
+        assert!(slot.has_mirror_signal(2), "it is still the latest");
+        slot.end_mirror_wait();
+        slot.end_mirror_wait();
+        assert!(signal(&slot, 3));
+    }
+
+    #[test]
+    fn a_process_that_dies_on_the_way_ends_it() {
+        let slot = Slot::new();
+        assert!(slot.begin_mirror_signal());
+        for number in 1..=40 {
+            assert!(!signal(&slot, number));
+            assert_eq!(slot.begin_mirror_wait(number), None);
+        }
+        let slot = Slot::new();
+        assert!(signal(&slot, 1));
+        for _ in 0..1_000 {
+            slot.begin_mirror_wait(1);
+        }
+        assert!(!signal(&slot, 2) && slot.has_mirror_signal(1));
+    }
+
+    #[test]
+    fn what_was_taken_back_is_told() {
+        let slot = Slot::new();
+        assert!(signal(&slot, 1));
+        let promise = slot.begin_mirror_wait(1).expect("the latest");
+        slot.end_mirror_wait();
+        assert!(signal(&slot, 2));
+        assert!(!slot.is_revoked(promise));
+        slot.revoke_mirror();
+        assert!(slot.is_revoked(promise));
+        assert!(!slot.has_mirror_signal(2));
+        assert!(signal(&slot, 1));
+        let promise = slot.begin_mirror_wait(1).expect("once more");
+        assert!(!slot.is_revoked(promise));
+    }
+
+    #[test]
+    fn a_witness_completes_what_its_owner_will() {
+        let slot = Slot::new();
+        let owner = Owner::EXPORTER;
+        let ticket = slot.issue(owner).expect("a number");
+        slot.complete_observed(ticket.number);
+        assert_eq!(slot.unfinished(), Some(1), "a number was taken");
+        assert_eq!(slot.outcome(1), Outcome::Complete);
+        assert_eq!(slot.complete(ticket), Completion::Superseded);
+    }
+}

@@ -1,0 +1,85 @@
+//! Timestamps of the commands that signal an event.
+
+use crate::os::process;
+use crate::sync::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Timestamps of the command that signalled last, in nanoseconds of the monotonic clock.
+#[derive(Default)]
+pub(crate) struct Profile {
+    /// Whether no timestamps are taken at the moment.
+    is_off: AtomicBool,
+    pub(crate) submitted: AtomicU64,
+    pub(crate) started: AtomicU64,
+    pub(crate) ended: AtomicU64,
+    /// Present if a device keeps the times of the command that signalled last.
+    device: Mutex<Option<Arc<dyn Timestamps>>>,
+}
+
+/// Times that a device keeps of a command.
+pub(crate) trait Timestamps: Send + Sync {
+    /// Returns when the command started and ended, in nanoseconds of the monotonic clock; 0 for what
+    /// has not happened.
+    fn read(&self) -> (u64, u64);
+}
+
+impl Profile {
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        !self.is_off.load(Ordering::Relaxed)
+    }
+
+    /// Takes timestamps from now on, or none.
+    pub(super) fn switch(&self, on: bool) {
+        if self.is_on() != on {
+            self.is_off.store(!on, Ordering::Relaxed);
+        }
+    }
+
+    /// Stores the time that it is now.
+    pub(crate) fn stamp(place: &AtomicU64) {
+        place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
+    }
+
+    /// Begins the timestamps of a command that is being submitted.
+    pub(crate) fn restart(&self) {
+        let before = self.device.lock().take();
+        Self::stamp(&self.submitted);
+        self.started.store(0, Ordering::Relaxed);
+        self.ended.store(0, Ordering::Relaxed);
+        // Without the lock: it may call a driver.
+        drop(before);
+    }
+
+    /// Takes the start and the end of that command from the device.
+    pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
+        let before = self.device.lock().replace(device);
+        // Without the lock: it may call a driver.
+        drop(before);
+    }
+
+    /// Returns when the latest command was submitted, started and ended.
+    pub(crate) fn times(&self) -> (u64, u64, u64) {
+        // Read without the lock: that may take a while, and submitters take it.
+        let asked = self.device.lock().clone();
+        if let Some(times) = asked {
+            let (started, ended) = times.read();
+            let mut device = self.device.lock();
+            // Not if another command was submitted meanwhile.
+            if device.as_ref().is_some_and(|now| Arc::ptr_eq(now, &times)) {
+                self.started.store(started, Ordering::Relaxed);
+                self.ended.store(ended, Ordering::Relaxed);
+                if ended != 0 {
+                    *device = None;
+                }
+            }
+        }
+        let read = |place: &AtomicU64| place.load(Ordering::Acquire);
+        (
+            read(&self.submitted),
+            read(&self.started),
+            read(&self.ended),
+        )
+    }
+}

@@ -1,0 +1,354 @@
+//! Liveness locks: how other processes see that this one lives.
+//!
+//! A liveness lock is a record lock ([`lock`]) on a byte of a file that other processes have too.
+//! The kernel takes all threads that share a table of descriptors for one owner of locks. So the
+//! locks belong to the liveness thread, which has a table of its own
+//! ([`descriptor_table`](crate::os::descriptor_table)):
+//!
+//! - Nothing that the rest of the process closes drops a lock. There may be several copies of this
+//!   library in a process (say, in two plug-ins) that don't know of each other but have
+//!   descriptors of the same files: each copy has a liveness thread, and thereby its own locks.
+//! - The rest of the process sees the locks as it sees those of other processes, so copies that
+//!   share a process find each other alive.
+//! - When the process ends, however it ends, or replaces itself by `exec`, the thread ends and the
+//!   kernel drops the locks. A process that is being killed may count as dead a moment before
+//!   the last of its threads has stopped.
+//! - A forked child has neither the thread nor its table, so it holds no lock.
+//!
+//! Where close_range(2) is missing (Linux before 5.9) or forbidden, the locks belong to the process
+//! as a whole ([`LivenessLocks::OfProcess`]), and only one copy of this library may share a file
+//! with other processes.
+
+use crate::error::{Error, Result};
+use crate::os::descriptor_table::{self, PrivateTable};
+use crate::os::lock::{self, LockKind};
+use crate::os::process;
+use crate::os::socket::{self, Received};
+use crate::sync::Mutex;
+use crate::threads::ThreadKind;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, mpsc};
+
+/// The owner of this copy's liveness locks.
+pub(super) enum LivenessLocks {
+    /// The liveness thread.
+    OfThread(Mutex<ThreadLink>),
+    /// The process as a whole.
+    OfProcess,
+}
+
+/// A socket to the liveness thread, for one request at a time.
+pub(super) struct ThreadLink {
+    socket: OwnedFd,
+    /// Files with a lock.
+    locked: HashSet<FileId>,
+}
+
+/// What all descriptors of a file have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// A lock that is held until this is dropped. Where locks belong to the process as a whole, until
+/// the process closes any descriptor of the file.
+pub(super) struct LivenessLock {
+    locks: &'static LivenessLocks,
+    file: FileId,
+}
+
+static LOCKS: OnceLock<LivenessLocks> = OnceLock::new();
+/// Held while the thread is started, so that it is started once, and again if that failed.
+static STARTING: Mutex<()> = Mutex::new(());
+
+impl LivenessLocks {
+    /// Returns the locks' owner, and starts the thread if it does not run yet.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] if the system has no thread or descriptor left.
+    pub(super) fn get() -> Result<&'static Self> {
+        if let Some(locks) = LOCKS.get() {
+            return Ok(locks);
+        }
+        let _starting = STARTING.lock();
+        if let Some(locks) = LOCKS.get() {
+            return Ok(locks);
+        }
+        let locks = Self::start()?;
+        Ok(LOCKS.get_or_init(|| locks))
+    }
+
+    /// Returns whether locks are safe from what the rest of the process closes, and seen by it.
+    pub(super) fn are_separate(&self) -> bool {
+        matches!(self, Self::OfThread(_))
+    }
+
+    /// Locks byte `index` of a file. There is one lock for each file ([`Errno::EXIST`] otherwise), so
+    /// that the thread can close its descriptor when the lock ends.
+    pub(super) fn hold(
+        &'static self,
+        file: BorrowedFd<'_>,
+        index: u64,
+        kind: LockKind,
+    ) -> Result<LivenessLock, Errno> {
+        if process::is_forked() {
+            // The thread is the parent's.
+            return Err(Errno::PERM);
+        }
+        let status = fstat(file)?;
+        let id = FileId {
+            device: status.st_dev,
+            inode: status.st_ino,
+        };
+        match self {
+            Self::OfThread(link) => link.lock().hold(file, Request::new(id, index, kind))?,
+            Self::OfProcess => lock::hold(file, index, kind)?,
+        }
+        Ok(LivenessLock {
+            locks: self,
+            file: id,
+        })
+    }
+
+    fn start() -> Result<Self> {
+        let starting = Error::os("starting the thread of the liveness locks");
+        let (ours, theirs) = socket::pair().map_err(&starting)?;
+        let (started, has_started) = mpsc::channel();
+        let theirs = Arc::new(theirs);
+        let shared = Arc::clone(&theirs);
+        ThreadKind::Liveness.start(move || {
+            let table = descriptor_table::unshare(shared.as_fd());
+            let result = table.as_ref().map(drop).map_err(|errno| *errno);
+            // Back to the starter, whose table it is to be closed in.
+            let _ = started.send((result, shared));
+            if let Ok(PrivateTable { kept, .. }) = &table {
+                serve(kept);
+            }
+        })?;
+        let result = match has_started.recv() {
+            Ok((result, _)) => result,
+            Err(_) => Err(Errno::IO),
+        };
+        match result {
+            Ok(()) => Ok(Self::OfThread(Mutex::new(ThreadLink {
+                socket: ours,
+                locked: HashSet::new(),
+            }))),
+            // What kernels and sandboxes answer that don't know the call, or the flag.
+            Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
+                tracing::warn!(%error, "no thread with descriptors of its own");
+                Ok(Self::OfProcess)
+            }
+            Err(error) => Err(starting(error)),
+        }
+    }
+}
+
+impl Drop for LivenessLock {
+    fn drop(&mut self) {
+        let LivenessLocks::OfThread(link) = self.locks else {
+            return;
+        };
+        // The thread is the parent's.
+        if process::is_forked() {
+            return;
+        }
+        if let Err(error) = link.lock().release(self.file) {
+            tracing::error!(%error, "a liveness lock stays until this process ends");
+        }
+    }
+}
+
+impl ThreadLink {
+    /// Has the thread lock a byte of the file behind `descriptor`.
+    fn hold(&mut self, descriptor: BorrowedFd<'_>, request: Request) -> Result<(), Errno> {
+        if !self.locked.insert(request.file) {
+            return Err(Errno::EXIST);
+        }
+        let result = self.send(&request, Some(descriptor));
+        let result = result.and_then(|()| self.receive());
+        if result.is_err() {
+            self.locked.remove(&request.file);
+        }
+        result
+    }
+
+    /// Has the thread end the lock on a file, soon.
+    fn release(&mut self, file: FileId) -> Result<(), Errno> {
+        self.locked.remove(&file);
+        self.send(&Request::new(file, 0, LockKind::Exclusive), None)
+    }
+
+    /// Sends once there is room; the thread does nothing that takes long.
+    fn send(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        loop {
+            match socket::send(&self.socket, &request.encode(), file) {
+                Err(Errno::AGAIN) => {
+                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], None);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn receive(&self) -> Result<(), Errno> {
+        let mut answer = [0; ANSWER_BYTES];
+        loop {
+            return match socket::receive_within(&self.socket, &mut answer) {
+                Err(Errno::INTR) => continue,
+                Ok(Received::Message(ANSWER_BYTES, None)) => match i32::from_ne_bytes(answer) {
+                    0 => Ok(()),
+                    code => Err(Errno::from_raw_os_error(code)),
+                },
+                Ok(_) => Err(Errno::PIPE),
+                Err(error) => Err(error),
+            };
+        }
+    }
+}
+
+/// A request to the thread. With a descriptor: lock byte `index` of its file. Without: end the lock
+/// on `file`, which is not answered.
+struct Request {
+    file: FileId,
+    index: u64,
+    kind: LockKind,
+}
+
+/// Bytes in a request.
+const REQUEST_BYTES: usize = 32;
+/// Bytes in an answer: an error code of the system, or 0.
+const ANSWER_BYTES: usize = 4;
+
+impl Request {
+    fn new(file: FileId, index: u64, kind: LockKind) -> Self {
+        Self { file, index, kind }
+    }
+
+    fn encode(&self) -> [u8; REQUEST_BYTES] {
+        let is_shared = u64::from(self.kind == LockKind::Shared);
+        zerocopy::transmute!([self.file.device, self.file.inode, self.index, is_shared])
+    }
+
+    fn decode(bytes: [u8; REQUEST_BYTES]) -> Self {
+        let [device, inode, index, is_shared]: [u64; 4] = zerocopy::transmute!(bytes);
+        let kind = match is_shared {
+            0 => LockKind::Exclusive,
+            _ => LockKind::Shared,
+        };
+        Self::new(FileId { device, inode }, index, kind)
+    }
+}
+
+/// Answers requests until the process ends. Runs on the liveness thread.
+fn serve(socket: &OwnedFd) {
+    // Closing a file's only descriptor in this table ends its lock.
+    let mut held = HashMap::new();
+    loop {
+        let mut request = [0; REQUEST_BYTES];
+        let result = match socket::receive_within(socket, &mut request) {
+            Ok(Received::Message(REQUEST_BYTES, Some(descriptor))) => {
+                let request = Request::decode(request);
+                let result = lock::hold(descriptor.as_fd(), request.index, request.kind);
+                if result.is_ok() {
+                    held.insert(request.file, descriptor);
+                }
+                result
+            }
+            Ok(Received::Message(..)) => {
+                held.remove(&Request::decode(request).file);
+                continue;
+            }
+            Ok(Received::HungUp) => return,
+            Err(Errno::INTR) => continue,
+            // There was a descriptor, but no room for it.
+            Err(error) => Err(error),
+        };
+        let code = result.map_or_else(Errno::raw_os_error, |()| 0);
+        if socket::send(socket, &code.to_ne_bytes(), None).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memfd;
+    use rustix::io::dup;
+    use std::fs::File;
+
+    fn file() -> OwnedFd {
+        memfd::create("test", 4096).expect("a file")
+    }
+
+    fn hold(file: &OwnedFd, index: u64) -> Result<LivenessLock, Errno> {
+        let locks = LivenessLocks::get().expect("a thread");
+        assert!(locks.are_separate());
+        locks.hold(file.as_fd(), index, LockKind::Exclusive)
+    }
+
+    /// The bytes of a file that are locked.
+    fn held(file: &OwnedFd) -> Vec<u64> {
+        // The end of a lock is not answered, but this is, and comes after.
+        hold(&self::file(), 0).expect("held");
+        let is_held = |index: &u64| lock::is_held(file.as_fd(), *index).expect("an answer");
+        (0..4).filter(is_held).collect()
+    }
+
+    #[test]
+    fn closing_descriptors_drops_no_lock() {
+        let file = file();
+        let lock = hold(&file, 1).expect("held");
+        drop(dup(&file).expect("another descriptor"));
+        assert_eq!(held(&file), [1]);
+        let other = dup(&file).expect("another descriptor");
+        drop(file);
+        assert_eq!(held(&other), [1]);
+        drop(lock);
+        assert_eq!(held(&other), []);
+        let _again = hold(&other, 2).expect("held");
+        assert_eq!(held(&other), [2]);
+    }
+
+    #[test]
+    fn what_is_refused_drops_no_lock() {
+        let file = file();
+        let lock = hold(&file, 1).expect("held");
+        let same = dup(&file).expect("another descriptor");
+        for index in [1, 2] {
+            assert_eq!(hold(&same, index).err(), Some(Errno::EXIST));
+        }
+        drop(same);
+        assert_eq!(held(&file), [1]);
+        drop(lock);
+        // As another process has it.
+        lock::hold(file.as_fd(), 2, LockKind::Exclusive).expect("locked");
+        assert_eq!(hold(&file, 2).err(), Some(Errno::AGAIN));
+        assert_eq!(hold(&file, u64::MAX).err(), Some(Errno::INVAL));
+        let _lock = hold(&file, 3).expect("held");
+        assert_eq!(held(&file), [3]);
+    }
+
+    #[test]
+    fn a_directory_can_be_locked_by_several() {
+        let name = format!("xh-lock-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a directory");
+        let directory = File::open(&path).expect("opened");
+        let locks = LivenessLocks::get().expect("a thread");
+        lock::hold(directory.as_fd(), 7, LockKind::Shared).expect("as another process");
+        let held = locks.hold(directory.as_fd(), 7, LockKind::Shared);
+        let _held = held.expect("locked");
+        // Opening and closing it, as everybody does who looks into it, drops nothing.
+        assert_eq!(std::fs::read_dir(&path).expect("listed").count(), 0);
+        let again = File::open(&path).expect("opened");
+        assert_eq!(lock::is_held(again.as_fd(), 7), Ok(true));
+        std::fs::remove_dir(&path).expect("empty");
+    }
+}

@@ -1,0 +1,35 @@
+//! Constants of time and count of the exchange between processes.
+
+use std::time::Duration;
+
+/// Bytes of the first part of an arena's slots that is pinned for a device, and the least that is
+/// pinned at a time. Halved: contexts of a few hundred events pin twice. Doubled: the first event of
+/// a context that a device needs takes longer, since pages that were never touched are made first.
+pub(super) const MIN_PIN_BYTES: usize = 64 << 10;
+
+/// The most bytes of an arena's slots that are pinned at a time. Halved: contexts with many events
+/// pin more often. Doubled: one event may wait for twice as many pages to be made.
+pub(super) const MAX_PIN_BYTES: usize = 2 << 20;
+
+/// Retired records that are looked at when one more is retired or needed: several, so that they are
+/// reclaimed faster than they are added. Halved: memory that importers have closed comes back
+/// later. Doubled: each drop of exported memory costs up to twice as much while importers hold
+/// others.
+pub(super) const RECLAIM_LOOKS: usize = 32;
+
+/// Time between two attempts to complete a signal whose turn has not come. Halved: twice the
+/// processor time while one waits. Doubled: the signal may be that much later.
+pub(super) const LATE_COMPLETION_INTERVAL: Duration = Duration::from_micros(500);
+
+/// The longest time that a thread that drops an event waits for a round of late completions. Halved:
+/// a process may end beside a slow driver's call. Doubled: nothing, as long as drivers answer.
+pub(super) const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
+
+/// Entries of a socket directory that a new exporter looks at for sockets of processes that were
+/// killed: about 2 ms. Halved: in larger directories some of them stay. Doubled: the first handle
+/// may take that much longer.
+pub(super) const MAX_SWEEP_LOOKS: usize = 4096;
+
+/// Sockets that a new exporter tries to connect to, because they look dead, and removes if they are.
+/// Halved or doubled: many killed processes' sockets are gone after more or fewer new exporters.
+pub(super) const MAX_SWEEP_PROBES: usize = 64;

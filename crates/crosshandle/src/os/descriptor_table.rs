@@ -1,0 +1,56 @@
+//! A table of descriptors for one thread alone, by close_range(2).
+
+use super::lock::last_error;
+use rustix::event::epoll;
+use rustix::io::{self, Errno};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+/// What the calling thread has after [`unshare`].
+pub(crate) struct PrivateTable {
+    /// A descriptor for what was brought along.
+    pub(crate) kept: OwnedFd,
+    /// Keep the numbers of the standard streams taken.
+    _fillers: Vec<OwnedFd>,
+}
+
+/// Gives the calling thread a table of its own, in which all descriptors are closed but a new one
+/// for what `kept` leads to. The other threads' table stays as it is; the caller must use or drop
+/// no descriptor of that table from now on, `kept` included.
+///
+/// # Errors
+/// [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] where the kernel or a sandbox does not know
+/// the call (Linux before 5.9).
+pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
+    let number = kept.as_raw_fd().cast_unsigned();
+    close_range(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    if let Some(last) = number.checked_sub(1) {
+        close_range(0, last, 0)?;
+    }
+    let own = io::fcntl_dupfd_cloexec(kept, libc::STDERR_FILENO + 1)?;
+    close_range(number, number, 0)?;
+    // A message to the standard error stream must not end up in a shared file. An epoll instance
+    // refuses to be written to.
+    let mut fillers = Vec::new();
+    loop {
+        let filler = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        if filler.as_raw_fd() > libc::STDERR_FILENO {
+            return Ok(PrivateTable {
+                kept: own,
+                _fillers: fillers,
+            });
+        }
+        fillers.push(filler);
+    }
+}
+
+/// Closes the descriptors from `first` to `last`. Calls the kernel by number, since not every C
+/// library has the function.
+fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
+    // SAFETY: the call touches no memory. It closes descriptors only in a table that the calling
+    // thread has to itself: the first call of `unshare` makes one or fails.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    match result {
+        -1 => Err(last_error()),
+        _ => Ok(()),
+    }
+}

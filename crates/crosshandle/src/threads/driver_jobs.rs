@@ -1,0 +1,104 @@
+//! Background jobs that call a driver, and a wait for them.
+//!
+//! Drivers don't survive calls, least of all those that free memory, while the process ends. So a
+//! thread that lets go of its last context waits for such jobs of other threads ([`wait`]).
+
+use super::background;
+use super::tuning::DRIVER_JOB_WAIT;
+use crate::os::process;
+use crate::sync::{Condvar, Mutex};
+use std::collections::BTreeSet;
+
+struct Unfinished {
+    /// The number of the next [`Announced`].
+    next: u64,
+    numbers: BTreeSet<u64>,
+}
+
+static UNFINISHED: Mutex<Unfinished> = Mutex::new(Unfinished {
+    next: 0,
+    numbers: BTreeSet::new(),
+});
+/// Notified of each one that ends.
+static ENDED: Condvar = Condvar::new();
+
+/// Work that [`wait`] waits for, until this is dropped.
+#[must_use = "nobody waits for the work once this is dropped"]
+pub(super) struct Announced(u64);
+
+/// Announces work that may call a driver, or hand on jobs that do.
+pub(super) fn announce() -> Announced {
+    let mut unfinished = UNFINISHED.lock();
+    let number = unfinished.next;
+    unfinished.next += 1;
+    unfinished.numbers.insert(number);
+    Announced(number)
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        UNFINISHED.lock().numbers.remove(&self.0);
+        ENDED.notify_all();
+    }
+}
+
+/// Runs a job that calls a driver on a background thread. In a forked child it is forgotten.
+pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
+    if process::is_forked() {
+        std::mem::forget(job);
+        return;
+    }
+    let announced = announce();
+    background::run(move || {
+        // Ends when the job has, also if it panics.
+        let _announced = announced;
+        job();
+    });
+}
+
+/// Drops a value on a background thread: its drop may call a driver, or run the program's code.
+pub(crate) fn drop_later(value: impl Send + 'static) {
+    run(move || drop(value));
+}
+
+/// Waits until all work has ended that was announced before this call, at most for
+/// [`DRIVER_JOB_WAIT`]. A background thread does not wait, since it might wait for itself.
+pub(crate) fn wait() {
+    if process::is_forked() || background::is_own_thread() {
+        return;
+    }
+    let unfinished = UNFINISHED.lock();
+    let end = unfinished.next;
+    let has_earlier = |unfinished: &mut Unfinished| {
+        let earliest = unfinished.numbers.first();
+        earliest.is_some_and(|number| *number < end)
+    };
+    let waited = ENDED.wait_timeout_while(unfinished, DRIVER_JOB_WAIT, has_earlier);
+    if waited.1 {
+        tracing::warn!("a driver takes long to free something in the background");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn a_wait_is_for_earlier_drops_alone() {
+        struct Slow(Arc<AtomicBool>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                thread::sleep(Duration::from_millis(50));
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        drop_later(Slow(Arc::clone(&is_dropped)));
+        wait();
+        assert!(is_dropped.load(Ordering::SeqCst));
+    }
+}

@@ -1,0 +1,342 @@
+//! The exchange thread: one for each process, at an epoll instance.
+//!
+//! It calls [`Source::ready`] when a peer has sent something or hung up, and wakes the sleepers of
+//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: what might
+//! do either it hands to the background service.
+
+use super::ThreadKind;
+use super::driver_jobs;
+use super::tuning::{EPOLL_EVENTS, IDLE_TICKS, SOURCE_REST};
+use crate::error::{Error, Result};
+use crate::os::{futex, process, wake_ticker};
+use crate::sync::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A descriptor that the exchange thread attends to.
+pub(crate) trait Source: Send + Sync {
+    /// The descriptor to watch: one and the same for the source's whole life.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Returns whether messages matter, or the hang-up alone.
+    fn wants_messages(&self) -> bool;
+
+    /// Handles one message or the hang-up. Called on the exchange thread; must not block or call a
+    /// driver.
+    fn ready(&self, registration: Registration) -> Next;
+}
+
+/// What the exchange thread does with a source after [`Source::ready`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Calls it again when there is more.
+    Continue,
+    /// Calls it again for messages after [`SOURCE_REST`]: a trouble that lasts must not keep the
+    /// thread busy.
+    Rest,
+    /// Forgets it.
+    Forget,
+}
+
+/// A source's registration with the exchange thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registration(u64);
+
+impl Registration {
+    /// Takes no messages of the source until the result is dropped. A hang-up is still noticed.
+    pub(crate) fn pause(self) -> Paused {
+        if let Some(exchange) = EXCHANGE.get() {
+            exchange.set_interest(self.0, false);
+        }
+        Paused(self.0)
+    }
+}
+
+/// A source whose messages wait until this is dropped.
+pub(crate) struct Paused(u64);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        if let Some(exchange) = EXCHANGE.get() {
+            exchange.set_interest(self.0, true);
+        }
+    }
+}
+
+/// A source that is watched until this is dropped.
+pub(crate) struct Watch(u64);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(exchange) = EXCHANGE.get() {
+            exchange.forget(self.0);
+        }
+    }
+}
+
+/// Watches a source, and starts the thread if it does not run yet.
+///
+/// # Errors
+/// [`Error::LimitReached`] if the system has no thread or descriptor left.
+pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
+    Exchange::get()?.add(source)
+}
+
+/// Sleeps until a thread of any process wakes the word, unless its upper half is not `expected`; at
+/// most for `limit`. May return early for no reason.
+///
+/// A sleep of [`wake_ticker::INTERVAL`] or more takes no timer of its own, which costs a third of a
+/// wake-up: the exchange thread wakes all sleepers of the process at that interval. If that thread
+/// cannot be started, each sleeper has its own timer.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    if limit < wake_ticker::INTERVAL {
+        return futex::sleep(word, expected, Some(limit));
+    }
+    wake_ticker::with_sleeper(word, start_ticking, |is_woken| {
+        futex::sleep(word, expected, (!is_woken).then_some(limit));
+    });
+}
+
+/// Has the exchange thread wake sleepers at intervals from now on; `false` if it cannot.
+fn start_ticking() -> bool {
+    Exchange::get().is_ok_and(|exchange| {
+        !exchange.has_ended.load(Ordering::Relaxed)
+            && rustix::io::write(&exchange.wake, &1_u64.to_ne_bytes()).is_ok()
+    })
+}
+
+struct Exchange {
+    epoll: OwnedFd,
+    /// Written to when the thread shall look at the sleepers.
+    wake: OwnedFd,
+    sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
+    next: AtomicU64,
+    /// Whether the thread has ended, which it does only if the program closed its epoll instance.
+    has_ended: AtomicBool,
+}
+
+/// The registration number of [`Exchange::wake`].
+const WAKE: u64 = u64::MAX;
+
+static EXCHANGE: OnceLock<Exchange> = OnceLock::new();
+/// Held while the thread is started, so that it is started once, and again if that failed.
+static STARTING: Mutex<()> = Mutex::new(());
+
+impl Exchange {
+    fn get() -> Result<&'static Self> {
+        if let Some(exchange) = EXCHANGE.get() {
+            return Ok(exchange);
+        }
+        let _starting = STARTING.lock();
+        match EXCHANGE.get() {
+            Some(exchange) => Ok(exchange),
+            None => Self::start(),
+        }
+    }
+
+    fn start() -> Result<&'static Self> {
+        let creating = Error::os("creating the exchange's epoll");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&creating)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(&creating)?;
+        // Edge-triggered, so that it needs no reading.
+        let flags = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), flags).map_err(&creating)?;
+        ThreadKind::Exchange.start(|| EXCHANGE.wait().run())?;
+        // The starter's lock keeps other threads from setting it.
+        Ok(EXCHANGE.get_or_init(|| Self {
+            epoll,
+            wake,
+            sources: Mutex::default(),
+            next: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
+        }))
+    }
+
+    fn add(&self, source: Arc<dyn Source>) -> Result<Watch> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // Under the lock, so that the thread finds the source of an event that comes at once.
+        let mut sources = self.sources.lock();
+        let (data, flags) = (EventData::new_u64(number), interest(&*source, true));
+        epoll::add(&self.epoll, source.descriptor(), data, flags)
+            .map_err(Error::os("watching a connection"))?;
+        sources.insert(number, source);
+        Ok(Watch(number))
+    }
+
+    fn forget(&self, number: u64) {
+        // The epoll instance is one and the same in a forked child.
+        if process::is_forked() {
+            return;
+        }
+        let mut sources = self.sources.lock();
+        let source = sources.remove(&number);
+        if let Some(source) = &source {
+            let _ = epoll::delete(&self.epoll, source.descriptor());
+        }
+        // The source is dropped without the lock: its drop may forget others.
+        drop(sources);
+    }
+
+    fn set_interest(&self, number: u64, messages: bool) {
+        if process::is_forked() {
+            return;
+        }
+        let sources = self.sources.lock();
+        if let Some(source) = sources.get(&number) {
+            let (data, flags) = (EventData::new_u64(number), interest(&**source, messages));
+            // It fails only for a descriptor that the program has closed.
+            let _ = epoll::modify(&self.epoll, source.descriptor(), data, flags);
+        }
+    }
+
+    fn run(&self) {
+        let mut events = Vec::with_capacity(EPOLL_EVENTS);
+        let mut timers = Timers::default();
+        loop {
+            let timeout = timers.next(Instant::now());
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the exchange thread cannot wait");
+                    break;
+                }
+            }
+            if !events.is_empty() {
+                // What it lets go of meanwhile may be the last of something of a driver's, which
+                // it hands on.
+                let _announced = driver_jobs::announce();
+                for event in &events {
+                    self.attend(event.data.u64(), &mut timers);
+                }
+            }
+        }
+        self.has_ended.store(true, Ordering::Relaxed);
+        wake_ticker::stop();
+    }
+
+    fn attend(&self, number: u64, timers: &mut Timers) {
+        let source = self.sources.lock().get(&number).cloned();
+        let registration = Registration(number);
+        match source.map(|source| source.ready(registration)) {
+            None | Some(Next::Continue) => {}
+            Some(Next::Rest) => timers.rest(registration.pause()),
+            Some(Next::Forget) => self.forget(number),
+        }
+    }
+}
+
+/// The events to watch a source for, beside errors.
+fn interest(source: &dyn Source, messages: bool) -> EventFlags {
+    match messages && source.wants_messages() {
+        true => EventFlags::RDHUP | EventFlags::IN,
+        false => EventFlags::RDHUP,
+    }
+}
+
+/// What the exchange thread does at certain times.
+#[derive(Default)]
+struct Timers {
+    /// When to wake the sleepers, as long as there are any.
+    tick: Option<Instant>,
+    /// Wakes in a row that found no sleeper.
+    idle_ticks: u32,
+    /// Sources that rest, and until when: the first one the shortest.
+    resting: VecDeque<(Instant, Paused)>,
+}
+
+impl Timers {
+    fn rest(&mut self, source: Paused) {
+        self.resting
+            .push_back((Instant::now() + SOURCE_REST, source));
+    }
+
+    /// Does what is due, and returns the time until something else is.
+    fn next(&mut self, now: Instant) -> Option<Timespec> {
+        while self.resting.front().is_some_and(|(end, _)| *end <= now) {
+            self.resting.pop_front();
+        }
+        if self.tick.is_none_or(|tick| tick <= now) {
+            self.tick = self.tick(now);
+        }
+        let resting = self.resting.front().map(|(end, _)| *end);
+        let next = [self.tick, resting].into_iter().flatten().min()?;
+        next.saturating_duration_since(now).try_into().ok()
+    }
+
+    /// Wakes the sleepers if that is due, and returns when to do so again.
+    fn tick(&mut self, now: Instant) -> Option<Instant> {
+        if !wake_ticker::is_ticking() {
+            return None;
+        }
+        if self.tick.is_some() {
+            match wake_ticker::wake_all() {
+                0 => self.idle_ticks += 1,
+                _ => self.idle_ticks = 0,
+            }
+            if self.idle_ticks >= IDLE_TICKS && wake_ticker::stop_if_unused() {
+                self.idle_ticks = 0;
+                return None;
+            }
+        }
+        Some(now + wake_ticker::INTERVAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
+    use std::sync::mpsc::{Sender, channel};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    struct Resting(OwnedFd, Sender<Instant>);
+
+    impl Source for Resting {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+
+        fn wants_messages(&self) -> bool {
+            true
+        }
+
+        fn ready(&self, _: Registration) -> Next {
+            let _ = self.1.send(Instant::now());
+            Next::Rest
+        }
+    }
+
+    #[test]
+    fn a_source_that_rests_is_called_again_later() {
+        let flags = SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = pair.unwrap();
+        let (called, calls) = channel();
+        let _watch = watch(Arc::new(Resting(ours, called))).unwrap();
+        rustix::io::write(&theirs, b"never read").unwrap();
+        let first = calls.recv_timeout(DEADLINE).expect("it is called");
+        let second = calls.recv_timeout(DEADLINE).expect("it is called again");
+        assert!(second >= first + SOURCE_REST);
+    }
+
+    #[test]
+    fn sleepers_without_a_timer_are_woken() {
+        let word = AtomicU64::new(0);
+        // Without the exchange thread this would last.
+        for _ in 0..3 {
+            let began = Instant::now();
+            sleep(&word, 0, DEADLINE);
+            assert!(began.elapsed() < DEADLINE);
+        }
+    }
+}

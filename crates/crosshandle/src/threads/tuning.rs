@@ -1,0 +1,32 @@
+//! Constants of time and count of the threads.
+
+use std::time::Duration;
+
+/// Time that a background thread without a job stays for another one. Halved or doubled: a program
+/// that needs a background thread every few seconds starts one more or less often, at about 50 µs.
+pub(super) const BACKGROUND_IDLE: Duration = Duration::from_secs(2);
+
+/// Jobs of [`background::run`](super::background::run) that run at a time. Halved: drops that wait
+/// in a driver hold up other drops sooner. Doubled: a burst of them takes more threads of the
+/// process's limit.
+pub(super) const MAX_BOUNDED_JOBS: usize = 16;
+
+/// Wakes of the exchange thread that find no sleeper before it stops to wake at intervals: two
+/// seconds. Halved: a program that sleeps now and then tells the thread more often to go on, at a
+/// system call each. Doubled: an idle process wakes up for longer.
+pub(super) const IDLE_TICKS: u32 = 50;
+
+/// Events that the exchange thread takes from the kernel in one call. Halved or doubled: more or
+/// fewer system calls while more connections than this are ready at once.
+pub(super) const EPOLL_EVENTS: usize = 64;
+
+/// Time that a source rests that asked for it ([`Next::Rest`](super::exchange::Next)), for want of
+/// descriptors as a rule. Halved: twice the needless looks while the want lasts. Doubled: an
+/// importer is answered that much later after the want has ended.
+pub(super) const SOURCE_REST: Duration = Duration::from_millis(10);
+
+/// The longest time that a thread waits for background jobs that call a driver
+/// ([`driver_jobs::wait`](super::driver_jobs::wait)). Halved: a process may end beside a call to a
+/// slow driver, which drivers don't survive. Doubled: a driver that hangs delays the end of a
+/// context by that much.
+pub(super) const DRIVER_JOB_WAIT: Duration = Duration::from_secs(1);

@@ -1,0 +1,38 @@
+//! Objects of drivers, as values.
+
+use crate::handle::BackendKind;
+
+/// A driver's own object, as programs that call the driver know it: a pointer or a number.
+///
+/// It is only a value: it keeps nothing alive, and does not say what kind of object it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NativeObject {
+    backend: BackendKind,
+    raw: usize,
+}
+
+impl NativeObject {
+    /// Names an object of the driver of `backend` by its pointer or number.
+    pub fn new(backend: BackendKind, raw: usize) -> Self {
+        Self { backend, raw }
+    }
+
+    /// Returns the backend whose driver the object belongs to.
+    pub fn backend(self) -> BackendKind {
+        self.backend
+    }
+
+    /// Returns the pointer or number.
+    pub fn raw(self) -> usize {
+        self.raw
+    }
+}
+
+/// Who destroys a driver's object that was adopted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ownership {
+    /// The program destroys the object, after everything here that uses it is gone.
+    Borrowed,
+    /// This library destroys the object, once nothing here uses it any more.
+    Owned,
+}
