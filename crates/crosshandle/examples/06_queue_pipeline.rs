@@ -40,7 +40,7 @@ fn owner() -> Result<(), Box<dyn Error>> {
     let queue = context.create_queue()?;
     queue.submit(Step::fill(input.all(), &[1, 2, 3, 4])?.signal(&filled))?;
     // The signal of the other process, which may not even be submitted yet.
-    queue.submit(Step::copy(result.all(), output.all())?.after_value(&worked, 1))?;
+    queue.submit(Step::copy(output.all(), result.all())?.after_value(&worked, 1))?;
     println!("owner: all is submitted");
     queue.finish_timeout(TIMEOUT)?;
 

@@ -1,16 +1,16 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// A result of this crate.
+/// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, and what to do about it.
+/// An error of this crate. Its text says what went wrong, and what to do about it.
 ///
-/// Callers that only need to react ask the predicates ([`is_timeout`](Self::is_timeout),
-/// [`is_peer_dead`](Self::is_peer_dead), …).
+/// Callers that only need to react look at the [`kind`](Self::kind) or ask the predicates
+/// ([`is_timeout`](Self::is_timeout), [`is_peer_dead`](Self::is_peer_dead), …).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -47,7 +47,7 @@ pub enum Error {
         context: DeviceUuid,
     },
 
-    /// The process that made the handle is not there any more, or its context is gone.
+    /// The process that made the handle has ended, or has dropped its context.
     #[error(
         "the exporter (process {pid} in its own namespace) is gone, so its handle cannot be opened any more; if it runs in another container, both need the same socket directory (CROSSHANDLE_SOCKET_DIR)"
     )]
@@ -60,7 +60,7 @@ pub enum Error {
     #[error("the handle is stale: its object was freed by the exporter; ask it for a new handle")]
     Stale,
 
-    /// The handle names bytes beyond the end of what the exporter really shares.
+    /// The handle names bytes beyond the end of what its exporter shares.
     #[error(
         "the handle claims {claimed} bytes, but the exporter's segment has {actual}; it does not match its exporter"
     )]
@@ -71,11 +71,11 @@ pub enum Error {
         actual: u64,
     },
 
-    /// Writable access was asked for with a read-only handle.
+    /// Writable access was asked for, but the handle or the memory is read-only.
     #[error("the handle grants reading only; open it read-only")]
     ReadOnly,
 
-    /// One side does not admit the other's user.
+    /// One side's [`PeerPolicy`](crate::PeerPolicy) does not admit the other's user.
     #[error(
         "user {uid} is not admitted; widen `PeerPolicy` in the options of both contexts if this is intended"
     )]
@@ -92,14 +92,14 @@ pub enum Error {
     #[error("the process that was to signal has ended")]
     PeerDied,
 
-    /// The command that was to signal failed, or one that it waited for did.
+    /// The command that was to signal failed, or a command that it waited for.
     #[error("a command failed: {0}")]
     CommandFailed(Arc<str>),
 
-    /// The driver cannot make a program of an image, for this device.
+    /// The driver cannot make a program for this device of the images.
     #[error("{backend} {operation} failed: {name} ({code}){}", after_colon(.log))]
     Program {
-        /// Whose driver.
+        /// The backend whose driver failed.
         backend: BackendKind,
         /// The call that failed.
         operation: &'static str,
@@ -107,7 +107,7 @@ pub enum Error {
         code: i64,
         /// The driver's name for that code.
         name: String,
-        /// What its compiler or linker said, if it did.
+        /// The output of its compiler or linker; may be empty.
         log: String,
     },
 
@@ -115,11 +115,11 @@ pub enum Error {
     #[error("the program has no '{0}'")]
     NoSymbol(String),
 
-    /// An argument is wrong.
+    /// An argument is not allowed.
     #[error("{0}")]
     InvalidArgument(String),
 
-    /// This device or object cannot do it.
+    /// This device, object or process cannot do it.
     #[error("{0}")]
     Unsupported(String),
 
@@ -128,7 +128,7 @@ pub enum Error {
     NoDevice {
         /// The name that was asked for.
         name: String,
-        /// What was looked for, and where.
+        /// The reason: what was looked for, and where.
         reason: String,
     },
 
@@ -144,31 +144,31 @@ pub enum Error {
     /// A limit of the system or of this crate is reached.
     #[error("{what}; {remedy}")]
     LimitReached {
-        /// Which limit.
+        /// The limit.
         what: String,
-        /// What to do.
+        /// The way to raise it.
         remedy: String,
     },
 
-    /// The other process does not speak our protocol.
+    /// The other process does not speak this protocol.
     #[error(
         "the exporter's answer makes no sense ({0}); both processes need compatible versions of crosshandle"
     )]
     Protocol(&'static str),
 
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("{operation}: {}", std::io::Error::from_raw_os_error(*.code))]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         operation: &'static str,
         /// The system's own code (`errno`).
         code: i32,
     },
 
-    /// A driver refused.
+    /// A driver refused a call.
     #[error("{backend} {operation} failed: {name} ({code})")]
     Driver {
-        /// Whose driver.
+        /// The backend whose driver failed.
         backend: BackendKind,
         /// The call that failed.
         operation: &'static str,
@@ -179,7 +179,7 @@ pub enum Error {
     },
 }
 
-/// What follows a message, if there is anything.
+/// Formats a text to follow a message, if there is one.
 fn after_colon(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -191,28 +191,87 @@ fn of_driver(code: Option<i64>) -> String {
     code.map_or(String::new(), |code| format!(" (driver's code {code})"))
 }
 
+/// The kind of an [`Error`], without its details.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A handle is damaged, or cannot be opened here: [`Error::Handle`], [`Error::WrongHost`],
+    /// [`Error::WrongBackend`], [`Error::WrongDevice`], [`Error::Extent`].
+    BadHandle,
+    /// The exporter has freed the object: [`Error::Stale`].
+    Stale,
+    /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`].
+    PeerDead,
+    /// Something is not allowed: [`Error::ReadOnly`], [`Error::NotAdmitted`].
+    PermissionDenied,
+    /// A deadline passed: [`Error::TimedOut`].
+    TimedOut,
+    /// A command in a queue failed: [`Error::CommandFailed`].
+    CommandFailed,
+    /// A program cannot be loaded, or has no such symbol: [`Error::Program`], [`Error::NoSymbol`].
+    Program,
+    /// An argument is not allowed: [`Error::InvalidArgument`].
+    InvalidArgument,
+    /// The device, object or process cannot do it: [`Error::Unsupported`].
+    Unsupported,
+    /// There is no such device: [`Error::NoDevice`].
+    NoDevice,
+    /// Memory or another resource is used up: [`Error::OutOfMemory`], [`Error::LimitReached`].
+    ResourceExhausted,
+    /// The other process does not speak this protocol: [`Error::Protocol`].
+    Protocol,
+    /// The operating system refused a call: [`Error::Os`].
+    Os,
+    /// A driver refused a call: [`Error::Driver`].
+    Driver,
+}
+
 impl Error {
-    /// Whether a deadline passed.
+    /// Returns the kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Handle(_)
+            | Self::WrongHost
+            | Self::WrongBackend { .. }
+            | Self::WrongDevice { .. }
+            | Self::Extent { .. } => ErrorKind::BadHandle,
+            Self::Stale => ErrorKind::Stale,
+            Self::PeerDied | Self::ExporterGone { .. } => ErrorKind::PeerDead,
+            Self::ReadOnly | Self::NotAdmitted { .. } => ErrorKind::PermissionDenied,
+            Self::TimedOut(_) => ErrorKind::TimedOut,
+            Self::CommandFailed(_) => ErrorKind::CommandFailed,
+            Self::Program { .. } | Self::NoSymbol(_) => ErrorKind::Program,
+            Self::InvalidArgument(_) => ErrorKind::InvalidArgument,
+            Self::Unsupported(_) => ErrorKind::Unsupported,
+            Self::NoDevice { .. } => ErrorKind::NoDevice,
+            Self::OutOfMemory { .. } | Self::LimitReached { .. } => ErrorKind::ResourceExhausted,
+            Self::Protocol(_) => ErrorKind::Protocol,
+            Self::Os { .. } => ErrorKind::Os,
+            Self::Driver { .. } => ErrorKind::Driver,
+        }
+    }
+
+    /// Returns whether a deadline passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::TimedOut(_))
     }
 
-    /// Whether another process ended before it did what this call needs.
+    /// Returns whether another process ended before it did what this call needs.
     pub fn is_peer_dead(&self) -> bool {
         matches!(self, Self::PeerDied | Self::ExporterGone { .. })
     }
 
-    /// Whether the handle itself is damaged, of the wrong kind, or not a handle.
+    /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle.
     pub fn is_bad_handle(&self) -> bool {
         matches!(self, Self::Handle(_) | Self::Extent { .. })
     }
 
-    /// Whether the object behind the handle is gone although its exporter lives.
+    /// Returns whether the exporter has freed the object of the handle, and still lives.
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale)
     }
 
-    /// The operating system's code, if it was the one to refuse.
+    /// Returns the operating system's code (`errno`), if it was the system that refused.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code),
@@ -220,7 +279,7 @@ impl Error {
         }
     }
 
-    /// What is wanted in a child that has copies of its parent's objects, but not its threads.
+    /// Makes the error for a forked child, which has copies of its parent's objects but not its threads.
     pub(crate) fn forked() -> Self {
         Self::Unsupported(
             "crosshandle cannot be used in a child made by fork without exec; start the child \
@@ -229,7 +288,7 @@ impl Error {
         )
     }
 
-    /// What no driver was asked for.
+    /// Makes the error for memory that no driver was asked for.
     pub(crate) fn out_of_memory(bytes: usize) -> Self {
         Self::OutOfMemory {
             bytes: bytes as u64,
@@ -241,8 +300,8 @@ impl Error {
         Self::InvalidArgument(message.into())
     }
 
-    /// Turns the system's code into an error that says what was being done. Limits that a user
-    /// can change get their own text.
+    /// Turns the system's code into an error that names the operation. Limits that a user can change
+    /// get their own text.
     pub(crate) fn os(operation: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             Errno::MFILE => Self::LimitReached {
@@ -260,11 +319,27 @@ impl Error {
         }
     }
 
-    /// The same for mapping `bytes` bytes.
+    /// Turns the system's code into an error of an operation that needs `bytes` bytes of memory.
     pub(crate) fn memory(operation: &'static str, bytes: usize) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             Errno::NOMEM | Errno::NOSPC => Self::out_of_memory(bytes),
             errno => Self::os(operation)(errno),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_keep_their_code_and_text() {
+        let error = Error::os("trying")(Errno::ACCESS);
+        assert_eq!(error.raw_os_error(), Some(Errno::ACCESS.raw_os_error()));
+        assert_eq!(error.kind(), ErrorKind::Os);
+        assert_eq!(error.to_string(), "trying: Permission denied (os error 13)");
+        let limit = Error::os("trying")(Errno::MFILE);
+        assert_eq!(limit.kind(), ErrorKind::ResourceExhausted);
+        assert_eq!(limit.raw_os_error(), None);
     }
 }

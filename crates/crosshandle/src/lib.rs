@@ -39,47 +39,64 @@
 //! # The nouns
 //! | noun | what it is | where it lives |
 //! |---|---|---|
-//! | [`Device`] | where memory lives and queues run | `device` |
-//! | [`Context`] | allocates, exports and opens on one device | `context/` |
-//! | [`Memory`] | a range of bytes, allocated here or opened | `memory/` |
-//! | [`MemoryPool`] | memory kept apart, with a limit and books | `memory/` |
-//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `physical`, `virtual_range` |
-//! | [`Event`] | a counter of signals that processes wait on | `event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `queue`, `command` |
-//! | [`Program`], [`Kernel`] | code for a device, where that runs any | `program`, `kernel` |
-//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | what crosses | [`handle`] |
+//! | [`Device`] | what memory lies on and queues run on | `api/device` |
+//! | [`Context`] | a device in use: it allocates, exports and opens | `api/context/`, over `api/core/` |
+//! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | `api/memory/` |
+//! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
+//! | [`MemoryPool`] | memory kept apart, with a limit and books | `api/memory/pool` |
+//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range` |
+//! | [`Event`] | a counter of signals that processes wait on | `api/event` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `api/queue`, `api/command` |
+//! | [`Program`], [`Kernel`] | code for a device, where that runs any | `api/program`, `api/kernel` |
+//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that cross | [`handle`] |
+//! | [`NativeObject`] | a driver's own object, for programs that call the driver too | `types/native_object` |
 //!
-//! # What happens
-//! `Memory::handle()` gives the allocation a *record* in the context's arena and writes its number,
-//! its place in its segment and the context's secret into a [`handle`]. `Context::open_memory`
-//! checks every byte of it, and, if the segment isn't mapped here yet, asks the exporter's
-//! *broker* for its descriptor: over a Unix socket, after a check of the user, without any ptrace
-//! permission. From then on nothing is asked any more: the next handle into that segment opens
-//! without a system call.
+//! A *handle* is always the bytes that cross; a driver's own object is always *native*. `docs/glossary.md`
+//! explains the other words that are this library's own, `docs/architecture.md` shows the layers.
 //!
-//! An [`Event`] is a few counters in the same arena. A signal is one atomic operation, a wait one
-//! load, and only who really has to sleep calls the kernel. Signal *n* is a number, so that a wait
-//! is for a signal, and may be for one that is yet to come.
+//! # How it works
+//! [`Memory::handle`] gives the allocation a *record* in the context's arena, and writes the record's
+//! number, the memory's place in its segment and the context's secret into a [`handle`].
+//! [`Context::open_memory`] checks every byte of it. If the segment is not mapped here yet, it asks the
+//! exporter's *broker* for the segment's descriptor, over a Unix socket: the broker checks the user, and
+//! no ptrace permission is needed. The next handle into that segment opens without a system call.
+//!
+//! An [`Event`] is a few counters in the same arena. A signal is one atomic operation, a wait one load;
+//! only a thread that has to sleep calls the kernel. Signals are numbered, so a wait is for one signal,
+//! which may be yet to come.
 //!
 //! # Lifetime
-//! Whoever has an object open keeps it. An exporter that frees memory or ends takes nothing from
-//! its importers; it reuses freed memory only once nobody has it open. Every open is closed by
-//! itself, on drop. Objects keep what they need: a `Memory` outlives its `Context`.
+//! A process that has an object open keeps it. An exporter that frees memory or ends takes nothing from
+//! its importers; it reuses freed memory only when no importer has it open. Each open is closed by
+//! itself, on drop. Objects keep alive what they need: a [`Memory`] outlives its [`Context`].
 //!
 //! # Death
-//! When a process ends, however it ends, its connection hangs up. The signals it had submitted and
-//! not finished fail with [`Error::PeerDied`] in all other processes, at once; so do waits for a
-//! value that nobody has submitted when the event's creator ends. Everybody else carries on.
+//! When a process ends, however it ends, its connections hang up. The signals that it had submitted and
+//! not finished fail with [`Error::PeerDied`] in all other processes, at once; so do waits for signals
+//! that were never submitted, when the event's creator ends. All other work carries on.
 //!
 //! # Trust
-//! A handle is a capability of its [`Context`]: whoever has one can disturb that context's other
+//! A handle is a capability of its [`Context`]: a process that has one can disturb that context's other
 //! shared events and what shares a segment with the memory, but nothing beyond. Handles and peers
 //! may be hostile: anything they send is checked, and what they write into shared memory can make
 //! data wrong, never memory unsafe.
 //!
-//! # Errors, threads, time
-//! All fallible calls return [`Error`], which keeps the system's or driver's own code. All objects
-//! are `Send` and `Sync`. Every blocking call has a form with a [`Duration`](std::time::Duration).
+//! # Errors
+//! All fallible calls return [`Error`], whose text says what to do, and which keeps the system's or
+//! driver's own code. [`Error::kind`] classifies it. Nothing here panics because of a driver or a peer.
+//!
+//! # Threads
+//! All objects are `Send` and `Sync`, and any thread may call any method. Nothing waits except methods
+//! that say so; each of those has a form with a [`Duration`](std::time::Duration). Memory that
+//! several threads or processes access at once is never undefined behaviour: see [`SharedBytes`].
+//!
+//! The library starts threads of its own when they are first needed, all named `xh-…`:
+//! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues; a
+//! panic there is caught. Processes that fork without `exec` cannot use the library in the child.
+//!
+//! # Features
+//! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
+//! first asked for, and may be absent.
 
 #![deny(unsafe_code)]
 // The shared layers serve every backend: a build without some of them leaves parts unused.
@@ -125,7 +142,7 @@ pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::virtual_range::VirtualRange;
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;

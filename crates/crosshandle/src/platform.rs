@@ -1,4 +1,4 @@
-//! All that the event protocol needs of the machine. The model checker brings its own.
+//! What the event protocol needs of the machine. The model checkers bring their own.
 
 pub(crate) use crate::os::futex::{sleep_any, wake_all};
 pub(crate) use crate::os::process::current_cpu;

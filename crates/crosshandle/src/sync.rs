@@ -1,8 +1,8 @@
 //! Locks that a panic does not poison.
 //!
-//! No code here panics while it holds a lock that it leaves inconsistent; the user's code runs
-//! without locks, or inside `catch_unwind`. So a poisoned lock tells nothing, and every place that
-//! locks would have to say so.
+//! No code of this library panics while it holds a lock whose value is inconsistent, and the
+//! program's code runs without locks. So poison would tell nothing, and each place that locks would
+//! have to say so.
 
 pub(crate) use std::sync::MutexGuard;
 
@@ -18,12 +18,13 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
+    /// Waits for the lock, and locks it.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guard, unless another thread holds the lock.
+    /// Locks it and returns the guard, unless another thread holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {

@@ -1,4 +1,4 @@
-//! Commands: what queues run.
+//! Commands: the work that queues run.
 
 use crate::api::event::Event;
 use crate::api::kernel::Kernel;
@@ -11,15 +11,18 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a queue shall do, after which events, and which event that signals.
+/// A command for a queue: its work, the events that it waits for, and the event that it signals.
+///
+/// A command keeps the memory, kernels and events that it uses until it is done. It can be made on any
+/// thread.
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
-    /// As a backend gets it, once its waits have [their numbers](LATEST).
+    /// The form for a backend, once its waits have [their numbers](LATEST).
     pub(crate) submission: Submission,
 }
 
-/// Stands for the signal that is the latest when the command is submitted: nobody need wait for
-/// this one.
+/// The number that stands for the signal that is the latest when the command is submitted. No signal has
+/// this number.
 pub(crate) const LATEST: u64 = 0;
 
 impl Command {
@@ -30,7 +33,7 @@ impl Command {
         }
     }
 
-    /// One that uses memory, all of which the host can access, or not.
+    /// Makes a command that uses memory; the host can access all of it if `is_on_host`.
     #[inline]
     fn with_memory(work: Work, is_on_host: bool) -> Self {
         let mut command = Self::new(work);
@@ -44,7 +47,7 @@ impl Command {
     /// # Errors
     /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
     /// opened read-only.
-    #[inline(always)] // Where it is called, it is built where it is used: moving it costs more.
+    #[inline(always)] // Built in the place where it is used: moving it costs more.
     pub fn copy(source: MemoryRange, destination: MemoryRange) -> Result<Self> {
         let (from, to) = (source, destination);
         to.check_writable()?;
@@ -124,7 +127,7 @@ impl Command {
         )
     }
 
-    /// Repeats a pattern of any length over a range.
+    /// Fills a range with a pattern of any length.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
@@ -143,7 +146,7 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Repeats a pattern in each of `rows` rows of `width` bytes, which start every `pitch` bytes.
+    /// Fills each of `rows` rows of `width` bytes with a pattern. The rows start every `pitch` bytes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
@@ -186,7 +189,8 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Calls a function on a thread of the queue. Its error or panic fails the command.
+    /// Calls a function of the program on a thread of this library, in the order of the queue. Its error
+    /// or panic fails the command.
     pub fn call<F, E>(function: F) -> Self
     where
         F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
@@ -196,10 +200,12 @@ impl Command {
     }
 
     /// Calls a function with the driver's own queue when the command is handed to the driver: what
-    /// the function submits there is the command. As a rule that is while the command is submitted,
-    /// on the calling thread; later only if commands before it are kept back. It must not use the
-    /// [`Queue`] that it is submitted to. Its error or panic fails the command; so does a queue that
-    /// has no [native handle](crate::Queue::native).
+    /// the function submits there is the command.
+    ///
+    /// As a rule the function is called on the submitting thread, while the command is submitted; later,
+    /// on a thread of this library, if earlier commands are still pending. It must not use the [`Queue`]
+    /// that the command is submitted to. Its error or panic fails the command. A queue without a
+    /// [native one](crate::Queue::native) refuses the command.
     ///
     /// [`Queue`]: crate::Queue
     ///
@@ -227,8 +233,8 @@ impl Command {
         })))
     }
 
-    /// Runs a kernel, in a queue of its context's device. The arguments' memory and the kernel's
-    /// program are kept until it is done.
+    /// Runs a kernel, in a queue of its context's device. The command keeps the arguments' memory and the
+    /// kernel's program until it is done.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
@@ -236,7 +242,7 @@ impl Command {
     /// [`Error::Unsupported`] for a shape of a kind that the device doesn't know.
     ///
     /// # Safety
-    /// From the submission of the command until it is done, whatever the kernel does with these
+    /// From the submission of the command until it is done, everything that the kernel does with these
     /// arguments on threads of this shape must be sound:
     /// - It reads and writes only memory that stays valid for the device so long, and writes none
     ///   that was opened read-only or that code on the host refers to as unshared. An address that
@@ -245,8 +251,8 @@ impl Command {
     /// - Where the driver doesn't say what parameters it has
     ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), the arguments
     ///   must be at least as many, and each at least as large, as the parameters.
-    /// - It ends. One that faults breaks the device for this process: all that is under way
-    ///   fails.
+    /// - It ends. A kernel that faults breaks the device for this process: all commands under way
+    ///   fail.
     #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
     pub unsafe fn launch(
         kernel: &Kernel,
@@ -260,15 +266,15 @@ impl Command {
         }))
     }
 
-    /// Does nothing, after what it waits for, and in a queue that keeps order also after what was
-    /// submitted before: for waiting and signalling.
+    /// Does nothing but wait and signal. In a queue that keeps order, it comes after what was submitted
+    /// before.
     #[inline]
     pub fn marker() -> Self {
         Self::new(Work::Marker)
     }
 
-    /// Does nothing, after what was submitted before; what is submitted later comes after it. For
-    /// waiting and signalling in the order of a queue.
+    /// Does nothing but wait and signal, after everything submitted before, and before everything
+    /// submitted later, also where the order is free.
     #[inline]
     pub fn barrier() -> Self {
         Self {
@@ -276,27 +282,27 @@ impl Command {
         }
     }
 
-    /// Lets it start after everything submitted before, also where order is free.
+    /// Makes the command start after everything submitted before is done, also where the order is free.
     #[inline]
     pub fn after_earlier(mut self) -> Self {
         self.submission.after_earlier = true;
         self
     }
 
-    /// Lets everything submitted later start after it, also where order is free.
+    /// Makes everything submitted later start after the command is done, also where the order is free.
     #[inline]
     pub fn before_later(mut self) -> Self {
         self.submission.before_later = true;
         self
     }
 
-    /// Lets it start after the signal of `event` that is the latest when the command is submitted.
+    /// Makes the command start after the signal of `event` that is the latest when it is submitted.
     #[inline]
     pub fn after(self, event: &Event) -> Self {
         self.wait(event, LATEST)
     }
 
-    /// Lets it start after signal `value` of `event`, which may not have been submitted yet.
+    /// Makes the command start after signal `value` of `event`, which may not have been submitted yet.
     #[inline]
     pub fn after_value(self, event: &Event, value: u64) -> Self {
         // A fresh event is complete, at 0.
@@ -314,7 +320,7 @@ impl Command {
         self
     }
 
-    /// Signals `event` when it is done. The signal counts as submitted with the command.
+    /// Makes the command signal `event` when it is done. The signal counts as submitted with the command.
     #[inline(always)] // As `copy`.
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));

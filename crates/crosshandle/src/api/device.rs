@@ -16,7 +16,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Every device that can be used here, the host first.
+    /// Returns all devices that can be used here, the host first.
     pub fn all() -> Vec<Self> {
         registry::all()
             .iter()
@@ -25,7 +25,7 @@ impl Device {
             .collect()
     }
 
-    /// The device with this name: a backend (`host`, `cuda`, `level_zero`) and, for another than
+    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`) and, for another than
     /// its first device, a colon and the device's number (`cuda:1`).
     ///
     /// # Errors
@@ -58,37 +58,37 @@ impl Device {
         })
     }
 
-    /// What is known of it.
+    /// Returns its description.
     pub fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
 
-    /// Bytes of its memory that are free at the moment, if that is known.
+    /// Returns the bytes of its memory that are free at the moment, if that is known.
     pub fn free_memory(&self) -> Option<u64> {
         self.inner.free_memory()
     }
 
-    /// Whether contexts on it can open memory of another device, and its queues use memory that was
-    /// allocated on that in this process.
+    /// Returns whether contexts on it can open memory of another device, and its queues can use memory
+    /// that was allocated on that device in this process.
     pub fn reaches(&self, other: &Self) -> bool {
         self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
     }
 
-    /// The driver's own device, for programs that use the driver too; `None` where there is no such
-    /// thing.
+    /// Returns the driver's own device, for programs that use the driver too; `None` where the backend
+    /// has none.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
         Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
-    /// The driver's own object for itself, for programs that use the driver too; `None` where it has
-    /// none.
+    /// Returns the driver's own object for the driver itself, for programs that use it too; `None` where
+    /// it has none.
     pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
         Some(NativeObject::new(self.info().backend, driver))
     }
 
-    /// The time now, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
+    /// Returns the present time, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
     /// on every device.
     pub fn timestamp(&self) -> u64 {
         process::monotonic_nanoseconds()
@@ -108,18 +108,18 @@ impl fmt::Debug for Device {
     }
 }
 
-/// A backend of this build, and whether its driver is there.
+/// The state of a backend of this build: its driver may be absent.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BackendStatus {
-    /// Which one.
+    /// The backend.
     pub backend: BackendKind,
-    /// What was found, or else what was looked for and where.
+    /// A description of the driver; if it is absent, what was looked for and where.
     pub driver: std::result::Result<String, String>,
 }
 
 impl BackendStatus {
-    /// All backends of this build.
+    /// Returns the state of all backends of this build.
     pub fn all() -> Vec<Self> {
         registry::all()
             .iter()

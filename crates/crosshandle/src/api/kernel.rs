@@ -1,4 +1,4 @@
-//! Kernels: functions of a program that devices run in many threads, and what they run on.
+//! Kernels: functions of a program that devices run in many threads.
 
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
@@ -26,18 +26,18 @@ impl Kernel {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it needs, and what limits that puts on launches.
+    /// Returns what it needs, and the limits that follow for launches.
     pub fn properties(&self) -> &KernelProperties {
         self.inner.properties()
     }
 
-    /// Threads in a block with which most of them run at a time, if each block gets so many bytes
-    /// of dynamic shared memory.
+    /// Returns the number of threads in a block with which most threads run at a time, if each block gets
+    /// `dynamic_shared_memory` bytes of shared memory from its launch.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -46,7 +46,9 @@ impl Kernel {
         self.inner.suggest_block(dynamic_shared_memory, limit)
     }
 
-    /// Blocks that the whole device runs at a time, which is what a cooperative launch can have.
+    /// Returns the number of blocks that the whole device runs at a time: the most that a
+    /// [cooperative](LaunchShape::cooperative) launch can have. The blocks have `threads` threads, and get
+    /// `dynamic_shared_memory` bytes each.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -60,7 +62,7 @@ impl Kernel {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 
-    /// A launch that this kernel and its device can do, or `None` if there are no blocks in it.
+    /// Returns a launch that this kernel and its device allow; `None` if it has no blocks.
     pub(crate) fn launch(
         &self,
         shape: LaunchShape,
@@ -109,7 +111,7 @@ impl Kernel {
 }
 
 impl KernelArguments {
-    /// Adds the address at which a range starts. Its memory is kept until the kernel is done.
+    /// Adds the address of a range's start. The range's memory is kept until the kernel is done.
     pub fn memory(self, range: &MemoryRange) -> Self {
         let mut this = self.value(range.as_ptr().expose_provenance());
         if let Some(memory) = range.keep() {

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A program that is loaded on a device. Cheap to clone; any thread may use it. Its kernels keep it
-/// loaded, and so do commands that use what is in it.
+/// loaded, and so do commands that use its kernels and variables.
 #[derive(Clone)]
 pub struct Program {
     core: Arc<ContextCore>,
@@ -51,7 +51,7 @@ impl Program {
         })
     }
 
-    /// A kernel of it.
+    /// Returns the kernel with a name.
     ///
     /// # Errors
     /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
@@ -60,7 +60,7 @@ impl Program {
         Ok(Kernel::new(&self.core, inner, name))
     }
 
-    /// The memory of a global variable of it, which keeps it loaded.
+    /// Returns the memory of the global variable with a name. The range keeps the program loaded.
     ///
     /// # Errors
     /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
@@ -70,7 +70,7 @@ impl Program {
         Ok(range.keeping(Arc::new(self.clone())))
     }
 
-    /// What the driver's compiler said about it; empty if it had nothing to say.
+    /// Returns the output of the driver's compiler; may be empty.
     pub fn log(&self) -> &str {
         self.inner.log()
     }
@@ -90,7 +90,7 @@ fn loader(core: &ContextCore) -> Result<&dyn Programs> {
     })
 }
 
-/// A name for the driver, which no name with a zero in it is.
+/// Returns a name as the driver wants it. No symbol has a zero in its name.
 fn symbol(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Error::NoSymbol(name.into()))
 }

@@ -12,7 +12,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs commands on a device. Any thread may submit; dropping it lets what was submitted run on.
+/// A queue of commands for a device. Any thread may submit; dropping it lets what was submitted run on.
 pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
@@ -32,14 +32,14 @@ impl Queue {
         }
     }
 
-    /// In which order it runs commands.
+    /// Returns the order in which it runs commands.
     pub fn order(&self) -> QueueOrder {
         self.order
     }
 
-    /// The driver's own queue, for programs that submit to it too: what they submit runs in the
-    /// order of the calls, among this queue's barriers where its own order is free. `None` where
-    /// there is no such thing. From the first call on, [`finish`](Self::finish) and
+    /// Returns the driver's own queue, for programs that submit to it too; `None` where the backend has
+    /// none. What they submit runs in the order of the calls, among this queue's barriers where its own
+    /// order is free. From the first call on, [`finish`](Self::finish) and
     /// [`is_idle`](Self::is_idle) count the program's commands too.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
@@ -49,26 +49,26 @@ impl Queue {
     /// Submits a command.
     ///
     /// # Errors
-    /// What the driver or the system refuses at once. A command that fails later fails the event
-    /// it signals; without one, [`finish`](Self::finish) says so.
+    /// Whatever the driver or the system refuses at once. A command that fails later fails the event
+    /// it signals; if it signals none, [`finish`](Self::finish) returns the error.
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
-        let result = self.hand_on(&mut command.submission);
-        // Nothing is left in it that would have to be dropped.
+        let result = self.resolve_and_run(&mut command.submission);
+        // `resolve_and_run` leaves nothing in it that has a drop.
         let Command { submission } = command;
         mem::forget(submission);
         result
     }
 
-    /// Submits it, and leaves nothing in it.
-    fn hand_on(&self, submission: &mut Submission) -> Result<()> {
+    /// Resolves the waits of a command and submits it. Leaves nothing in it.
+    fn resolve_and_run(&self, submission: &mut Submission) -> Result<()> {
         if !submission.waits.is_empty() {
-            look_at_waits(submission);
+            resolve_waits(submission);
         }
         self.run(submission)
     }
 
-    /// The same, with what it waits for looked at.
+    /// Submits a command whose waits are resolved, and leaves nothing in it.
     #[inline(always)]
     fn run(&self, submission: &mut Submission) -> Result<()> {
         let checked = self.check(submission);
@@ -79,7 +79,7 @@ impl Queue {
         result
     }
 
-    /// Refuses what this queue cannot run.
+    /// Refuses commands that this queue cannot run, and marks events whose signal may fail.
     #[inline(always)]
     fn check(&self, submission: &mut Submission) -> Result<()> {
         match &submission.work {
@@ -107,7 +107,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Signals an event after everything submitted before.
+    /// Signals an event when everything submitted before is done.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -119,7 +119,7 @@ impl Queue {
         result
     }
 
-    /// Lets everything submitted later wait for an event's latest signal.
+    /// Makes everything submitted later wait for the signal of an event that was submitted last.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -142,8 +142,8 @@ impl Queue {
         self.inner.flush()
     }
 
-    /// Waits until everything submitted is done. What other threads submit meanwhile may be waited
-    /// for too, or not.
+    /// Waits until everything submitted is done. Commands that other threads submit meanwhile may be
+    /// waited for too, or not.
     ///
     /// # Errors
     /// Once, the first error of a command that signals no event.
@@ -159,15 +159,15 @@ impl Queue {
         self.inner.finish(Instant::now().checked_add(timeout))
     }
 
-    /// Whether everything submitted is done.
+    /// Returns whether everything submitted is done.
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }
 }
 
-/// Gives waits for latest signals their numbers, leaves out what is there, and sees whether the
-/// others may fail.
-fn look_at_waits(submission: &mut Submission) {
+/// Gives waits for an event's latest signal its number, drops waits that are over, and finds out whether
+/// the others may fail.
+fn resolve_waits(submission: &mut Submission) {
     submission.waits.retain(|wait| {
         if wait.number != LATEST {
             return wait.event.outcome(wait.number) != Outcome::Complete;

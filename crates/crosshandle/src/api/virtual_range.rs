@@ -18,7 +18,7 @@ pub struct VirtualRange {
     range: Box<dyn AddressRange>,
     core: Arc<ContextCore>,
     len: usize,
-    /// What is mapped, by offset.
+    /// The mappings, by offset.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
@@ -26,7 +26,7 @@ struct Mapped {
     len: usize,
     /// Calls of `with_bytes` under way.
     users: usize,
-    /// Without access, the backend has nothing mapped here.
+    /// The access; with `None`, the backend has nothing mapped here.
     access: Option<Access>,
     memory: PhysicalMemory,
     memory_offset: usize,
@@ -40,7 +40,7 @@ impl Mapped {
     }
 }
 
-/// Refuses to let more be done with memory than it was opened for.
+/// Refuses more access than memory was opened for.
 fn check_access(memory: &PhysicalMemory, access: Option<Access>) -> Result<()> {
     if access == Some(Access::ReadWrite) && memory.access() == Access::ReadOnly {
         return Err(Error::ReadOnly);
@@ -60,23 +60,24 @@ impl VirtualRange {
         })
     }
 
-    /// Where it starts.
+    /// Returns the start.
     pub fn as_ptr(&self) -> *mut u8 {
         self.range.start().pointer().as_ptr()
     }
 
-    /// Bytes of addresses in it.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is empty, which a range never is.
+    /// Returns whether it is empty, which a range never is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Maps `len` bytes of physical memory, from `memory_offset` on, to `offset`. With `None` for
-    /// access they have their place, but touching them is a fault.
+    /// Maps a part of physical memory (a range of its bytes, `..` for all) to the addresses that start at
+    /// byte `offset` of this range. With `None` for access the addresses are taken, but touching them is
+    /// a fault.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
@@ -142,7 +143,7 @@ impl VirtualRange {
         Ok(())
     }
 
-    /// Unmaps a part of the range in which one mapping lies, or several with nothing between them.
+    /// Unmaps a range of bytes that is one mapping, or several with nothing between them.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for any other part: mappings are made and changed as a whole.
@@ -163,7 +164,7 @@ impl VirtualRange {
         Ok(())
     }
 
-    /// Changes what may be done with one mapping, or with several that have nothing between them.
+    /// Changes the access to a range of bytes that is one mapping, or several with nothing between them.
     /// With `None`, touching them is a fault; their memory stays.
     ///
     /// # Errors
@@ -200,12 +201,12 @@ impl VirtualRange {
         Ok(())
     }
 
-    /// What may be done with the byte at `offset`; `None` if nothing may.
+    /// Returns the access to the byte at `offset`; `None` if touching it is a fault.
     pub fn access(&self, offset: usize) -> Option<Access> {
         Self::at(&self.mapped(), offset)?.access
     }
 
-    /// Whether something is mapped at `offset`.
+    /// Returns whether something is mapped at `offset`.
     pub fn is_mapped(&self, offset: usize) -> bool {
         Self::at(&self.mapped(), offset).is_some()
     }
@@ -215,8 +216,8 @@ impl VirtualRange {
         (offset - start < mapping.len).then_some(mapping)
     }
 
-    /// Mapped bytes, for a command. They must stay mapped until the command is done, which is the
-    /// caller's affair.
+    /// Returns a range of mapped bytes, for a command. The caller keeps them mapped until the command is
+    /// done.
     ///
     /// # Safety
     /// Until every command that uses the result is done, the range must not be unmapped or
@@ -233,7 +234,7 @@ impl VirtualRange {
         Ok(MemoryRange::new(start, len, access, is_on_host))
     }
 
-    /// Calls `f` with mapped bytes, which stay mapped meanwhile: unmapping them or changing their
+    /// Calls `f` with a range of mapped bytes, which stay mapped meanwhile: unmapping them or changing their
     /// access is refused until `f` returns.
     ///
     /// # Errors
@@ -279,7 +280,7 @@ impl VirtualRange {
             })
     }
 
-    /// Where the mappings start that take up this part of the range, if they may be changed.
+    /// Returns the offsets of the mappings that a range consists of, if they may be changed.
     fn within(&self, mapped: &BTreeMap<usize, Mapped>, range: Range<usize>) -> Result<Vec<usize>> {
         let mut places = Vec::new();
         let mut next = range.start;

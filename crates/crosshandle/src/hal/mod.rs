@@ -1,33 +1,96 @@
 //! The contract between the objects of this crate and a driver.
 //!
+//! A *backend* is one implementation of these traits: `host`, `cuda`, `level_zero`. Each object that
+//! a program uses has one object of a backend behind it:
+//!
+//! | object of the program | object of the backend |
+//! |---|---|
+//! | – | [`Backend`]: a driver, which may be absent |
+//! | `Device` | [`BackendDevice`] |
+//! | `Context` | [`BackendContext`] |
+//! | `Memory` | a part of a [`Segment`] |
+//! | `PhysicalMemory` | a [`Shared`] object |
+//! | `VirtualRange` | [`AddressRange`] |
+//! | `Queue` | [`BackendQueue`] |
+//! | `Command` | [`Submission`], which holds [`Work`] and a [`WaitList`] |
+//! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
+//! | `Event` | none: see [Events](#events) |
+//!
+//! The traits are object-safe: programs choose a device at run time. What must be faster than a virtual
+//! call, the words of events and the checks of handles, does not go through them.
+//!
 //! # Who validates
-//! The object layer (`Context`, `Memory`, `Queue`, …) checks every argument once, before it calls
-//! here: ranges lie inside their memory, sizes are not zero, objects belong to the context's
-//! device. A backend relies on that, and reports only what its driver refuses, with the driver's
-//! own code.
+//! The object layer (`api`) checks every argument once, before it calls a backend: ranges lie inside
+//! their memory, lengths are not zero, alignments are powers of two, objects belong to the context's
+//! device, and the process is not a forked child. A backend relies on that, and reports only what its
+//! driver refuses, with the driver's own code ([`Error::Driver`](crate::Error::Driver)).
+//!
+//! What comes from another process is not checked above: a backend checks an [`Import`] itself, its
+//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees any of
+//! it.
 //!
 //! # Who owns
-//! What a `create_*` or `import_*` returns owns the driver's object and releases it on drop. A
-//! [`Segment`] is memory that the kernel or driver counts: whoever has mapped it keeps it alive,
-//! also when the process that made it frees it or ends. Dropping never fails loudly; it logs.
+//! What a `create_*`, `import_*`, `reserve` or `load` returns owns the driver's object and releases it
+//! on drop, in whatever order objects are dropped: each keeps alive what it needs of the others. A drop
+//! never panics and never waits for a device; what the driver refuses then is logged.
+//!
+//! A [`Segment`] and a [`Shared`] object is memory that the kernel or the driver counts: every process
+//! that has mapped it keeps it, also when the process that made it frees it or ends.
+//!
+//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its kernel
+//! and arguments. A queue keeps them until the device is done with them, and drops them outside its
+//! locks, since a drop may be the program's code (`common::user_code`). What a driver may use for ever,
+//! since nothing tells when it is done, goes to `common::leak_registry`.
+//!
+//! What a program gives to `adopt_*` stays the program's with
+//! [`Ownership::Borrowed`](crate::Ownership::Borrowed), and is destroyed with the result with
+//! [`Ownership::Owned`](crate::Ownership::Owned).
 //!
 //! # Who synchronises
-//! All methods may be called from any thread at any time. A queue orders its own commands; across
-//! queues and processes order comes from events alone.
+//! All methods may be called from any thread at any time; a backend locks what it must. It holds no lock
+//! across a driver call that may wait for a device, and no lock while it runs the program's code.
+//!
+//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other, the free
+//! order as their waits and barriers allow. Across queues and processes only events order. A call may
+//! wait for a device only where its documentation says so; every such call takes a deadline.
 //!
 //! # Events
-//! A backend doesn't implement events; it signals and waits on the words of `counter`, which lie
-//! in shared host memory. It completes each ticket that it took exactly once, also when the
-//! command fails. A driver that has events for several processes, but cannot use those words, lets
-//! its own ride along ([`DriverEvents`]).
+//! A backend does not implement events. It signals and waits on the words of
+//! [`EventCore`](crate::ipc::EventCore), which lie in shared host memory, and which `event_protocol`
+//! defines:
+//! - A command that signals takes a *ticket* from its event while it is submitted, so that numbers
+//!   follow the order of submission.
+//! - The backend completes each ticket that it took exactly once, well or with an error, also when the
+//!   command fails or the queue is dropped. It may complete late, never early: everything that the
+//!   command wrote is visible by then.
+//! - A command that waits starts when the signal has completed. If the signal failed, or will never be
+//!   submitted since its process ended, the command does not run, and its own signal fails likewise, as
+//!   far as [`late_failures`](crate::Capabilities::late_failures) promises.
+//!
+//! A driver that cannot wait for those words gives each event a *native mirror* in events of its own
+//! ([`DriverEvents`]); the words stay the truth.
+//!
+//! # What state each call leaves
+//! A call that returns an error leaves everything as it was, with two exceptions, both documented: a
+//! failed [`BackendQueue::submit`] may have dropped parts of the submission, and
+//! [`BackendQueue::finish`] hands out a stored error once.
 //!
 //! # The driver's own objects
-//! Where a program may use the driver besides, a backend shows its objects and takes the program's:
-//! see `native`. What was adopted is the program's, and so is what it does with what it was shown;
-//! it synchronises the two as the driver wants it.
+//! Where a program may call the driver too, `native()` returns the view of an object that shows the
+//! driver's own and adopts the program's: see [`NativeDevice`], [`NativeContext`], [`NativeQueue`]. What
+//! the program does with an object that it was shown is its own affair; it orders that work as the
+//! driver demands.
 //!
 //! # Absence
-//! A driver that isn't there is no error: its backend lists no devices.
+//! A driver that is absent is no error: its backend lists no devices, and its
+//! [`status`](Backend::status) says what was looked for and where. A function of the driver that an old
+//! version lacks is a capability that is absent. What a device cannot do is a value (an `Option`, a
+//! field of [`Capabilities`](crate::Capabilities)), never a method that fails by surprise.
+//!
+//! # How to add a backend
+//! Implement the traits in a directory of its own, whose files are named as in the others (`device`,
+//! `info`, `memory`, `queue`, `native`, `tuning`); list it in `registry`; give it a `BackendKind`; run
+//! the conformance suite on it.
 
 pub(crate) mod common;
 #[cfg(feature = "cuda")]
@@ -58,172 +121,174 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A driver.
+/// A driver, present or not.
 pub(crate) trait Backend: Sync {
-    /// Which one.
+    /// Returns the backend's kind, which handles name it by.
     fn kind(&self) -> BackendKind;
 
-    /// The devices there are. None without a driver.
+    /// Returns the devices in the driver's order; none without a driver.
     fn devices(&self) -> Vec<Arc<dyn BackendDevice>>;
 
-    /// Whether the driver is there; where not, what was looked for and where.
+    /// Returns a description of the driver; if it is absent, what was looked for and where.
     fn status(&self) -> std::result::Result<String, String>;
 }
 
 /// A device of a driver.
 pub(crate) trait BackendDevice: Send + Sync {
-    /// What is known of it.
+    /// Returns the device's description, which never changes.
     fn info(&self) -> &DeviceInfo;
 
-    /// Bytes of its memory that are free at the moment, if that is known.
+    /// Returns the bytes of its memory that are free at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
-    /// Whether contexts on it can map memory of a device: its own, or one near enough.
+    /// Returns whether contexts on it can map memory of a device: its own, or one near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// A new context on it.
+    /// Makes a context on it.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
 
-    /// The driver's view of it, if programs may use the driver besides.
+    /// Returns the driver's view of it, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
 }
 
-/// What allocates, maps and queues on one device.
+/// A device in use: it allocates, maps and queues.
 pub(crate) trait BackendContext: Send + Sync {
-    /// The smallest piece of physical memory and of a mapping, in bytes.
+    /// Returns the smallest piece of physical memory and of a mapping, in bytes.
     fn granularity(&self) -> usize;
 
-    /// Whether it can map memory of this device: its own, or one near enough.
+    /// Returns whether it can map memory of a device: its own, or one near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Bytes in a segment that small allocations share: a multiple of 16 MiB.
+    /// Returns the length of the segments that small allocations share, in bytes: a multiple of
+    /// 16 MiB.
     fn shared_segment(&self, _kind: MemoryKind) -> usize {
         64 << 20
     }
 
-    /// Whether the driver may give memory that was freed to the next one in this process who
-    /// allocates, also while importers have it open.
+    /// Returns whether the driver may reuse freed memory for the next allocation in this process
+    /// although importers have it open.
     fn reuses_shared_memory(&self) -> bool {
         false
     }
 
-    /// The program has let go of the context, though not of all that was made with it. May wait a
-    /// moment, so that a process which ends now leaves no thread in the driver.
+    /// Notes that the program has dropped the context, though maybe not all that was made with it. May
+    /// wait a moment, so that a process that ends now leaves no thread in the driver.
     fn close(&self) {}
 
-    /// New memory, mapped at an address that is a multiple of 2 MiB if it is that large. What is in
-    /// it is the system's affair: zeros on the host, anything on other devices.
+    /// Makes new memory, mapped at an address that is a multiple of 2 MiB if it is that large, else of
+    /// the largest power of two that divides its length. The host's is zeroed; other devices' contents
+    /// are arbitrary.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
 
-    /// Memory of another process, mapped likewise.
+    /// Maps memory of another process, at an address that is a multiple of 2 MiB if it is that large.
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
 
-    /// New physical memory, not mapped anywhere, with contents as a segment has them.
+    /// Makes new physical memory, not mapped anywhere, with contents as a segment has them.
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
-    /// Physical memory of another process.
+    /// Opens physical memory of another process.
     fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>>;
 
-    /// Addresses without memory, from `wish` on if that is not 0, is aligned and they are free.
+    /// Reserves addresses without memory. They start at `wish` if that is not 0, is aligned, and they
+    /// are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
-    /// Events of the driver's own, if it has any that ride along with ours.
+    /// Returns the maker of native mirrors, if the driver has events that cross processes.
     fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
         None
     }
 
-    /// A new queue.
+    /// Makes a queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
 
-    /// The driver's view of it, if programs may use the driver besides.
+    /// Returns the driver's view of it, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeContext> {
         None
     }
 
-    /// What loads programs, if the device runs any. It does if its information has limits for
-    /// kernels.
+    /// Returns the loader of programs, if the device runs any: then [`DeviceInfo::kernels`] has limits.
     fn programs(&self) -> Option<&dyn Programs> {
         None
     }
 }
 
-/// What loads programs for one device.
+/// The loader of programs for one device.
 pub(crate) trait Programs {
-    /// Loads a program made of one image, or of several that are linked first. There is at least
-    /// one.
+    /// Loads a program made of one image, or links it of several. There is at least one.
     fn load(
         &self,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
     ) -> Result<Arc<dyn LoadedProgram>>;
 
-    /// A program that somebody else has loaded, by the driver's handle; what `is_owned` is unloaded
-    /// with the result.
+    /// Adopts a program that the driver has loaded for other code.
     ///
     /// # Safety
-    /// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what
-    /// is owned.
+    /// `program` is one of the driver's on this device, and stays loaded as long as the result lives.
+    /// No other code unloads one that is owned.
     unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram>;
 }
 
 /// A program on a device. Its kernels keep it loaded.
 pub(crate) trait LoadedProgram: Send + Sync {
-    /// A kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if there is none of that name.
+    /// Returns a kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
 
-    /// Where a variable of it lies and how many bytes it has; errors as for kernels.
+    /// Returns the address and the bytes of a variable of it; errors as for kernels.
     fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
 
-    /// What the driver had to say about it.
+    /// Returns the output of the driver's compiler; may be empty.
     fn log(&self) -> &str;
 
-    /// The driver's handle.
+    /// Returns the driver's own program.
     fn raw(&self) -> usize;
 }
 
 /// A kernel of a loaded program.
 pub(crate) trait LoadedKernel: Any + Send + Sync {
+    /// Returns what the kernel needs, and the limits that follow.
     fn properties(&self) -> &KernelProperties;
 
-    /// Threads in a block with which most of them run at a time, for this much dynamic shared
-    /// memory, and at most `limit`.
+    /// Returns the number of threads in a block, at most `limit`, with which most threads run at a
+    /// time, for this many bytes of dynamic shared memory.
     fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
 
-    /// Blocks that a compute unit runs at a time.
+    /// Returns the number of blocks that a compute unit runs at a time.
     fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32>;
 
-    /// The driver's handle.
+    /// Returns the driver's own kernel.
     fn raw(&self) -> usize;
 }
 
 /// Memory at an address, with a descriptor.
 pub(crate) trait Segment: Shared {
-    /// Where it starts: a device address, on the host also a pointer.
+    /// Returns the start: a device address, on the host also a pointer.
     fn start(&self) -> Address;
 
-    /// Its bytes, if the host may access them.
+    /// Returns its bytes, if the host may access them.
     fn host_bytes(&self) -> Option<SharedBytes<'_>>;
 
-    /// Asks for the best pages for a part of it now; losing nothing but speed where it can't.
+    /// Asks for the best pages for a part of it. A hint: without, accesses are slower.
     fn populate(&self, offset: usize, len: usize);
 
-    /// Lets go now of what commands keep that are done, as far as that can be found out without
-    /// waiting: a backend may otherwise learn of it late.
+    /// Drops what finished commands keep, as far as the backend can tell without waiting which are
+    /// finished: it may otherwise notice late.
     fn release_finished(&self) {}
 }
 
 /// Reserved addresses into which physical memory is mapped.
 pub(crate) trait AddressRange: Send + Sync {
-    /// Where they start.
+    /// Returns the start.
     fn start(&self) -> Address;
 
-    /// All of them as bytes, if the host may access what is mapped. The caller touches only parts
-    /// that are mapped with this access, and unmaps none of them meanwhile.
+    /// Returns all of them as bytes, if the host may access what is mapped. The caller touches only
+    /// parts that are mapped with this access, and unmaps none of them meanwhile.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
-    /// Puts physical memory at an offset: all of it, or a part if the device can do that.
+    /// Maps physical memory at an offset: all of it, or a part if the device has
+    /// [`partial_mappings`](crate::Capabilities::partial_mappings). Nothing is mapped there.
     fn map(
         &self,
         offset: usize,
@@ -233,30 +298,32 @@ pub(crate) trait AddressRange: Send + Sync {
         access: Access,
     ) -> Result<()>;
 
-    /// Takes it away again.
+    /// Unmaps one mapping.
     fn unmap(&self, offset: usize, len: usize) -> Result<()>;
 
-    /// Changes what may be done with it.
+    /// Changes the access of one mapping.
     fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()>;
 }
 
-/// A queue of commands.
+/// A queue of commands. Dropping it lets what was submitted run on.
 pub(crate) trait BackendQueue: Send + Sync {
-    /// Takes a command, and returns before it is done, or after. What is left of it in its place, the
-    /// caller drops: by reference, since it is large, and since its drop may be the user's code.
+    /// Submits a command, and returns before or after it is done.
+    ///
+    /// The submission is passed by reference, since it is large. The backend takes what it needs; the
+    /// caller drops the rest outside the queue's locks, since the drop may be the program's code.
     fn submit(&self, submission: &mut Submission) -> Result<()>;
 
-    /// Makes sure that what was submitted will run without further calls.
+    /// Makes sure that all that was submitted will run without further calls.
     fn flush(&self) -> Result<()>;
 
-    /// Waits until all that was submitted is done. The first error of a command that signals no
-    /// event is returned here, once.
+    /// Waits until all that was submitted is done. Returns, once, the first error of a command that
+    /// signals no event.
     fn finish(&self, deadline: Option<Instant>) -> Result<()>;
 
-    /// Whether nothing is left to do.
+    /// Returns whether all that was submitted is done.
     fn is_idle(&self) -> bool;
 
-    /// The driver's view of it, if programs may use the driver besides.
+    /// Returns the driver's view of it, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeQueue> {
         None
     }

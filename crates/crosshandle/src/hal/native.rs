@@ -1,4 +1,4 @@
-//! Objects of drivers, for programs that use the driver too.
+//! Objects of drivers, for programs that call the driver too.
 
 use super::{BackendContext, BackendQueue, Segment};
 use crate::error::{Error, Result};
@@ -6,34 +6,34 @@ use crate::types::Ownership;
 use std::any::Any;
 use std::sync::Arc;
 
-/// A device whose driver programs may use besides.
+/// A device whose driver programs may call too.
 pub(crate) trait NativeDevice {
-    /// The driver's device.
+    /// Returns the driver's device.
     fn raw(&self) -> usize;
 
-    /// The driver's own object for itself, if it has one.
+    /// Returns the driver's object for the driver itself, if it has one.
     fn driver(&self) -> Option<usize> {
         None
     }
 
-    /// What allocates and queues in a context that the program made.
+    /// Makes a backend's context inside a context of the driver that the program made.
     ///
     /// # Safety
-    /// It is a context of the driver, and lives as long as anything that is made of it.
+    /// `context` is one of the driver's, and lives as long as anything that is made of the result.
     unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>>;
 }
 
-/// A context whose driver programs may use besides. Nothing here changes which context is the
-/// calling thread's current one, where a driver knows such a thing.
+/// A context whose driver programs may call too. Where a driver has a current context of each thread,
+/// no method changes it.
 pub(crate) trait NativeContext {
-    /// The driver's context.
+    /// Returns the driver's context.
     fn raw(&self) -> Result<usize>;
 
-    /// A queue that submits to one that the program made, among the program's own commands: in
+    /// Makes a queue that submits to one that the program made, among the program's own commands: in
     /// order, and never later than the call.
     ///
     /// # Safety
-    /// It is a queue of the driver, and lives until this one is dropped and has nothing left to
+    /// `queue` is one of the driver's, and lives until the result is dropped and has nothing left to
     /// do.
     unsafe fn adopt_queue(
         &self,
@@ -41,15 +41,15 @@ pub(crate) trait NativeContext {
         ownership: Ownership,
     ) -> Result<Box<dyn BackendQueue>>;
 
-    /// An event of the driver, which was not recorded yet.
+    /// Makes an event of the driver, which is not recorded yet.
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
 
-    /// Lets whatever is submitted to one of the driver's queues later wait for an event. What comes
-    /// back is to be kept until the queue has done so.
+    /// Makes everything that is submitted to a queue of the driver later wait for an event of the
+    /// driver. The caller keeps what is returned until the queue has done so.
     ///
     /// # Safety
-    /// Both are the driver's. An event that is not given away lives until the queue is past it,
-    /// unless the driver keeps it.
+    /// Both are the driver's. A borrowed event lives until the queue is past it, unless the driver
+    /// keeps it.
     unsafe fn wait_for_event(
         &self,
         queue: usize,
@@ -57,18 +57,19 @@ pub(crate) trait NativeContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
 
-    /// Memory that the program allocated with the driver: the allocation that an address lies in,
-    /// and how far inside.
+    /// Adopts memory that the program allocated with the driver. Returns the allocation that an address
+    /// lies in, and the address's offset there.
     ///
     /// # Safety
     /// The allocation lives until the result is dropped and all commands that use it are done.
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
 
-    /// The same for all of the allocation from the address on, which is freed here if it is given
-    /// away: also how many bytes that are. For backends whose programs expect it.
+    /// Adopts all of an allocation from an address on, for backends whose programs expect that. Returns
+    /// the allocation, the address's offset there, and the bytes from there on. One that is owned is
+    /// freed with the result.
     ///
     /// # Safety
-    /// As for `adopt_memory`; nobody else frees what is given away.
+    /// As for `adopt_memory`; no other code frees an allocation that is owned.
     unsafe fn adopt_allocation(
         &self,
         _address: usize,
@@ -80,22 +81,22 @@ pub(crate) trait NativeContext {
     }
 }
 
-/// A queue whose driver programs may use besides.
+/// A queue whose driver programs may call too.
 pub(crate) trait NativeQueue {
-    /// The driver's queue: the one for barriers, where there are several. From now on others may
-    /// submit to it, and their commands count as this queue's where it is asked what is left to
-    /// do.
+    /// Returns the driver's queue: the one for barriers, where there are several. From now on the
+    /// program may submit to it, and its commands count in
+    /// [`finish`](super::BackendQueue::finish) and [`is_idle`](super::BackendQueue::is_idle).
     fn share(&self) -> usize;
 }
 
 /// An event of a driver, made here and destroyed on drop.
 pub(crate) trait NativeEvent: Any + Send + Sync {
-    /// The driver's event.
+    /// Returns the driver's event.
     fn raw(&self) -> usize;
 
-    /// Lets it happen when one of the driver's queues has done everything up to now.
+    /// Records it: it happens when a queue of the driver has done everything submitted up to now.
     ///
     /// # Safety
-    /// It is a queue of the driver, in the same context.
+    /// `queue` is one of the driver's, in the same context.
     unsafe fn record(&self, queue: usize) -> Result<()>;
 }

@@ -2,7 +2,7 @@
 
 use super::Backend;
 
-/// All backends of this build.
+/// Returns all backends of this build, the host first.
 pub(crate) fn all() -> &'static [&'static dyn Backend] {
     &[
         &super::host::HostBackend,

@@ -1,34 +1,32 @@
-//! Commands, as backends get them.
+//! Commands, as a backend gets them.
 
 use super::{LoadedKernel, WaitList};
 use crate::error::Result;
 use crate::ipc::EventCore;
-use crate::types::Address;
-use crate::types::{KernelArguments, LaunchShape};
-use crate::types::{Pitches, Region};
+use crate::types::{Address, KernelArguments, LaunchShape, Pitches, Region};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::mem;
 use std::sync::Arc;
 
-/// A command with what it waits for and signals.
+/// A command with its waits and its signal.
 pub(crate) struct Submission {
     pub(crate) work: Work,
-    /// It starts after all earlier commands, in any order of execution.
+    /// The command starts after all earlier ones, also where the order is free.
     pub(crate) after_earlier: bool,
-    /// All later commands start after it, in any order of execution.
+    /// All later commands start after this one, also where the order is free.
     pub(crate) before_later: bool,
     pub(crate) waits: WaitList,
-    /// It calls the host, or waits for what does: it may fail although no process ends and the
-    /// device is well. What waits for its signal was told so.
+    /// The command calls the program's code, or waits for a command that does: it may fail although no
+    /// process ends and the device is well. Its event is marked so before it is submitted.
     pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
-    /// Whether the host can access all memory that it names.
+    /// The host can access all memory that the command names.
     pub(crate) is_on_host: bool,
 }
 
 impl Submission {
-    /// A command that waits for nothing and signals nothing.
+    /// Makes a command without waits and without a signal.
     #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
@@ -42,7 +40,7 @@ impl Submission {
         }
     }
 
-    /// One that does nothing, after all earlier commands and before all later ones.
+    /// Makes a command that does nothing, after all earlier commands and before all later ones.
     #[inline]
     pub(crate) fn barrier() -> Self {
         Self {
@@ -52,7 +50,7 @@ impl Submission {
         }
     }
 
-    /// Whether nothing is left of it that would have to be dropped.
+    /// Returns whether nothing is left in it that has a drop.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         let Self {
@@ -70,16 +68,16 @@ impl Submission {
         true
     }
 
-    /// Takes it, and leaves one that does nothing.
+    /// Takes it out of its place, and leaves one that does nothing there.
     pub(crate) fn take(&mut self) -> Self {
         mem::replace(self, Self::new(Work::Marker))
     }
 }
 
-/// What a command does. Small, since it is moved.
+/// The work of a command. Small, since it is moved.
 #[derive(Default)]
 pub(crate) enum Work {
-    /// Nothing: a signal, a wait, a barrier.
+    /// Does nothing: the command only waits, signals or orders.
     #[default]
     Marker,
     /// Copies bytes between ranges that may overlap.
@@ -98,17 +96,17 @@ pub(crate) enum Work {
     },
     /// Repeats a pattern in several rows.
     Fill2d(Box<RowFill>),
-    /// Calls the host.
+    /// Calls a function of the program on a thread of this library.
     Call(HostFunction),
-    /// Calls a function during the submission, with the driver's queue: what that queues there is
-    /// the command. Only for queues that have one.
+    /// Calls a function during the submission, with the driver's queue: what the function submits
+    /// there is the command. Only for queues that have a native view.
     Native(NativeFunction),
-    /// Runs a kernel. There is at least one block, with at least one thread.
+    /// Runs a kernel, in at least one block of at least one thread.
     Launch(Box<Launch>),
 }
 
 impl Work {
-    /// The memory that it uses, as far as it names it.
+    /// Returns the memory that it names. A launch names none: its arguments keep theirs.
     pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
             Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),
@@ -121,12 +119,13 @@ impl Work {
     }
 }
 
-/// Few bytes, as a rule, which take no allocation then.
+/// The pattern of a fill. Up to 16 bytes take no allocation.
 pub(crate) type Pattern = SmallVec<[u8; 16]>;
 
-/// A copy of rows between two rectangles that don't overlap. There are at least two rows, and as few
-/// of them as can be; slice pitches are multiples of the row pitches, as drivers' 3D copies have it,
-/// also with one slice.
+/// A copy of rows between two rectangles that don't overlap.
+///
+/// There are at least two rows, and as few as possible: neighbours without a gap are one. Slice
+/// pitches are multiples of the row pitches, as drivers' 3D copies want them, also with one slice.
 pub(crate) struct RectCopy {
     pub(crate) to: Operand,
     pub(crate) to_pitches: Pitches,
@@ -135,8 +134,8 @@ pub(crate) struct RectCopy {
     pub(crate) region: Region,
 }
 
-/// A pattern in at least two rows, which start every `pitch` bytes, more than the width; `width` is a
-/// multiple of the pattern's length.
+/// A fill of at least two rows, which start every `pitch` bytes, more than the width. The width is a
+/// multiple of the pattern's length. Lengths are in bytes.
 pub(crate) struct RowFill {
     pub(crate) to: Operand,
     pub(crate) pitch: usize,
@@ -145,23 +144,24 @@ pub(crate) struct RowFill {
     pub(crate) pattern: Pattern,
 }
 
-/// A kernel with what it is to run on. The shape and, as far as they are known, the sizes of the
-/// arguments suit it.
+/// A launch of a kernel. The object layer has checked the shape and, as far as the driver says them,
+/// the sizes of the arguments.
 pub(crate) struct Launch {
     pub(crate) kernel: Arc<dyn LoadedKernel>,
     pub(crate) shape: LaunchShape,
     pub(crate) arguments: KernelArguments,
 }
 
-/// A function of the host, run in the order of a queue.
+/// A function of the program, called in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
 
-/// A function that submits to the driver's queue. It is called once, by who submits the command.
+/// A function that submits to the driver's queue. The thread that hands the command to the driver calls
+/// it, once.
 pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
-/// An address that a command uses, and what keeps it valid until the command is done (nothing, if
-/// the caller promised to).
+/// An address that a command uses, and what keeps it valid until the command is done: nothing, if the
+/// caller of an unsafe method promised that.
 pub(crate) struct Operand {
     pub(crate) address: Address,
     pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,

@@ -1,4 +1,4 @@
-//! What commands wait for.
+//! The waits of commands.
 
 use crate::event_protocol::Promise;
 use crate::ipc::EventCore;
@@ -7,13 +7,13 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
 
-/// One signal of an event, to be waited for.
+/// A signal of an event that a command waits for.
 pub(crate) struct WaitPoint {
     pub(crate) event: Arc<EventCore>,
     pub(crate) number: u64,
-    /// The signal will never be submitted: the event's exporter ended. Set by the backend.
+    /// The signal will never be submitted, since the event's exporter ended. Set by the backend.
     pub(crate) is_abandoned: bool,
-    /// The driver's own event tells the device of it. Set by the backend.
+    /// The native mirror tells the device of the signal. Set by the backend.
     pub(crate) promise: Option<Promise>,
 }
 
@@ -29,8 +29,9 @@ impl WaitPoint {
     }
 }
 
-/// All that a command waits for: as a rule nothing or one, which takes no allocation. No
-/// `SmallVec`, since commands are moved, and the compiler moves this one in registers.
+/// The signals that a command waits for: as a rule none or one, which take no allocation.
+///
+/// It is no `SmallVec`, since commands are moved, and the compiler moves this one in registers.
 #[derive(Default)]
 pub(crate) enum WaitList {
     #[default]
@@ -43,7 +44,7 @@ impl WaitList {
     #[inline]
     pub(crate) fn push(&mut self, point: WaitPoint) {
         match self {
-            // As a rule: written in place.
+            // The usual case is written in place.
             Self::None => *self = Self::One(point),
             Self::One(_) => {
                 let mut points = mem::take(self).into_vec();
@@ -54,7 +55,7 @@ impl WaitList {
         }
     }
 
-    /// Drops those that `keep` doesn't want.
+    /// Drops the waits for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut WaitPoint) -> bool) {
         match self {
             Self::None => {}

@@ -437,6 +437,7 @@ mod tests {
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
     use std::os::fd::AsFd;
+    use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
 
@@ -453,7 +454,7 @@ mod tests {
     }
 
     /// Attaches as another process does. The connection's timeout is the test's deadline.
-    fn attach(exporter: &Exporter, directory: &PathBuf) -> Result<(Connection, Ledger)> {
+    fn attach(exporter: &Exporter, directory: &Path) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
         let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;

@@ -345,7 +345,7 @@ mod tests {
         lock::hold(directory.as_fd(), 7, LockKind::Shared).expect("as another process");
         let held = locks.hold(directory.as_fd(), 7, LockKind::Shared);
         let _held = held.expect("locked");
-        // Opening and closing it, as everybody does who looks into it, drops nothing.
+        // Opening and closing it, as any look into it does, drops nothing.
         assert_eq!(std::fs::read_dir(&path).expect("listed").count(), 0);
         let again = File::open(&path).expect("opened");
         assert_eq!(lock::is_held(again.as_fd(), 7), Ok(true));

@@ -1,4 +1,5 @@
-//! What a context shares: who exports it, who has it open, and when it may be reused.
+//! Sharing between processes: what a context exports, which processes have it open, and when it may
+//! be used again.
 //!
 //! An exporting context has an **arena**: one memfd with a generation for each shared object (its
 //! *record*) and the counters of its events. Every importing process maps it once, so that opening
@@ -8,7 +9,10 @@
 //! record. The exporter reads the ledgers before it reuses what it freed; when an importer dies,
 //! its ledger goes with it, and nothing has to be repaired.
 //!
-//! [`Exporter`] is the exporting context's half, [`Attachment`] the importing process's.
+//! Every process holds **liveness locks**, record locks that the kernel drops at its death.
+//!
+//! [`Exporter`] is the exporting context's half, [`Attachment`] the importing process's, and
+//! [`EventCore`] an event that either has. [`broker`] is how descriptors cross.
 
 mod arena;
 mod attachment;

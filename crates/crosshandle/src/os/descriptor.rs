@@ -1,11 +1,11 @@
-//! What a descriptor is.
+//! Facts about descriptors.
 
 use rustix::fs::{self, FileType};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// What is behind a descriptor.
+/// The kind of file behind a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileKind {
     /// A file, on disk or in memory.
@@ -21,7 +21,7 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// What is behind a stranger's descriptor. Does nothing to it.
+/// Returns the kind of file behind a stranger's descriptor. Changes nothing.
 pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
     let status = fs::fstat(file)?;
     Ok(match FileType::from_raw_mode(status.st_mode) {
@@ -34,18 +34,18 @@ pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
     })
 }
 
-/// Keeps a descriptor that a driver made from programs that this process starts.
+/// Closes a descriptor that a driver made in programs that this process starts.
 pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
     io::fcntl_setfd(file, FdFlags::CLOEXEC)
 }
 
-/// Whether this process has no descriptor left, for drivers that don't say why they fail.
+/// Returns whether this process has no descriptor left, for drivers that don't say why they fail.
 pub(crate) fn are_exhausted() -> bool {
     io::dup(std::io::stderr()).is_err_and(|errno| errno == Errno::MFILE)
 }
 
-/// Whether this process may fetch a descriptor of another one, and finds the same file there as
-/// behind its own.
+/// Returns whether this process may fetch descriptor `number` of another one, and finds the same
+/// file there as behind `file`.
 pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
     let fetch = || -> Result<bool, Errno> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -57,12 +57,13 @@ pub(crate) fn can_fetch(pid: u32, number: RawFd, file: impl AsFd) -> bool {
     fetch().unwrap_or(false)
 }
 
-/// Another descriptor, of our own, for what a driver's leads to.
+/// Makes a descriptor of our own for the file that a driver's descriptor leads to.
 pub(crate) fn duplicate(number: RawFd) -> Result<OwnedFd, Errno> {
     if number < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: for the length of one system call, which fails if the number is no descriptor.
+    // SAFETY: the number is not -1, and the borrow is used for one system call, which fails if the
+    // number is no open descriptor.
     let theirs = unsafe { BorrowedFd::borrow_raw(number) };
     io::fcntl_dupfd_cloexec(theirs, 3)
 }

@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The size of a huge page, and the alignment that a mapping needs to use them.
+/// Bytes of a huge page, and the alignment that a mapping needs to use huge pages.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// Where there was room for an aligned mapping. Only a hint: the kernel finds another place if it
-/// is taken.
+/// An address where there was room for an aligned mapping. Only a hint: the kernel finds another
+/// place if it is taken.
 static CANDIDATE: AtomicUsize = AtomicUsize::new(0);
 
 fn protection(access: Access) -> ProtFlags {
@@ -21,12 +21,12 @@ fn protection(access: Access) -> ProtFlags {
     }
 }
 
-/// The size of a page in bytes.
+/// Returns the size of a page in bytes.
 pub(crate) fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// Addresses that belong to us, until drop.
+/// A range of addresses that belongs to this, until drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -93,28 +93,20 @@ impl Mapping {
             .checked_next_multiple_of(page_size())
             .ok_or(Errno::NOMEM)?;
         let slack = len.checked_add(align).ok_or(Errno::NOMEM)?;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe {
-            mm::mmap_anonymous(
-                ptr::null_mut(),
-                slack,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let mut whole = Self::new(start, slack)?;
-        let skip = start.cast::<u8>().align_offset(align);
+        let mut whole = Self::reserve_near(0, slack)?;
+        let start = whole.start.as_ptr();
+        let skip = start.align_offset(align);
         // SAFETY: `skip` ≤ `align`, so that both parts lie in the mapping just made, which nobody
         // knows yet; `whole` says at each step what is still mapped.
         unsafe {
-            let end = start.cast::<u8>().add(skip + len);
+            let end = start.add(skip + len);
             let tail = slack - skip - len;
             if tail > 0 {
                 mm::munmap(end.cast(), tail)?;
                 whole.len -= tail;
             }
             if skip > 0 {
-                mm::munmap(start, skip)?;
+                mm::munmap(start.cast(), skip)?;
                 whole.start = whole.start.add(skip);
                 whole.len -= skip;
             }
@@ -122,25 +114,25 @@ impl Mapping {
         Ok(whole)
     }
 
-    /// Reserves addresses from `wish` on, if that is not 0, is aligned and they are free; others
-    /// if not.
+    /// Reserves addresses from `wish` on if that is not 0, is aligned and they are free; other
+    /// addresses otherwise.
     pub(crate) fn reserve_at(wish: usize, len: usize, align: usize) -> Result<Self, Errno> {
         if wish != 0 && wish.is_multiple_of(align) && len.is_multiple_of(page_size()) {
-            // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
-            let start = unsafe {
-                mm::mmap_anonymous(
-                    ptr::without_provenance_mut(wish),
-                    len,
-                    ProtFlags::empty(),
-                    MapFlags::PRIVATE | MapFlags::NORESERVE,
-                )
-            }?;
-            let mapping = Self::new(start, len)?;
-            if start.addr() == wish {
+            let mapping = Self::reserve_near(wish, len)?;
+            if mapping.start.addr().get() == wish {
                 return Ok(mapping);
             }
         }
         Self::reserve(len, align)
+    }
+
+    /// Reserves whole pages at `address` if they are free, or where the kernel finds room.
+    fn reserve_near(address: usize, len: usize) -> Result<Self, Errno> {
+        let hint = ptr::without_provenance_mut(address);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+        let start = unsafe { mm::mmap_anonymous(hint, len, ProtFlags::empty(), flags) }?;
+        Self::new(start, len)
     }
 
     fn new(start: *mut std::ffi::c_void, len: usize) -> Result<Self, Errno> {
@@ -158,8 +150,8 @@ impl Mapping {
         access: Access,
     ) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
-        // SAFETY: the addresses are ours (checked above), so that MAP_FIXED replaces nothing of
-        // anybody else's.
+        // SAFETY: `part` has checked that the addresses are in this mapping, so that MAP_FIXED replaces
+        // nothing else.
         unsafe {
             mm::mmap(
                 start.cast(),
@@ -176,7 +168,7 @@ impl Mapping {
     /// Makes `len` bytes at `offset` a reservation without memory again.
     pub(crate) fn vacate(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
-        // SAFETY: the addresses are ours, as above.
+        // SAFETY: `part` has checked that the addresses are in this mapping.
         unsafe {
             mm::mmap_anonymous(
                 start.cast(),
@@ -188,19 +180,20 @@ impl Mapping {
         Ok(())
     }
 
-    /// Changes what may be done with `len` bytes at `offset`.
+    /// Changes the access to `len` bytes at `offset`.
     pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
         let protection = match access {
             Access::ReadOnly => MprotectFlags::READ,
             Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
         };
-        // SAFETY: the addresses are ours. Whoever still writes there gets a fault, as documented.
+        // SAFETY: `part` has checked that the addresses are in this mapping. A thread that still writes
+        // there gets a fault, as documented.
         unsafe { mm::mprotect(start.cast(), len, protection) }
     }
 
-    /// Gathers the pages of a range into huge pages, populating it. `false` where the kernel
-    /// can't, which loses nothing but speed.
+    /// Gathers the pages of a range into huge pages, and makes those that are missing. Returns `false`
+    /// where the kernel cannot, which loses nothing but speed.
     pub(crate) fn collapse(&self, offset: usize, len: usize) -> bool {
         let Ok(start) = self.part(offset, len) else {
             return false;
@@ -208,20 +201,22 @@ impl Mapping {
         for page in (0..len).step_by(HUGE_PAGE) {
             // The kernel collapses only where a page is present. Reading makes one. (An atomic
             // that changes nothing would not do: the compiler drops it.)
-            // SAFETY: inside this mapping; what is read doesn't matter.
+            // SAFETY: `page` < `len`, so the byte is in this mapping, and the caller has it readable;
+            // the value does not matter.
             unsafe { start.add(page).read_volatile() };
         }
         const MADV_COLLAPSE: libc::c_int = 25;
-        // SAFETY: the range is ours, and collapsing changes no byte of it.
+        // SAFETY: the range is in this mapping, and collapsing changes no byte of it.
         unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) == 0 }
     }
 
     /// Keeps the mapping out of core dumps.
     pub(crate) fn exclude_from_dumps(&self) {
-        // SAFETY: the range is ours, and the advice changes no byte of it.
+        // SAFETY: the range is this mapping, and the advice changes no byte of it.
         let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
     }
 
+    /// Returns the address of `len` bytes at `offset`, which must be inside.
     fn part(&self, offset: usize, len: usize) -> Result<*mut u8, Errno> {
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         if end > self.len {
@@ -231,12 +226,12 @@ impl Mapping {
         Ok(unsafe { self.start.as_ptr().add(offset) })
     }
 
-    /// Where the mapping starts.
+    /// Returns the address at which the mapping starts.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Returns the mapping's length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -247,7 +242,8 @@ impl Drop for Mapping {
         if self.len >= HUGE_PAGE {
             CANDIDATE.store(self.start.addr().get(), Ordering::Relaxed);
         }
-        // SAFETY: we own the range and nothing that we handed out outlives its owner.
+        // SAFETY: the range belongs to this mapping. Its owners hand out no reference into it that
+        // outlives them.
         let result = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = result {
             tracing::warn!(%error, len = self.len, "could not unmap");

@@ -5,7 +5,7 @@ use rustix::fs::{self, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Creates `len` bytes of zeros that nobody can ever shrink or grow, so that no peer can turn a
+/// Creates `len` bytes of zeros that no process can ever shrink or grow, so that no peer can turn a
 /// mapping into a `SIGBUS`. `name` shows in `/proc/PID/maps`.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -16,7 +16,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// Creates a file with these bytes, which nobody can ever change.
+/// Creates a file with these bytes, which no process can ever change.
 pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno> {
     let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
@@ -29,13 +29,14 @@ pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno
     Ok(file)
 }
 
-/// How many bytes a stranger's file begins with, as far as there is room for them.
+/// Reads the first bytes of a stranger's file, as far as there is room for them, and returns their
+/// number.
 pub(crate) fn read_start(file: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
     io::pread(file, into, 0)
 }
 
-/// The size of a stranger's file in bytes, and whether touching a mapping of it is safe: ordinary
-/// memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
+/// Returns the size of a stranger's file in bytes, and whether touching a mapping of it is safe: it
+/// is ordinary memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let status = fs::fstat(&file)?;
@@ -48,7 +49,7 @@ pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     Ok((len.try_into().unwrap_or(0), is_memory && sealed))
 }
 
-/// A second, read-only descriptor of our own file. Needs no permission: it is our own.
+/// Opens a file of this process's own a second time, for reading only. Needs no permission.
 pub(crate) fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())

@@ -9,4 +9,5 @@ pub(crate) mod memfd;
 pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod socket;
+pub(crate) mod tuning;
 pub(crate) mod wake_ticker;

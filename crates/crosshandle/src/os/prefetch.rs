@@ -4,7 +4,7 @@ use std::mem::size_of;
 
 const CACHE_LINE: usize = 64;
 
-/// Has the CPU fetch a place that is about to be written, from other CPUs too, while the caller goes
+/// Has the CPU fetch a place that is about to be written, also from other CPUs, while the caller goes
 /// on. A hint: any address will do.
 #[inline]
 pub(crate) fn for_writing<T>(place: *const T) {

@@ -5,18 +5,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// The number of the CPU that runs the caller at the moment.
+/// Returns the number of the CPU that runs the caller at the moment.
 #[inline]
 pub(crate) fn current_cpu() -> u32 {
     // SAFETY: takes no arguments and touches no memory of ours. With glibc it reads a word that
     // the kernel keeps up to date, without a call.
     let cpu = unsafe { libc::sched_getcpu() };
-    // -1 where the kernel cannot say: then everybody seems to share one CPU and nobody spins.
+    // -1 where the kernel cannot say: then all threads seem to share one CPU and none spins.
     cpu as u32
 }
 
-/// A number that is the same in all processes of one running kernel, containers included, and
-/// differs between machines and boots. Never zero. Handles carry it;
+/// Returns a number that is the same in all processes of one running kernel, containers included,
+/// and differs between machines and boots. Never zero. Handles carry it;
 /// [`AnyHandle::explain`](crate::handle::AnyHandle::explain) compares it.
 pub fn host_identity() -> u64 {
     static IDENTITY: OnceLock<u64> = OnceLock::new();
@@ -33,7 +33,7 @@ pub fn host_identity() -> u64 {
     })
 }
 
-/// This process's number in its own PID namespace.
+/// Returns this process's number in its own PID namespace.
 pub(crate) fn pid() -> u32 {
     std::process::id()
 }
@@ -47,7 +47,7 @@ pub(crate) fn random(bytes: &mut [u8]) -> Result<(), rustix::io::Errno> {
     })
 }
 
-/// Nanoseconds of the system's monotonic clock, the same in all processes.
+/// Returns the nanoseconds of the system's monotonic clock, which is the same in all processes.
 pub(crate) fn monotonic_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -77,7 +77,7 @@ pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Lets [`is_forked`] notice from now on.
+/// Has [`is_forked`] notice forks from now on.
 pub(crate) fn watch_forks() {
     static WATCHING: Once = Once::new();
     extern "C" fn in_child() {
@@ -92,9 +92,9 @@ pub(crate) fn watch_forks() {
     });
 }
 
-/// Whether this is a child made by `fork` without `exec`. It has copies of its parent's objects,
-/// but what they share with other processes is still the parent's alone: it must not be given
-/// back here, and locks may be held by threads that don't exist in the child.
+/// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's
+/// objects, but what they share with other processes is still the parent's alone: the child must not
+/// give it back, and locks may be held by threads that don't exist in the child.
 #[inline]
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)

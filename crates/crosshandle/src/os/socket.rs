@@ -1,5 +1,6 @@
 //! Unix sockets that keep message boundaries and carry a descriptor with a message.
 
+use super::tuning::MAX_SOCKET_TIMEOUT;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -11,15 +12,12 @@ use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// The longest timeout that a socket is given.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Two sockets that are connected with each other.
+/// Makes two sockets that are connected with each other.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC;
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -42,13 +40,12 @@ pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
 /// long in every [`receive_within`].
 pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
-    let patience = timeout;
-    // None means for ever, zero is not a timeout, and the kernel's counter has an end.
-    let timeout = Some(timeout.clamp(Duration::from_micros(1), LONGEST));
-    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, timeout)?;
-    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, timeout)?;
+    // None means for ever, and zero is not a timeout.
+    let limit = Some(timeout.clamp(Duration::from_micros(1), MAX_SOCKET_TIMEOUT));
+    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, limit)?;
+    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, limit)?;
     let address = SocketAddrUnix::new(path)?;
-    let end = Instant::now().checked_add(LONGEST.min(patience));
+    let end = Instant::now().checked_add(MAX_SOCKET_TIMEOUT.min(timeout));
     loop {
         match net::connect(&stream, &address) {
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
@@ -67,7 +64,7 @@ pub(crate) fn try_connect(path: &Path) -> Result<(), Errno> {
     net::connect(&stream, &SocketAddrUnix::new(path)?)
 }
 
-/// The user at the other end, and whether the other end is this very process.
+/// Returns the user at the other end, and whether the other end is this very process.
 pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
     // Not with rustix, which takes the process number 0 for an error: that is what the kernel
     // gives for a process in a PID namespace that cannot be seen from this one.
@@ -118,7 +115,7 @@ pub(crate) fn send(
     }
 }
 
-/// What [`receive`] found.
+/// A message, or the end of them.
 pub(crate) enum Received {
     /// A message of this length, and the descriptor that came with it.
     Message(usize, Option<OwnedFd>),
@@ -160,9 +157,8 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
     Ok(Received::Message(message.bytes, descriptors.pop()))
 }
 
-/// Like [`receive`], but waits for a message, for as long as [`connect`] was told ([`pair`]: for
-/// ever).
-/// A signal interrupts it ([`Errno::INTR`]), so that the caller can look at the clock.
+/// Takes one message like [`receive`], but waits for it as long as [`connect`] was told, or for ever
+/// on a socket of [`pair`]. A signal interrupts it ([`Errno::INTR`]), so that the caller can look at the clock.
 pub(crate) fn receive_within(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     match receive_with(stream, buffer, RecvFlags::CMSG_CLOEXEC) {
         Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),

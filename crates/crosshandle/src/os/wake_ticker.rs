@@ -1,21 +1,15 @@
 //! The sleepers of this process, which one thread wakes at intervals.
 //!
 //! A sleeper must look now and then whether the process that it waits for still lives. A timer of
-//! its own costs each sleep about 0.4 µs; so the exchange thread wakes them all every [`INTERVAL`],
+//! its own costs each sleep about 0.4 µs; so the exchange thread wakes them all every
+//! [`WAKE_INTERVAL`](super::tuning::WAKE_INTERVAL),
 //! as long as there are any. This module knows the sleepers and not that thread: the caller of
 //! [`with_sleeper`] says how the wakes are started, and the thread calls [`wake_all`].
 
 use super::{futex, process};
 use crate::sync::Mutex;
-use std::num::NonZeroU32;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
-
-/// Time between two wakes of all sleepers. Halved: a process with sleepers wakes up twice as often.
-/// Doubled: a death that no hang-up tells is noticed that much later.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(40);
 
 /// Whether a thread calls [`wake_all`] at intervals.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,15 +30,6 @@ static SLEEPERS: Mutex<Sleepers> = Mutex::new(Sleepers {
     words: Vec::new(),
     ticking: Ticking::Stopped,
 });
-
-/// Returns the bits that tell sleepers of this process from those of most others on a shared word.
-pub(super) fn process_bits() -> NonZeroU32 {
-    static BITS: OnceLock<NonZeroU32> = OnceLock::new();
-    *BITS.get_or_init(|| {
-        let bit = 1_u32.rotate_left(std::process::id());
-        NonZeroU32::new(bit).expect("one bit is set")
-    })
-}
 
 /// Calls `sleep`, during which the sleepers on `word` are woken at intervals. `start` starts the
 /// wakes if they have stopped, and returns whether it could. `sleep` is told whether there are wakes;
@@ -135,7 +120,7 @@ pub(crate) fn wake_all() -> usize {
         let word = ptr::with_exposed_provenance::<AtomicU64>(*address);
         // SAFETY: `Sleeper::register` exposed the address of a reference that `with_sleeper` keeps
         // borrowed until the address is taken out, which needs the lock held here.
-        futex::wake_some(unsafe { &*word }, process_bits());
+        futex::wake_own(unsafe { &*word });
     }
     sleepers.words.len()
 }

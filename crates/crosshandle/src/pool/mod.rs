@@ -1,15 +1,20 @@
-//! Memory carved from segments: the same for every backend and every kind of memory.
+//! Memory carved from segments, for every backend and every kind of memory.
 //!
-//! Small allocations share segments of some 64 MiB, in blocks of a few dozen sizes; a large one has a
-//! segment of its own. What is freed and was never exported goes on a list and comes back without
-//! a system call; what was exported comes back when no importer has it open (`sharing` decides).
+//! Small allocations share segments of up to 64 MiB, in blocks of a few dozen sizes; a large one has a
+//! segment of its own. A block that is freed and was never exported goes on a list and comes back without
+//! a system call; one that was exported comes back when no importer has it open, which `ipc` decides.
 //!
-//! The lists hold whatever the owner of the blocks wants them to (`T`), so that it can recycle
-//! its own objects together with the memory.
+//! The lists hold what the owner of the blocks wants (`T`), so that the owner recycles its own objects
+//! together with the memory.
+//!
+//! # Locks
+//! Each size of block has a lock, and so has the shared segment that is being carved; a thread that needs
+//! both takes the size's first. No lock is held while a segment is made, which may take long.
 
 mod segment;
 mod size_class;
 mod trim;
+mod tuning;
 mod usage;
 
 pub(crate) use segment::{Block, PoolSegment};
@@ -20,39 +25,48 @@ pub(crate) use usage::{Gauge, Usage};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::os::mapping::HUGE_PAGE;
+use crate::sync::Mutex;
 use crate::types::MemoryKind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Blocks from this size on get huge pages when they are carved.
-const EAGER: usize = 256 << 10;
-/// Bytes of freed large segments that are kept for reuse at most, and in one at most.
-const KEPT_IN_ALL: usize = 256 << 20;
-const KEPT_EACH: usize = 64 << 20;
-
-/// Set in the number of a segment that only one allocation uses: importers unmap it with that.
+/// Set in the number of a segment that only one allocation uses: importers unmap it with that allocation.
 pub(crate) const DEDICATED: u32 = 1 << 31;
 
-/// Where the next block of a size is carved.
-struct Cursor {
+/// A span of a segment, from which the blocks of one size are carved.
+struct Span {
     segment: Arc<PoolSegment>,
+    /// The offset of the next block.
     next: usize,
     end: usize,
-    /// Up to here huge pages were asked for.
+    /// The offset up to which huge pages were asked for.
     populated: usize,
 }
 
+/// The free blocks of one size.
 struct Class<T> {
     freed: Vec<T>,
     /// Blocks that came back without their owner.
     blocks: Vec<Block>,
-    cursor: Option<Cursor>,
+    span: Option<Span>,
 }
 
-/// Large segments that were freed.
+/// Large segments that were freed and are kept, with their lengths.
 struct Large<T> {
     kept: Vec<(usize, T)>,
     bytes: usize,
+}
+
+/// The shared segment that spans are taken from, and how far it is used.
+struct CurrentSegment {
+    segment: Arc<PoolSegment>,
+    used: usize,
+}
+
+impl CurrentSegment {
+    fn room(&self) -> usize {
+        self.segment.memory.len() - self.used
+    }
 }
 
 /// Memory of one kind of one context.
@@ -60,26 +74,25 @@ pub(crate) struct Pool<T> {
     backend: Arc<dyn BackendContext>,
     kind: MemoryKind,
     options: PoolOptions,
-    /// Where it is counted; `None` for the memory that belongs to no `MemoryPool`.
+    /// The books of a `MemoryPool`; `None` for a context's own pools.
     usage: Option<Arc<Usage>>,
     classes: Vec<Mutex<Class<T>>>,
     large: Mutex<Large<T>>,
-    /// The shared segment that spans are taken from, and how far it is used.
-    current: Mutex<Option<(Arc<PoolSegment>, usize)>>,
-    /// Shared by all pools of a context.
+    current: Mutex<Option<CurrentSegment>>,
+    /// The numbers of segments, shared by all pools of a context.
     numbers: Arc<AtomicU32>,
-    closed: AtomicBool,
+    is_closed: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolOptions {
-    /// Whether small allocations share segments.
+    /// Small allocations share segments.
     pub(crate) sharing: bool,
-    /// Whether to ask for huge pages.
+    /// Huge pages are asked for.
     pub(crate) huge_pages: bool,
-    /// Bytes in the first shared segment.
+    /// The length of the first shared segment, in bytes.
     pub(crate) first_segment: usize,
-    /// Larger segments are never kept when they are freed.
+    /// The largest segment that is kept when it is freed, in bytes.
     pub(crate) largest_kept: usize,
 }
 
@@ -89,7 +102,7 @@ impl PoolOptions {
             sharing,
             huge_pages,
             first_segment: usize::MAX,
-            largest_kept: KEPT_EACH,
+            largest_kept: tuning::KEPT_EACH_BYTES,
         }
     }
 }
@@ -106,7 +119,7 @@ impl<T> Pool<T> {
             Mutex::new(Class {
                 freed: Vec::new(),
                 blocks: Vec::new(),
-                cursor: None,
+                span: None,
             })
         };
         Self {
@@ -123,11 +136,11 @@ impl<T> Pool<T> {
             }),
             current: Mutex::default(),
             numbers,
-            closed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         }
     }
 
-    /// How an allocation is served: by which size of block, or by a segment of its own.
+    /// Returns the size of block for an allocation, or a segment of its own.
     pub(crate) fn class_of(&self, len: usize, align: usize) -> Result<SizeClass> {
         if len == 0 {
             return Err(Error::invalid("an allocation needs at least one byte"));
@@ -156,13 +169,13 @@ impl<T> Pool<T> {
             .ok_or_else(|| Error::out_of_memory(len))
     }
 
-    /// Something of this class that was put back.
+    /// Returns something of this class that was put back.
     #[inline]
     pub(crate) fn take(&self, class: SizeClass) -> Option<T> {
         match class.index() {
-            Some(index) => lock(&self.classes[index]).freed.pop(),
+            Some(index) => self.classes[index].lock().freed.pop(),
             None => {
-                let mut large = lock(&self.large);
+                let mut large = self.large.lock();
                 let found = large
                     .kept
                     .iter()
@@ -173,27 +186,27 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Puts something back for reuse, or returns it if it isn't to be kept.
+    /// Puts something back for reuse, or returns it if the pool does not keep it.
     #[inline]
     pub(crate) fn put(&self, class: SizeClass, freed: T) -> Option<T> {
         match class.index() {
             Some(index) => {
-                let mut list = lock(&self.classes[index]);
-                if self.closed.load(Ordering::Relaxed) {
+                let mut list = self.classes[index].lock();
+                if self.is_closed.load(Ordering::Relaxed) {
                     return Some(freed);
                 }
                 list.freed.push(freed);
                 None
             }
             None => {
-                let mut large = lock(&self.large);
+                let mut large = self.large.lock();
                 let len = class.size();
                 let has_too_much = match &self.usage {
                     Some(usage) => usage.has_too_much(),
-                    None => large.bytes + len > KEPT_IN_ALL,
+                    None => large.bytes + len > tuning::KEPT_TOTAL_BYTES,
                 };
                 let is_kept = len <= self.options.largest_kept && !has_too_much;
-                if !is_kept || self.closed.load(Ordering::Relaxed) {
+                if !is_kept || self.is_closed.load(Ordering::Relaxed) {
                     return Some(freed);
                 }
                 large.bytes += len;
@@ -203,23 +216,23 @@ impl<T> Pool<T> {
         }
     }
 
-    /// A block that was put back.
+    /// Returns a block that was put back without its owner.
     pub(crate) fn take_block(&self, class: SizeClass) -> Option<Block> {
-        lock(&self.classes[class.index()?]).blocks.pop()
+        self.classes[class.index()?].lock().blocks.pop()
     }
 
     /// Puts a block back for reuse. A segment of its own goes back to the system.
     pub(crate) fn put_block(&self, block: Block) {
         if let Some(index) = block.class.index() {
-            let mut class = lock(&self.classes[index]);
+            let mut class = self.classes[index].lock();
             let is_retired = block.segment.is_retired.load(Ordering::Relaxed);
-            if !is_retired && !self.closed.load(Ordering::Relaxed) {
+            if !is_retired && !self.is_closed.load(Ordering::Relaxed) {
                 class.blocks.push(block);
             }
         }
     }
 
-    /// A new block.
+    /// Carves a new block.
     pub(crate) fn carve(&self, class: SizeClass) -> Result<Block> {
         let Some(index) = class.index() else {
             let segment = self.new_segment(class.size(), true)?;
@@ -230,63 +243,95 @@ impl<T> Pool<T> {
                 class,
             });
         };
-        let size = class.size();
-        let mut state = lock(&self.classes[index]);
-        if state
-            .cursor
-            .as_ref()
-            .is_none_or(|cursor| cursor.end - cursor.next < size)
-        {
-            state.cursor = Some(self.new_span(class.span(), size)?);
-        }
-        let huge_pages = self.options.huge_pages;
-        let cursor = state.cursor.as_mut().expect("set above");
-        let offset = cursor.next;
-        cursor.next += size;
-        cursor.segment.carved.fetch_add(size, Ordering::Relaxed);
-        if huge_pages && size >= EAGER && cursor.next > cursor.populated {
-            let end = cursor.next.next_multiple_of(HUGE_PAGE).min(cursor.end);
-            let len = end - cursor.populated;
-            cursor.segment.memory.populate(cursor.populated, len);
-            cursor.populated = end;
-        }
-        Ok(Block {
-            segment: Arc::clone(&cursor.segment),
-            offset,
-            class,
-        })
-    }
-
-    /// `wanted` bytes of a shared segment, or fewer if that is all that may be had, but at least
-    /// `least`.
-    fn new_span(&self, wanted: usize, least: usize) -> Result<Cursor> {
-        let mut current = lock(&self.current);
-        let (before, used) = current
-            .as_ref()
-            .map_or((0, 0), |(segment, used)| (segment.memory.len(), *used));
-        let left = before - used;
-        if left < wanted {
-            let len = self.next_segment(before, wanted, least);
-            match len.and_then(|len| self.new_segment(len, false)) {
-                Ok(segment) => *current = Some((segment, 0)),
-                Err(error) if left < least => return Err(error),
-                // The rest of this one will do.
-                Err(_) => {}
+        loop {
+            let carved = self.classes[index].lock().carve(class);
+            if let Some(block) = carved {
+                self.populate(&block, index);
+                return Ok(block);
             }
+            let span = self.new_span(class.span(), class.size())?;
+            self.install_span(index, class, span);
         }
-        let (segment, used) = current.as_mut().expect("set above");
-        let next = *used;
-        let end = segment.memory.len().min(next + wanted);
-        *used = end;
-        Ok(Cursor {
-            segment: Arc::clone(segment),
-            next,
-            end,
-            populated: next,
-        })
     }
 
-    /// The length of a new shared segment, after one of `before` bytes: twice as long.
+    /// Lets blocks of a size be carved from a span, unless another thread was faster.
+    fn install_span(&self, index: usize, class: SizeClass, span: Span) {
+        let mut state = self.classes[index].lock();
+        // A trim may have given its segment up, since nothing in it was in use.
+        if span.segment.is_retired.load(Ordering::Relaxed) {
+            return;
+        }
+        if state
+            .span
+            .as_ref()
+            .is_none_or(|span| span.room() < class.size())
+        {
+            state.span = Some(span);
+            return;
+        }
+        // Given back, if nothing was taken after it.
+        if let Some(current) = &mut *self.current.lock()
+            && Arc::ptr_eq(&current.segment, &span.segment)
+            && current.used == span.end
+        {
+            current.used = span.next;
+        }
+    }
+
+    /// Asks for huge pages for a block that is large enough, and for what follows it in its span.
+    fn populate(&self, block: &Block, index: usize) {
+        let size = block.class.size();
+        if !self.options.huge_pages || size < tuning::HUGE_PAGE_BLOCK_BYTES {
+            return;
+        }
+        let mut state = self.classes[index].lock();
+        let Some(span) = &mut state.span else {
+            return;
+        };
+        let block_end = block.offset + size;
+        let is_of_span = Arc::ptr_eq(&span.segment, &block.segment) && block_end <= span.next;
+        if !is_of_span || block_end <= span.populated {
+            return;
+        }
+        let start = span.populated;
+        span.populated = block_end.next_multiple_of(HUGE_PAGE).min(span.end);
+        let len = span.populated - start;
+        drop(state);
+        // Without the lock, since it takes long; until then the pages are ordinary ones.
+        block.segment.memory.populate(start, len);
+    }
+
+    /// Takes `wanted` bytes of a shared segment, or fewer if that is all that may be had, but at least
+    /// `least`.
+    fn new_span(&self, wanted: usize, least: usize) -> Result<Span> {
+        let before = {
+            let mut current = self.current.lock();
+            if let Some(span) = take_span(&mut current, wanted, wanted) {
+                return Ok(span);
+            }
+            current
+                .as_ref()
+                .map_or(0, |current| current.segment.memory.len())
+        };
+        let len = self.next_segment(before, wanted, least);
+        let made = len.and_then(|len| self.new_segment(len, false));
+        let mut current = self.current.lock();
+        match made {
+            Ok(segment) => {
+                // Another thread may have made one meanwhile; then this one is not needed.
+                if let Some(span) = take_span(&mut current, wanted, wanted) {
+                    drop(current);
+                    return Ok(span);
+                }
+                *current = Some(CurrentSegment { segment, used: 0 });
+                take_span(&mut current, wanted, least).ok_or_else(|| Error::out_of_memory(least))
+            }
+            // The rest of the present one will do.
+            Err(error) => take_span(&mut current, wanted, least).ok_or(error),
+        }
+    }
+
+    /// Returns the length of the shared segment after one of `before` bytes: twice as long, within limits.
     fn next_segment(&self, before: usize, wanted: usize, least: usize) -> Result<usize> {
         let len = (2 * before)
             .max(self.options.first_segment)
@@ -295,7 +340,7 @@ impl<T> Pool<T> {
         let Some(usage) = &self.usage else {
             return Ok(len);
         };
-        // Of the little that is left, what a backend aligns for all block sizes in it.
+        // Of little room only so much that the backend aligns the segment for all sizes of block in it.
         let room = usage.room();
         let room = if room >= HUGE_PAGE {
             room - room % HUGE_PAGE
@@ -330,18 +375,18 @@ impl<T> Pool<T> {
         }))
     }
 
-    /// Keeps nothing from now on, and returns what was kept.
+    /// Closes the pool: it keeps nothing from now on. Returns what it kept.
     pub(crate) fn close(&self) -> Vec<T> {
-        self.closed.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
         for class in &self.classes {
-            let mut class = lock(class);
+            let mut class = class.lock();
             all.append(&mut class.freed);
             class.blocks.clear();
-            class.cursor = None;
+            class.span = None;
         }
-        *lock(&self.current) = None;
-        let mut large = lock(&self.large);
+        *self.current.lock() = None;
+        let mut large = self.large.lock();
         large.bytes = 0;
         all.extend(large.kept.drain(..).map(|(_, freed)| freed));
         all
@@ -355,7 +400,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Counts it as freed.
+    /// Counts an allocation as freed.
     #[inline]
     pub(crate) fn note_freed(&self, class: SizeClass) {
         if let Some(usage) = &self.usage {
@@ -364,7 +409,7 @@ impl<T> Pool<T> {
     }
 }
 
-/// The next number for a segment of a context.
+/// Returns the next number for a segment of a context.
 pub(crate) fn next_number(numbers: &AtomicU32, dedicated: bool) -> u32 {
     let number = numbers.fetch_add(1, Ordering::Relaxed) & !DEDICATED;
     if dedicated {
@@ -374,6 +419,37 @@ pub(crate) fn next_number(numbers: &AtomicU32, dedicated: bool) -> u32 {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T> Class<T> {
+    /// Carves a block from the span, if there is room.
+    fn carve(&mut self, class: SizeClass) -> Option<Block> {
+        let size = class.size();
+        let span = self.span.as_mut().filter(|span| span.room() >= size)?;
+        let offset = span.next;
+        span.next += size;
+        span.segment.carved.fetch_add(size, Ordering::Relaxed);
+        Some(Block {
+            segment: Arc::clone(&span.segment),
+            offset,
+            class,
+        })
+    }
+}
+
+impl Span {
+    fn room(&self) -> usize {
+        self.end - self.next
+    }
+}
+
+/// Takes `wanted` bytes of the current segment, or fewer, but at least `least`.
+fn take_span(current: &mut Option<CurrentSegment>, wanted: usize, least: usize) -> Option<Span> {
+    let current = current.as_mut().filter(|current| current.room() >= least)?;
+    let start = current.used;
+    current.used += wanted.min(current.room());
+    Some(Span {
+        segment: Arc::clone(&current.segment),
+        next: start,
+        end: current.used,
+        populated: start,
+    })
 }

@@ -13,15 +13,15 @@ pub(crate) struct Block {
     pub(crate) class: SizeClass,
 }
 
-/// A segment with its number, which importers know it by.
+/// A segment with the number by which importers know it.
 pub(crate) struct PoolSegment {
     pub(crate) memory: Arc<dyn Segment>,
     pub(crate) number: u32,
-    /// Bytes in its blocks, used and free.
+    /// The bytes of its blocks, used and free.
     pub(super) carved: AtomicUsize,
-    /// Its free blocks were given up: it goes back to the system.
+    /// Its free blocks were given up: it goes back to the system when the last use ends.
     pub(super) is_retired: AtomicBool,
-    /// Where its bytes are counted.
+    /// The books in which its bytes are counted.
     pub(super) usage: Option<Arc<Usage>>,
 }
 

@@ -1,14 +1,12 @@
 //! Sizes of blocks.
 
+use super::tuning::{
+    FINE_BLOCK_BYTES as FINE, LARGEST_BLOCK_BYTES as LARGEST, SMALLEST_BLOCK_BYTES as SMALLEST,
+    SPAN_BLOCKS,
+};
 use crate::os::mapping::HUGE_PAGE;
 
-/// The smallest block.
-const SMALLEST: usize = 64;
-/// From here on there are four sizes for each doubling, so that at most a fifth is wasted.
-const FINE: usize = 4 << 10;
-/// The largest block. What is larger gets a segment of its own.
-const LARGEST: usize = 2 << 20;
-/// Sizes below [`FINE`], each twice the one before.
+/// The number of sizes below [`FINE`], each twice the one before.
 const COARSE_COUNT: usize = (FINE.ilog2() - SMALLEST.ilog2()) as usize;
 const DEDICATED: u8 = u8::MAX;
 
@@ -20,11 +18,11 @@ pub(crate) struct SizeClass {
 }
 
 impl SizeClass {
-    /// How many sizes of blocks there are.
+    /// The number of sizes of blocks.
     pub(crate) const COUNT: usize =
         COARSE_COUNT + 4 * (LARGEST.ilog2() - FINE.ilog2()) as usize + 1;
 
-    /// The smallest block for `len` bytes at an alignment, if there is one.
+    /// Returns the smallest block for `len` bytes at an alignment, if there is one.
     pub(crate) fn for_block(len: usize, align: usize) -> Option<Self> {
         let wanted = len.max(align).max(SMALLEST);
         if wanted > LARGEST {
@@ -41,7 +39,7 @@ impl SizeClass {
         })
     }
 
-    /// A segment of its own with `size` bytes.
+    /// Returns a segment of its own, of `size` bytes.
     pub(crate) fn dedicated(size: usize) -> Self {
         Self {
             index: DEDICATED,
@@ -67,22 +65,21 @@ impl SizeClass {
         (FINE << (fine / 4)) / 4 * (4 + fine % 4)
     }
 
-    /// Its place among the sizes; `None` for a segment of its own.
+    /// Returns its index among the sizes; `None` for a segment of its own.
     #[inline]
     pub(crate) fn index(self) -> Option<usize> {
         (self.index != DEDICATED).then_some(usize::from(self.index))
     }
 
-    /// Bytes in one.
+    /// Returns the bytes of a block.
     #[inline]
     pub(crate) fn size(self) -> usize {
         self.size
     }
 
-    /// Bytes that are taken from a shared segment at once.
+    /// Returns the bytes that are taken from a shared segment at once.
     pub(crate) fn span(self) -> usize {
-        const FEW: usize = 8;
-        (self.size * FEW)
+        (self.size * SPAN_BLOCKS)
             .next_multiple_of(HUGE_PAGE)
             .min(8 * LARGEST)
     }

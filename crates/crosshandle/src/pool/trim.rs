@@ -1,11 +1,12 @@
 //! Giving free memory back to the system.
 
-use super::{Block, Class, Pool, PoolSegment, lock};
+use super::{Block, Class, Pool, PoolSegment};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 
-/// What a pool's lists hold: something with a block.
+/// Something with a block, which a pool's lists hold.
 pub(crate) trait Pooled {
     fn block(&self) -> &Block;
 }
@@ -20,8 +21,8 @@ pub(crate) struct Trimmed<T> {
 }
 
 impl<T: Pooled> Pool<T> {
-    /// Takes what is free off the lists, until `excess` bytes are: large segments, then those
-    /// shared segments in which nothing is used. Returns how many bytes it was.
+    /// Takes free memory off the lists until `excess` bytes are taken: large segments, then those
+    /// shared segments in which nothing is used. Returns the bytes that it took, too.
     pub(crate) fn trim(&self, excess: usize) -> (usize, Trimmed<T>) {
         let mut taken = 0;
         let large = self.take_large(excess, &mut taken);
@@ -32,16 +33,16 @@ impl<T: Pooled> Pool<T> {
             _segments: Vec::new(),
         };
         if taken < excess {
-            // All in the order in which `carve` takes them, so that nothing changes meanwhile.
-            let mut classes: Vec<_> = self.classes.iter().map(lock).collect();
-            let mut current = lock(&self.current);
+            // With all locks, in the order of the module, so that no block is taken meanwhile.
+            let mut classes: Vec<_> = self.classes.iter().map(Mutex::lock).collect();
+            let mut current = self.current.lock();
             for segment in empty_segments(&classes) {
                 if taken >= excess {
                     break;
                 }
                 taken += segment.memory.len();
                 segment.is_retired.store(true, Ordering::Relaxed);
-                current.take_if(|(current, _)| Arc::ptr_eq(current, &segment));
+                current.take_if(|current| Arc::ptr_eq(&current.segment, &segment));
                 trimmed._segments.push(segment);
             }
             for class in &mut classes {
@@ -52,15 +53,15 @@ impl<T: Pooled> Pool<T> {
                 trimmed._freed.extend(freed);
                 let blocks = class.blocks.extract_if(.., |block| is_retired(block));
                 trimmed._blocks.extend(blocks);
-                let cursor = &mut class.cursor;
-                cursor.take_if(|cursor| cursor.segment.is_retired.load(Ordering::Relaxed));
+                let span = &mut class.span;
+                span.take_if(|span| span.segment.is_retired.load(Ordering::Relaxed));
             }
         }
         (taken, trimmed)
     }
 
     fn take_large(&self, excess: usize, taken: &mut usize) -> Vec<T> {
-        let mut large = lock(&self.large);
+        let mut large = self.large.lock();
         let mut all = Vec::new();
         while *taken < excess {
             let Some((len, freed)) = large.kept.pop() else {
@@ -74,7 +75,7 @@ impl<T: Pooled> Pool<T> {
     }
 }
 
-/// The segments all of whose blocks are on the lists.
+/// Returns the segments all of whose blocks are on the lists.
 fn empty_segments<T: Pooled>(classes: &[MutexGuard<'_, Class<T>>]) -> Vec<Arc<PoolSegment>> {
     let mut free: HashMap<*const PoolSegment, (usize, &Arc<PoolSegment>)> = HashMap::new();
     for class in classes {

@@ -1,9 +1,9 @@
-//! How much memory a pool has, how much of it is in use, and how much it may have.
+//! The books of a memory pool: what it has reserved, what is in use, and its limits.
 
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number of bytes, and the most that it has been.
+/// A number of bytes, and the greatest that it has been.
 #[derive(Default)]
 pub(crate) struct Gauge {
     now: AtomicUsize,
@@ -25,17 +25,17 @@ impl Gauge {
 
     pub(crate) fn add(&self, bytes: usize) {
         let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.note(now);
+        self.note_peak(now);
     }
 
-    /// Adds, unless the sum would be more than `most`.
-    fn try_add(&self, bytes: usize, most: usize) -> bool {
-        let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= most);
+    /// Adds, unless the sum would exceed `limit`.
+    fn try_add(&self, bytes: usize, limit: usize) -> bool {
+        let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = self
             .now
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         if let Ok(before) = before {
-            self.note(before + bytes);
+            self.note_peak(before + bytes);
         }
         before.is_ok()
     }
@@ -45,7 +45,7 @@ impl Gauge {
     }
 
     #[inline]
-    fn note(&self, now: usize) {
+    fn note_peak(&self, now: usize) {
         // A new peak is rare.
         if now > self.peak() {
             self.peak.fetch_max(now, Ordering::Relaxed);
@@ -55,11 +55,11 @@ impl Gauge {
 
 /// The books of a `MemoryPool`.
 pub(crate) struct Usage {
-    /// Bytes in its segments.
+    /// The bytes of its segments.
     pub(crate) reserved: Gauge,
-    /// Bytes in blocks that were handed out and not freed since.
+    /// The bytes of blocks that were handed out and not freed since.
     pub(crate) used: Gauge,
-    /// Bytes that it may reserve.
+    /// The bytes that it may reserve.
     pub(crate) limit: usize,
     /// While it has reserved more than these bytes, large memory that is freed goes back to the
     /// system.
@@ -76,7 +76,7 @@ impl Usage {
         }
     }
 
-    /// Bytes that it may reserve yet.
+    /// Returns the bytes that it may still reserve.
     pub(super) fn room(&self) -> usize {
         self.limit.saturating_sub(self.reserved.get())
     }

@@ -101,7 +101,7 @@ pub(crate) fn start_missing_thread() {
 
 fn submit(job: Job, class: Class) {
     if process::is_forked() {
-        // The threads, and whoever holds the lock, are the parent's.
+        // The threads are the parent's, and so is the thread that may hold the lock.
         std::mem::forget(job);
         return;
     }

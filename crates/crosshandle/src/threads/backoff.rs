@@ -1,13 +1,10 @@
-//! Sleeps between looks at something that tells nobody when it changes.
+//! Sleeps between looks at something that gives no notice when it changes.
 
+use super::tuning::BACKOFF_STEPS;
 use std::time::{Duration, Instant};
 
-/// The part of the time since the last progress that one sleep takes. Halved: twice the lateness.
-/// Doubled: twice the looks.
-const STEPS: u32 = 8;
-
-/// How long to sleep before the next look: an eighth of the time since something last went on, so
-/// that the lateness stays in proportion, within bounds.
+/// The length of the sleeps between looks: an eighth of the time since the last progress, within
+/// bounds, so that the lateness stays in proportion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     progressed: Instant,
@@ -16,6 +13,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// Begins with the shortest sleep.
     pub(crate) fn new(shortest: Duration, longest: Duration) -> Self {
         Self {
             progressed: Instant::now(),
@@ -24,14 +22,14 @@ impl Backoff {
         }
     }
 
-    /// Something went on: begins with the shortest sleep again.
+    /// Takes note of progress: begins with the shortest sleep again.
     pub(crate) fn progress(&mut self) {
         self.progressed = Instant::now();
     }
 
-    /// The length of the next sleep.
+    /// Returns the length of the next sleep.
     pub(crate) fn delay(&self) -> Duration {
-        let part = self.progressed.elapsed() / STEPS;
+        let part = self.progressed.elapsed() / BACKOFF_STEPS;
         part.clamp(self.shortest, self.longest)
     }
 }

@@ -8,6 +8,7 @@ use super::ThreadKind;
 use super::driver_jobs;
 use super::tuning::{EPOLL_EVENTS, IDLE_TICKS, SOURCE_REST};
 use crate::error::{Error, Result};
+use crate::os::tuning::WAKE_INTERVAL;
 use crate::os::{futex, process, wake_ticker};
 use crate::sync::Mutex;
 use rustix::buffer::spare_capacity;
@@ -92,11 +93,11 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
 /// Sleeps until a thread of any process wakes the word, unless its upper half is not `expected`; at
 /// most for `limit`. May return early for no reason.
 ///
-/// A sleep of [`wake_ticker::INTERVAL`] or more takes no timer of its own, which costs a third of a
+/// A sleep of [`WAKE_INTERVAL`] or more takes no timer of its own, which costs a third of a
 /// wake-up: the exchange thread wakes all sleepers of the process at that interval. If that thread
 /// cannot be started, each sleeper has its own timer.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    if limit < wake_ticker::INTERVAL {
+    if limit < WAKE_INTERVAL {
         return futex::sleep(word, expected, Some(limit));
     }
     wake_ticker::with_sleeper(word, start_ticking, |is_woken| {
@@ -286,7 +287,7 @@ impl Timers {
                 return None;
             }
         }
-        Some(now + wake_ticker::INTERVAL)
+        Some(now + WAKE_INTERVAL)
     }
 }
 

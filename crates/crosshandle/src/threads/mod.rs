@@ -14,9 +14,11 @@ use std::thread::{Builder, JoinHandle};
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ThreadKind {
-    /// Answers importers, notices hang-ups and wakes sleepers at intervals. Never blocks.
+    /// Answers importers, notices hang-ups and wakes sleepers at intervals. Never blocks and never
+    /// calls a driver.
     Exchange,
-    /// Holds the record locks that prove that this process lives.
+    /// Holds the record locks that show other processes that this one lives. It has a table of
+    /// descriptors of its own.
     Liveness,
     /// Runs what may block or must be tried again: drops, late completions, callbacks.
     Background,
@@ -31,7 +33,7 @@ pub(crate) enum ThreadKind {
 }
 
 impl ThreadKind {
-    /// The name that the system shows, in bytes at most 15.
+    /// Returns the name that the system shows, of at most 15 bytes.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Exchange => "xh-exchange",

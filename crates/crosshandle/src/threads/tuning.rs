@@ -30,3 +30,7 @@ pub(super) const SOURCE_REST: Duration = Duration::from_millis(10);
 /// slow driver, which drivers don't survive. Doubled: a driver that hangs delays the end of a
 /// context by that much.
 pub(super) const DRIVER_JOB_WAIT: Duration = Duration::from_secs(1);
+
+/// Sleeps of a [`Backoff`](super::backoff::Backoff) that would fill the time since the last progress.
+/// Halved: twice the lateness. Doubled: twice the looks.
+pub(super) const BACKOFF_STEPS: u32 = 8;

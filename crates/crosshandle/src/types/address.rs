@@ -4,19 +4,19 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// An address of device or host memory: a number that any thread may have. Whoever accesses memory
+/// An address of device or host memory: a number that any thread may have. The code that accesses memory
 /// through it answers for that.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address(NonZeroUsize);
 
 impl Address {
-    /// The address of `pointer`, whose provenance is exposed.
+    /// Returns the address of a pointer, and exposes the pointer's provenance.
     #[inline]
     pub(crate) fn new(pointer: NonNull<u8>) -> Self {
         Self(pointer.expose_provenance())
     }
 
-    /// A pointer to the address, with the provenance that was exposed there.
+    /// Returns a pointer to the address, with the provenance that was exposed there.
     #[inline]
     pub(crate) fn pointer(self) -> NonNull<u8> {
         NonNull::with_exposed_provenance(self.0)
@@ -27,7 +27,7 @@ impl Address {
         self.0.get()
     }
 
-    /// The address `offset` bytes on, inside the same memory.
+    /// Returns the address `offset` bytes on, inside the same memory.
     #[inline]
     pub(crate) fn offset(self, offset: usize) -> Self {
         let address = self.0.checked_add(offset);

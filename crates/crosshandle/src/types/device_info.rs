@@ -1,4 +1,4 @@
-//! What is known of a device before anything is made on it.
+//! Descriptions of devices.
 
 use crate::handle::{BackendKind, DeviceUuid};
 use std::time::Duration;
@@ -57,35 +57,36 @@ pub(crate) fn known<T: Default + PartialEq>(number: T) -> Option<T> {
     (number != T::default()).then_some(number)
 }
 
-/// What limits kernels on a device, whatever they need themselves.
+/// The limits of kernels on a device, whatever they need themselves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KernelLimits {
     /// The version of the device's instruction set: major and minor number.
     pub architecture: (u32, u32),
-    /// Threads in a block.
+    /// The most threads in a block.
     pub block_threads: u32,
-    /// Threads in a block, in each dimension.
+    /// The most threads in a block, in each dimension.
     pub block: [u32; 3],
-    /// Blocks in a grid, in each dimension.
+    /// The most blocks in a grid, in each dimension.
     pub grid: [u32; 3],
-    /// Threads that run in lockstep.
+    /// The number of threads that run in lockstep.
     pub subgroup: u32,
-    /// Bytes of shared memory of a block.
+    /// The shared memory of a block, in bytes.
     pub shared_memory: u32,
-    /// Registers of all threads of a block together.
+    /// The registers of all threads of a block together.
     pub registers: u32,
-    /// Bytes of constants of a program.
+    /// The constants of a program, in bytes.
     pub constant_memory: u32,
-    /// Bytes of all arguments of a launch.
+    /// The size of all arguments of a launch, in bytes.
     pub arguments: u32,
-    /// Whether all blocks of a launch can run at the same time, to wait for each other.
+    /// All blocks of a launch can run at the same time, to wait for each other.
     pub cooperative: bool,
-    /// Whether blocks can be put together in clusters.
+    /// Blocks can be put together in clusters.
     pub clusters: bool,
 }
 
-/// What a device can do. What is absent here is never tried and fails.
+/// The abilities of a device. A call that needs one that is absent fails with
+/// [`Error::Unsupported`](crate::Error::Unsupported).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -101,13 +102,13 @@ pub struct Capabilities {
     pub host_accessible_memory: bool,
     /// Parts of physical memory can be mapped. Where absent, only all of it at once.
     pub partial_mappings: bool,
-    /// A command in a queue fails with what it waits for, however late that fails. Where absent,
-    /// it fails with what has failed when it is submitted, and with functions of the host
-    /// ([`Command::call`](crate::Command::call)) that fail later; after the death of a process it
+    /// A command in a queue fails if a signal that it waits for fails, however late that is. Where
+    /// absent, it fails if the signal has failed when the command is submitted, and if a function of
+    /// the host ([`Command::call`](crate::Command::call)) fails later; after the death of a process it
     /// runs as if nothing had happened.
     pub late_failures: bool,
-    /// Device memory is the host's memory: nothing moves between the two, and all that the host
-    /// can access, the device can too.
+    /// Device memory is the host's memory: nothing moves between the two, and the device can access all
+    /// that the host can.
     pub unified_memory: bool,
     /// Its memory is known to correct errors.
     pub error_correction: bool,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Code for a device, as its compiler left it.
+/// Code for a device, as a compiler has made it.
 #[derive(Clone, Copy)]
 pub struct ProgramImage<'a> {
     pub(crate) format: Format<'a>,
@@ -15,15 +15,15 @@ pub(crate) enum Format<'a> {
 }
 
 impl<'a> ProgramImage<'a> {
-    /// In the assembly language that the device's driver compiles (PTX for NVIDIA's). Zeros at its
-    /// end don't matter.
+    /// Makes an image of assembly code that the device's driver compiles (PTX for CUDA). Zeros at its
+    /// end are ignored.
     pub fn text(text: &'a str) -> Self {
         Self {
             format: Format::Text(text),
         }
     }
 
-    /// In a binary format of the driver's (cubin and fatbin for NVIDIA's).
+    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA).
     ///
     /// # Safety
     /// It must be well-formed: drivers trust the offsets in it.
@@ -48,20 +48,21 @@ impl fmt::Debug for ProgramImage<'_> {
     }
 }
 
-/// How a program is loaded.
+/// Options for loading a program.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
     pub(crate) max_registers: Option<u32>,
 }
 
 impl ProgramOptions {
-    /// As the driver does it.
+    /// Returns the driver's own choices.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Threads may use this many registers at most; what doesn't fit goes to memory. Of images that
-    /// are compiled now, which binary ones may not be.
+    /// Limits the registers of a thread; values that do not fit go to memory. The limit applies to
+    /// images that the driver compiles: [text](ProgramImage::text), and binaries that hold such code.
+    /// Machine code in a binary keeps the registers that it was compiled for.
     pub fn max_registers(mut self, registers: u32) -> Self {
         self.max_registers = Some(registers);
         self

@@ -1,12 +1,12 @@
 //! The order in which a queue runs its commands.
 
-/// In which order a queue runs its commands.
+/// The order in which a queue runs its commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum QueueOrder {
-    /// One after the other, as submitted.
+    /// Runs them one after the other, as submitted.
     #[default]
     InOrder,
-    /// As soon as what they wait for is there; barriers order.
+    /// Runs each as soon as its waits are over. Only barriers and events order.
     OutOfOrder,
 }

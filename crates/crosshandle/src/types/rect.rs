@@ -2,30 +2,31 @@
 
 use crate::error::{Error, Result};
 
-/// The size of a rectangle: `slices` slices of `rows` rows of `width` bytes. If any of them is 0
-/// there is nothing in it.
+/// The size of a rectangle: `slices` slices of `rows` rows of `width` bytes. It is empty if any of
+/// them is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Bytes in a row.
+    /// The bytes of a row.
     pub width: usize,
-    /// Rows in a slice.
+    /// The rows of a slice.
     pub rows: usize,
-    /// How many slices; 1 for a rectangle of two dimensions.
+    /// The number of slices; 1 for a rectangle of two dimensions.
     pub slices: usize,
 }
 
-/// How a rectangle lies in its memory: how many bytes after the one before a row and a slice start.
+/// The layout of a rectangle in its memory: the distances between the starts of rows and of slices, in
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pitches {
-    /// From row to row; at least the width.
+    /// The distance from row to row: at least the width.
     pub row: usize,
-    /// From slice to slice: a multiple of the row pitch, and at least all rows. Without meaning if
-    /// there is one slice only.
+    /// The distance from slice to slice: a multiple of the row pitch, and at least all rows. It has no
+    /// meaning if there is only one slice.
     pub slice: usize,
 }
 
 impl Region {
-    /// A rectangle of two dimensions.
+    /// Returns the size of a rectangle of two dimensions.
     pub fn new_2d(width: usize, rows: usize) -> Self {
         Self {
             width,
@@ -34,19 +35,19 @@ impl Region {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Returns whether it has no bytes.
     pub fn is_empty(self) -> bool {
         self.width == 0 || self.rows == 0 || self.slices == 0
     }
 
-    /// All bytes in it. Not more than the memory has that it was checked against.
+    /// Returns the number of its bytes, which is at most the length that it was checked against.
     pub(crate) fn bytes(self) -> usize {
         self.width
             .saturating_mul(self.rows)
             .saturating_mul(self.slices)
     }
 
-    /// Refuses pitches with which it is not inside a range, or rows or slices run into each other.
+    /// Refuses pitches with which it is not inside `len` bytes, or its rows or slices overlap.
     pub(crate) fn check(self, pitches: Pitches, what: &str, len: usize) -> Result<()> {
         let fits = self.span(pitches).is_some_and(|span| span <= len);
         if self.is_empty() || fits {
@@ -59,7 +60,7 @@ impl Region {
         )))
     }
 
-    /// Bytes from its first to its last; `None` for pitches that are not allowed.
+    /// Returns the bytes from its first to its last; `None` for pitches that are not allowed.
     fn span(self, pitches: Pitches) -> Option<usize> {
         if pitches.row < self.width {
             return None;
@@ -79,8 +80,9 @@ impl Region {
         slices.checked_add(rows)?.checked_add(self.width)
     }
 
-    /// The same bytes in as few and as long rows as can be, for a region that was checked with
-    /// these pitches, the ones of each side: what has no gaps is one row.
+    /// Returns a region of the same bytes in as few and as long rows as possible, and changes the
+    /// pitches of each side to suit it: rows without a gap become one. The region was checked with these
+    /// pitches.
     pub(crate) fn simplify(mut self, sides: &mut [Pitches]) -> Self {
         if self.rows == 1 {
             self.slices_become_rows(sides);
@@ -112,12 +114,12 @@ impl Region {
 }
 
 impl Pitches {
-    /// Rows `row` bytes apart, of a rectangle of two dimensions.
+    /// Returns the pitches of a rectangle of two dimensions, whose rows start every `row` bytes.
     pub fn new_2d(row: usize) -> Self {
         Self { row, slice: 0 }
     }
 
-    /// Those of a rectangle without gaps.
+    /// Returns the pitches of a rectangle without gaps.
     pub fn tight(region: Region) -> Self {
         Self {
             row: region.width,

@@ -1,4 +1,4 @@
-//! What several backends share.
+//! Code that several backends share.
 
 pub(crate) mod leak_registry;
 pub(crate) mod user_code;

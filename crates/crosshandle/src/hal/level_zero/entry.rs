@@ -150,7 +150,7 @@ impl Entry {
     /// Keeps what it uses as long as the process lives: the driver may look at it whenever.
     pub(super) fn keep_for_ever(&mut self) {
         for place in work::keeps(&self.work) {
-            place.keep.iter().cloned().for_each(leak_registry::leave);
+            place.keep.iter().cloned().for_each(leak_registry::leak);
         }
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());

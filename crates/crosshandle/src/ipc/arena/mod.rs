@@ -15,28 +15,36 @@ use crate::sync::Mutex;
 use crate::types::Access;
 use pins::Pins;
 use rustix::io::Errno;
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"XHARENA1");
-const RECORDS_AT: usize = 4096;
-const SLOTS_AT: usize = RECORDS_AT + MAX_RECORDS as usize * size_of::<RecordState>();
 /// Bytes of an arena. Most of them are never touched and take no memory.
-const LEN: usize = SLOTS_AT + MAX_RECORDS as usize * size_of::<Slot>();
+const LEN: usize = size_of::<Contents>();
+/// The offset of the slots.
+const SLOTS_AT: usize = offset_of!(Contents, slots);
 /// The byte of the first liveness lock, far behind the last byte of the file.
 const LOCKS_AT: u64 = 1 << 40;
 
 // Parts of the slots are pinned in pages.
 const _: () = assert!(SLOTS_AT.is_multiple_of(4096));
-const _: () = assert!(SLOTS_AT.is_multiple_of(align_of::<Slot>()));
 // Three pairs of cache lines; the first line has all that a signal touches.
 const _: () = assert!(size_of::<Slot>() == 384);
+
+/// The layout of an arena. All of it is atomic, and any bits are valid in it.
+#[repr(C)]
+struct Contents {
+    header: Header,
+    _rest_of_page: [AtomicU8; 4096 - size_of::<Header>()],
+    states: [RecordState; MAX_RECORDS as usize],
+    slots: [Slot; MAX_RECORDS as usize],
+}
 
 #[repr(C)]
 struct Header {
@@ -121,26 +129,19 @@ impl Arena {
         })
     }
 
-    /// Returns the shared value at `offset`.
-    ///
-    /// # Safety
-    /// A `T` at `offset` is in bounds and aligned; its fields are atomic, and any bits are valid.
-    #[inline]
-    unsafe fn shared<T>(&self, offset: usize) -> &T {
-        // SAFETY: in bounds and aligned, as promised. The mapping's file is sealed against shrinking,
-        // and it lives as long as `self`. All processes access it atomically.
-        unsafe { &*self.mapping.start().as_ptr().add(offset).cast() }
+    fn contents(&self) -> &Contents {
+        // SAFETY: the mapping starts at a page and has LEN bytes, those of the contents. Its file is
+        // sealed against shrinking, and it lives as long as `self`. All processes access it
+        // atomically, and any bits are valid.
+        unsafe { self.mapping.start().cast().as_ref() }
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: the mapping is page-aligned and longer than a header.
-        unsafe { self.shared(0) }
+        &self.contents().header
     }
 
     fn state(&self, record: u32) -> &RecordState {
-        assert!(record < MAX_RECORDS);
-        // SAFETY: in bounds by the assertion and LEN; aligned, as RECORDS_AT is.
-        unsafe { self.shared(RECORDS_AT + record as usize * size_of::<RecordState>()) }
+        &self.contents().states[record as usize]
     }
 
     /// Returns the generation of a record below [`MAX_RECORDS`].
@@ -152,9 +153,7 @@ impl Arena {
     /// Returns the event slot of a record below [`MAX_RECORDS`].
     #[inline]
     pub(crate) fn slot(&self, record: u32) -> &Slot {
-        assert!(record < MAX_RECORDS);
-        // SAFETY: in bounds by the assertion and LEN, and aligned by the assertion on SLOTS_AT.
-        unsafe { self.shared(SLOTS_AT + record as usize * size_of::<Slot>()) }
+        &self.contents().slots[record as usize]
     }
 
     /// Lets the devices of `pinner` access one of the slots, until the arena is dropped.
@@ -163,8 +162,8 @@ impl Arena {
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
         assert!((SLOTS_AT..len).contains(&offset), "a slot of this arena");
         let offset = offset - SLOTS_AT;
-        // SAFETY: an arena is mapped for reading and writing; the assertions above and on SLOTS_AT
-        // say the rest.
+        // SAFETY: an arena is mapped for reading and writing; the slots start at a page, by an assertion
+        // above, and the slot is inside.
         unsafe { self.pins.pin(pinner, &self.mapping, SLOTS_AT, offset) }
     }
 

@@ -13,7 +13,7 @@ pub const SOCKET_DIR_VARIABLE: &str = "CROSSHANDLE_SOCKET_DIR";
 /// Bytes of the longest socket directory: what fits into a socket address, less a socket's name.
 const MAX_DIRECTORY_BYTES: usize = 107 - 24;
 
-/// Who may open what a context exports, and whose exports it may open.
+/// The users whose processes may open what a context exports, and whose exports it may open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PeerPolicy {
@@ -22,7 +22,7 @@ pub enum PeerPolicy {
     SameUser,
     /// Processes of these users too.
     Users(Vec<u32>),
-    /// Everybody who can reach the socket directory.
+    /// All users who can reach the socket directory.
     Anyone,
 }
 

@@ -62,7 +62,7 @@ impl Broker {
     fn create(directory: &Path, shared: bool, place: &Arc<Place>) -> Result<Arc<Self>> {
         address::prepare(directory, shared)?;
         let exporter = address::exporter_id()?;
-        // Before there is a socket, so that nobody takes it for a dead one.
+        // Before there is a socket, so that no exporter takes it for a dead one.
         let liveness = lock_liveness(directory, exporter)?;
         let path = address::socket_path(directory, exporter);
         // Named only once it listens: a socket that refuses connections is a dead one.
@@ -127,7 +127,7 @@ fn forget_unused(directory: &Path, place: &Arc<Place>) {
 fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>> {
     let locks = LivenessLocks::get()?;
     if !locks.are_separate() {
-        // Whoever looks into the directory would drop it.
+        // Any look of this process into the directory would drop it.
         return Ok(None);
     }
     let opened = File::open(directory).map_err(|error| Errno::from_io_error(&error));

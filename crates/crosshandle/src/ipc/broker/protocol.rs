@@ -16,11 +16,11 @@ pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
 pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
 
-/// Bytes that a note can have.
+/// Bytes of the longest note.
 const BLOB_BYTES: usize = 128;
 
-/// What an exporter's backend has to say to the importer's, beside the descriptor: bytes that only
-/// these two understand. None, for most.
+/// A backend blob, or note: bytes that an exporter's backend sends to the importer's beside the
+/// descriptor, and that only these two understand. Empty for most backends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BackendBlob {
     len: usize,
@@ -29,13 +29,13 @@ pub(crate) struct BackendBlob {
 }
 
 impl BackendBlob {
-    /// Nothing to say.
+    /// A note without bytes.
     pub(crate) const NONE: Self = Self {
         len: 0,
         bytes: [0; BLOB_BYTES],
     };
 
-    /// A note of at most 128 bytes; more don't cross.
+    /// Makes a note of the first [`BLOB_BYTES`] bytes of `text`.
     pub(crate) fn new(text: &[u8]) -> Self {
         let mut note = Self::NONE;
         note.len = text.len().min(BLOB_BYTES);
@@ -43,7 +43,7 @@ impl BackendBlob {
         note
     }
 
-    /// What it says. Comes from a stranger, unless it was made here.
+    /// Returns the note's bytes. A stranger chose them, unless the note was made here.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -58,12 +58,12 @@ impl BackendBlob {
     }
 }
 
-/// What an importer asks for.
+/// A question of an importer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// To be let into a context. Comes with the importer's ledger; answered with the arena.
+    /// Let me into a context. Comes with the importer's ledger; answered with the arena.
     Attach(Secret),
-    /// What is behind an export record. Answered with its descriptor.
+    /// Give me the object behind an export record. Answered with its descriptor.
     Fetch {
         record: u32,
         generation: u32,
@@ -71,22 +71,23 @@ pub(crate) enum Request {
     },
 }
 
-/// What the broker answers.
+/// An answer of the broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
-    /// The number that the importer signals as; the arena's descriptor comes along.
+    /// The importer is attached and signals as this owner. The arena's descriptor comes along.
     Attached { owner: u16 },
-    /// The number and the size of the segment, and the backend's note; its descriptor comes along.
+    /// The number and the size of the object's segment, and the backend's note. The descriptor comes
+    /// along.
     Fetched {
         segment: u32,
         len: u64,
         note: BackendBlob,
     },
-    /// No.
+    /// The broker refuses.
     Refused(Refusal),
 }
 
-/// Why the broker says no.
+/// Why the broker refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(crate) enum Refusal {
@@ -106,7 +107,7 @@ pub(crate) enum Refusal {
     NoRoom = 7,
 }
 
-/// Why a message was not taken.
+/// Why a message is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BadMessage {
     /// It is of another version.
@@ -146,7 +147,8 @@ struct RawReply {
 const ATTACH: u16 = 1;
 const FETCH: u16 = 2;
 
-/// Tells the answers on one connection apart: an answer has its question's number.
+/// The number of a question on its connection. The answer has the same one, so that a late answer
+/// is told from the next one.
 pub(crate) type Serial = u32;
 
 impl Request {

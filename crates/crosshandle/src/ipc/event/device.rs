@@ -1,11 +1,16 @@
 //! An event as a queue of a device needs it.
 //!
-//! A device waits for and writes the upper halves of the words of `counter`. The queue does the
-//! rest, through these methods; the order of calls is: for a wait [`prepare_device_wait`](EventCore::prepare_device_wait), then
-//! [`word`](EventCore::word) for the device; for a signal [`mark_device_signals`](EventCore::mark_device_signals), then
-//! `issue`, then, unless it [is its turn](EventCore::may_write), a wait for the number before, then
-//! the write; [`finish_device_signal`](EventCore::finish_device_signal) once that is done. An event stays open until the
-//! device is past it.
+//! A device waits for and writes the upper halves of the words of an event's slot. The queue does the
+//! rest, through these methods, in this order:
+//!
+//! - for a wait: [`prepare_device_wait`](EventCore::prepare_device_wait), then
+//!   [`word`](EventCore::word) for the device;
+//! - for a signal: [`mark_device_signals`](EventCore::mark_device_signals), then
+//!   [`issue`](EventCore::issue), then, unless it [may be written](EventCore::may_write) now, a wait
+//!   for the number before, then the write, and
+//!   [`finish_device_signal`](EventCore::finish_device_signal) once the device has written.
+//!
+//! An event stays open until the device is past it.
 
 use super::EventCore;
 use crate::error::{Error, Result};
@@ -19,8 +24,8 @@ use std::sync::atomic::Ordering;
 const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
 
 impl EventCore {
-    /// The address of the half word of a signal, which devices of `pinner` can access from now on
-    /// as long as the event is open.
+    /// Returns the address of a signal's half word. Devices of `pinner` can access it from now on, as
+    /// long as the event is open.
     #[inline]
     pub(crate) fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
         self.pin(pinner)?;
@@ -45,8 +50,8 @@ impl EventCore {
         Ok(())
     }
 
-    /// Makes sure that a device can wait for a signal: that its word reaches its number when it
-    /// finishes. Otherwise how it has ended, if it has.
+    /// Makes sure that a device can wait for a signal: that the word reaches the number when the signal
+    /// finishes. Returns the signal's result instead if it has finished.
     pub(crate) fn prepare_device_wait(&self, number: u64) -> Result<Option<Result<()>>> {
         match self.slot().prepare_device_wait(number) {
             DeviceWait::Ready => Ok(None),
@@ -57,19 +62,20 @@ impl EventCore {
         }
     }
 
-    /// Whether a signal is still to be submitted, and may be as far as is known.
+    /// Returns whether a signal was not submitted yet, and may be as far as is known.
     #[inline]
     pub(crate) fn may_still_come(&self, number: u64) -> bool {
         number > self.issued() && !self.liveness().is_known_abandoned()
     }
 
-    /// Lets waiters know that devices signal this event, before they do.
+    /// Lets waiters know that devices will signal this event.
     #[inline]
     pub(crate) fn mark_device_signals(&self) {
         self.slot().mark_device_signals();
     }
 
-    /// The signal that must finish before one with this ticket, or before the next one there is.
+    /// Returns the unfinished signal that must finish before the one with this ticket; `None` stands
+    /// for the ticket that is issued next.
     #[inline]
     pub(crate) fn unfinished_predecessor(&self, ticket: Option<Ticket>) -> Option<u64> {
         let previous = match ticket {
@@ -79,13 +85,13 @@ impl EventCore {
         previous.filter(|previous| *previous > 0 && !self.is_finished(*previous))
     }
 
-    /// Whether a signal's word has reached `previous`, so that a device may write its number.
+    /// Returns whether a device may write a signal's number: its word has reached the number before.
     #[inline]
     pub(crate) fn may_write(&self, ticket: Ticket) -> bool {
         self.slot().may_write(ticket)
     }
 
-    /// Remembers that a device has written a signal, and sees to it that its word says so.
+    /// Records that a device has written a signal, and sees to it that the signal's word says so.
     pub(crate) fn finish_device_signal(&self, number: u64) {
         self.slot().record_finished(number);
         if !self.is_finished(number) {
@@ -93,9 +99,9 @@ impl EventCore {
         }
     }
 
-    /// Does now and then for a device that waits for `number` what others left undone, so that it
-    /// doesn't wait for ever: see `Slot::help_device_wait`. If the number will never come, because the
-    /// event's creator has ended, it is taken and failed here.
+    /// Does what other processes left undone for a device that waits for `number`: see
+    /// `Slot::help_device_wait`. To be called now and then, so that the device does not wait for ever.
+    /// If the number will never come, because the event's creator has ended, it is taken and failed.
     pub(crate) fn help_device_wait(self: &Arc<Self>, number: u64) {
         if number <= self.issued() {
             self.slot().help_device_wait(number, self.liveness());
@@ -104,24 +110,25 @@ impl EventCore {
         }
     }
 
-    /// Whether a number was not submitted and will not be, since the event's creator has ended.
+    /// Returns whether a number was not submitted and never will be, since the event's creator has
+    /// ended. May make a system call.
     pub(crate) fn is_abandoned(&self, number: u64) -> bool {
         number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
     }
 
-    /// The same, as far as it is known without asking.
+    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system call.
     pub(crate) fn is_known_abandoned(&self, number: u64) -> bool {
         self.liveness().is_known_abandoned() && number > self.issued()
     }
 
-    /// Whether a device that waits for a signal goes on. If it has finished and this is not so,
-    /// [`help_device_wait`](Self::help_device_wait) sees to it.
+    /// Returns whether a device that waits for a signal goes on. If the signal has finished and the
+    /// device does not go on, [`help_device_wait`](Self::help_device_wait) sees to it.
     #[inline]
     pub(crate) fn releases_device(&self, number: u64) -> bool {
         self.is_finished(number) && self.slot().is_written(number)
     }
 
-    /// Whether a signal has finished, well or not.
+    /// Returns whether a signal has finished, well or not.
     #[inline]
     pub(crate) fn is_finished(&self, number: u64) -> bool {
         self.slot().outcome(number) != Outcome::Pending
@@ -139,20 +146,20 @@ impl EventCore {
                     next = number;
                 }
                 Err(IssueError::TooFarAhead(limit)) if limit > self.issued() => next = limit,
-                // Somebody was faster, or must finish something first: the next time.
+                // Another process was faster, or must finish something first: the next call will do.
                 Err(_) => return,
             }
         }
     }
 
-    /// Lets those who wait for this event's signals know, before they are submitted, that they
-    /// may fail although no process ends.
+    /// Lets waiters know that signals of this event may fail although no process ends. Called before
+    /// they are submitted.
     #[inline]
     pub(crate) fn mark_fallible(&self) {
         self.slot().mark_fallible();
     }
 
-    /// Whether they may.
+    /// Returns whether signals may fail although no process ends.
     #[inline]
     pub(crate) fn is_fallible(&self) -> bool {
         self.slot().is_fallible()

@@ -32,21 +32,20 @@ use std::time::{Duration, Instant};
 /// An event that this process has, as its creator or by opening a handle. What few events need is
 /// in boxes of its own, so that opening and closing touches no more than two cache lines.
 pub(crate) struct EventCore {
-    /// Keeps the arena of the slot.
-    origin: Origin,
+    role: Role,
     slot: SlotPlace,
     record: Record,
     owner: Owner,
     mode: WaitMode,
-    /// Whether a handle was ever made.
+    /// Whether a handle to the event was ever made.
     exported: AtomicBool,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
     /// The number that this process signalled last: what the next signal starts from, as a rule.
     latest: AtomicU64,
-    /// Backends whose devices can access the slot: a bit for each.
+    /// The backends whose devices can access the slot: a bit for each.
     pinned: AtomicU32,
-    /// The latest failed command of this process.
+    /// Why this process's latest failed command failed.
     failure: Mutex<Option<Box<Failure>>>,
     mirror: Option<Arc<NativeMirror>>,
 }
@@ -58,15 +57,16 @@ struct Failure {
     message: Arc<str>,
 }
 
-/// How this process has an event, with what keeps it.
-enum Origin {
-    /// As its creator.
-    Created(Arc<Exporter>),
-    /// By opening a handle.
-    Opened(Arc<Attachment>),
+/// This process's role for an event, with what keeps the event's arena.
+enum Role {
+    /// It created the event.
+    Creator(Arc<Exporter>),
+    /// It opened a handle to the event.
+    Opener(Arc<Attachment>),
 }
 
 impl EventCore {
+    /// Creates an event, which no other process knows yet.
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
         mode: WaitMode,
@@ -74,22 +74,12 @@ impl EventCore {
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         let record = exporter.create_event_record()?;
-        Ok(Arc::new(Self {
-            // SAFETY: the exporter keeps its arena, and the event keeps that.
-            slot: unsafe { SlotPlace::new(exporter.arena(), record.index) },
-            origin: Origin::Created(Arc::clone(exporter)),
-            record,
-            owner: Owner::EXPORTER,
-            mode,
-            exported: AtomicBool::new(false),
-            profile: profiling.then(Box::default),
-            latest: AtomicU64::new(0),
-            pinned: AtomicU32::new(0),
-            failure: Mutex::default(),
-            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
-        }))
+        let role = Role::Creator(Arc::clone(exporter));
+        let profile = profiling.then(Box::default);
+        Ok(Self::new(role, record, mode, profile, mirror))
     }
 
+    /// Opens the event of a record of another context.
     pub(crate) fn open(
         attachment: Arc<Attachment>,
         record: Record,
@@ -97,33 +87,50 @@ impl EventCore {
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
         attachment.hold(record.index, record.generation)?;
-        Ok(Arc::new(Self {
-            // SAFETY: the attachment keeps its arena, and the event keeps that.
-            slot: unsafe { SlotPlace::new(attachment.arena(), record.index) },
-            owner: attachment.owner(),
-            origin: Origin::Opened(attachment),
+        let role = Role::Opener(attachment);
+        Ok(Self::new(role, record, mode, None, mirror))
+    }
+
+    #[inline]
+    fn new(
+        role: Role,
+        record: Record,
+        mode: WaitMode,
+        profile: Option<Box<Profile>>,
+        mirror: Option<Arc<dyn DriverEvents>>,
+    ) -> Arc<Self> {
+        let (arena, owner) = match &role {
+            Role::Creator(exporter) => (exporter.arena(), Owner::EXPORTER),
+            Role::Opener(attachment) => (attachment.arena(), attachment.owner()),
+        };
+        // SAFETY: the role keeps the arena, and the event keeps its role, which never changes.
+        let slot = unsafe { SlotPlace::new(arena, record.index) };
+        Arc::new(Self {
+            slot,
+            role,
             record,
+            owner,
             mode,
             exported: AtomicBool::new(false),
-            profile: None,
+            profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
             mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
-        }))
+        })
     }
 
     /// Returns the record to put into a handle, if this process created the event.
     pub(crate) fn export(&self) -> Option<Record> {
-        match &self.origin {
-            Origin::Created(exporter) => {
+        match &self.role {
+            Role::Creator(exporter) => {
                 if !self.exported.load(Ordering::Relaxed) {
                     self.offer_mirror(exporter);
                     self.exported.store(true, Ordering::Relaxed);
                 }
                 Some(self.record)
             }
-            Origin::Opened(_) => None,
+            Role::Opener(_) => None,
         }
     }
 
@@ -147,9 +154,9 @@ impl EventCore {
     }
 
     fn arena(&self) -> &Arena {
-        match &self.origin {
-            Origin::Created(exporter) => exporter.arena(),
-            Origin::Opened(attachment) => attachment.arena(),
+        match &self.role {
+            Role::Creator(exporter) => exporter.arena(),
+            Role::Opener(attachment) => attachment.arena(),
         }
     }
 
@@ -165,9 +172,9 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        match &self.origin {
-            Origin::Created(exporter) => &**exporter,
-            Origin::Opened(attachment) => &**attachment,
+        match &self.role {
+            Role::Creator(exporter) => &**exporter,
+            Role::Opener(attachment) => &**attachment,
         }
     }
 
@@ -263,7 +270,7 @@ impl EventCore {
         self.slot().completed()
     }
 
-    /// Returns where a signal stands, after failing what dead processes left if nobody else does.
+    /// Returns where a signal stands, after failing what dead processes left if the exporter is gone and cannot.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         match self.slot().outcome(number) {
@@ -290,9 +297,9 @@ impl EventCore {
 
     #[inline]
     fn is_orphaned(&self) -> bool {
-        match &self.origin {
-            Origin::Created(_) => false,
-            Origin::Opened(attachment) => attachment.is_hung_up(),
+        match &self.role {
+            Role::Creator(_) => false,
+            Role::Opener(attachment) => attachment.is_hung_up(),
         }
     }
 
@@ -366,15 +373,15 @@ impl EventCore {
 
 impl Drop for EventCore {
     fn drop(&mut self) {
-        match &self.origin {
-            Origin::Created(exporter) => {
+        match &self.role {
+            Role::Creator(exporter) => {
                 let exported = *self.exported.get_mut();
                 exporter.retire(self.record, exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Origin::Opened(attachment) => attachment.release(self.record.index),
+            Role::Opener(attachment) => attachment.release(self.record.index),
         }
     }
 }

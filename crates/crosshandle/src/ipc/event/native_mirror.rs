@@ -1,6 +1,6 @@
 //! Native mirrors: a driver's own event that mirrors one of ours.
 
-use super::{DriverEvent, DriverEvents, EventCore, Origin};
+use super::{DriverEvent, DriverEvents, EventCore, Role};
 use crate::error::{Error, Result};
 use crate::event_protocol::Promise;
 use crate::ipc::attachment::Attachment;
@@ -70,10 +70,10 @@ impl EventCore {
     #[inline]
     pub(crate) fn mirror(&self) -> Option<&DriverEvent> {
         let mirror = self.mirror.as_ref()?;
-        match &self.origin {
-            Origin::Created(_) => mirror.created(),
-            Origin::Opened(attachment) if attachment.is_local() => self.fetched(mirror, attachment),
-            Origin::Opened(_) => mirror.made.get()?.as_ref(),
+        match &self.role {
+            Role::Creator(_) => mirror.created(),
+            Role::Opener(attachment) if attachment.is_local() => self.fetched(mirror, attachment),
+            Role::Opener(_) => mirror.made.get()?.as_ref(),
         }
     }
 
@@ -84,9 +84,9 @@ impl EventCore {
             return;
         };
         let made = mirror.made.get().map(Option::is_some);
-        let is_here = match &self.origin {
-            Origin::Created(_) => self.is_exported() && made != Some(false),
-            Origin::Opened(_) => made == Some(true),
+        let is_here = match &self.role {
+            Role::Creator(_) => self.is_exported() && made != Some(false),
+            Role::Opener(_) => made == Some(true),
         };
         if is_here {
             self.slot().request_mirror();
@@ -96,7 +96,7 @@ impl EventCore {
     /// Fetches the native event if it is still to be had from another process, and waits for the
     /// answer.
     pub(crate) fn fetch_mirror(&self) {
-        if let (Some(mirror), Origin::Opened(attachment)) = (&self.mirror, &self.origin)
+        if let (Some(mirror), Role::Opener(attachment)) = (&self.mirror, &self.role)
             && mirror.made.get().is_none()
         {
             self.fetched(mirror, attachment);

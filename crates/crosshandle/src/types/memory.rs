@@ -1,6 +1,26 @@
-//! Options of an allocation.
+//! Kinds of memory, access to it, and options of its allocation.
 
-use super::MemoryKind;
+/// Access rights to mapped memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// Reading only. The host's write is refused, a device's is a fault.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// The place of memory, and what may access it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Memory on the device. The host may not be able to access it directly.
+    #[default]
+    Device,
+    /// Memory on the host, which the device and the host can access.
+    Host,
+    /// Memory that the device and the host can access, wherever it lies.
+    Shared,
+}
 
 /// The size, kind and alignment of memory to allocate.
 #[derive(Clone, Copy, Debug)]

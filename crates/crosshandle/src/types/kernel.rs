@@ -1,9 +1,112 @@
-//! On how many threads a kernel runs.
+//! Properties, arguments and launch shapes of kernels.
 
-use super::{KernelLimits, KernelProperties};
+use super::KernelLimits;
 use crate::error::{Error, Result};
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use zerocopy::{Immutable, IntoBytes};
 
-/// On how many threads a kernel runs, and how they are grouped.
+/// The properties of a kernel: what it needs, and the limits that follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KernelProperties {
+    /// The most threads that a block can have, with the registers that they need.
+    pub block_threads: u32,
+    /// The registers of a thread.
+    pub registers: u32,
+    /// The shared memory that each block has without being asked for, in bytes.
+    pub shared_memory: usize,
+    /// The shared memory that a launch can add to that, in bytes.
+    pub dynamic_shared_memory: usize,
+    /// The memory of a thread, in bytes.
+    pub local_memory: usize,
+    /// The constants, in bytes.
+    pub constant_memory: usize,
+    /// The version of the instruction set of its assembly code: major and minor number.
+    pub assembly_version: (u32, u32),
+    /// The version of the instruction set of its machine code: major and minor number.
+    pub binary_version: (u32, u32),
+    /// Its parameters, in order; `None` if the driver does not say.
+    pub parameters: Option<Vec<KernelParameter>>,
+}
+
+/// A parameter of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct KernelParameter {
+    /// Its offset among all parameters, in bytes.
+    pub offset: usize,
+    /// Its size, in bytes.
+    pub size: usize,
+}
+
+impl KernelParameter {
+    pub(crate) fn new(offset: usize, size: usize) -> Self {
+        Self { offset, size }
+    }
+}
+
+/// The arguments of a launch, in the order of the kernel's parameters.
+#[derive(Clone, Default)]
+pub struct KernelArguments {
+    bytes: Vec<u8>,
+    /// The part of `bytes` of each argument.
+    parts: Vec<Range<usize>>,
+    keep: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl KernelArguments {
+    /// Makes an empty list.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a value, which has as many bytes as the kernel's parameter.
+    pub fn value<T>(self, value: T) -> Self
+    where
+        T: IntoBytes + Immutable,
+    {
+        self.bytes(value.as_bytes())
+    }
+
+    /// Adds a value given as its bytes.
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.parts.push(start..self.bytes.len());
+        self
+    }
+
+    /// Keeps an object until the kernel is done.
+    pub(crate) fn keep(&mut self, object: Arc<dyn Any + Send + Sync>) {
+        self.keep.push(object);
+    }
+
+    /// Returns the number of arguments.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Returns whether there are no arguments.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Returns the bytes of each argument.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &self.bytes[part.clone()])
+    }
+}
+
+impl fmt::Debug for KernelArguments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The shape of a launch: the number of threads that a kernel runs on, and their groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchShape {
     pub(crate) grid: [u32; 3],
@@ -14,7 +117,7 @@ pub struct LaunchShape {
 }
 
 impl LaunchShape {
-    /// So many blocks of so many threads, in each dimension. Without blocks nothing runs.
+    /// Asks for `grid` blocks of `block` threads, in each dimension. Without blocks nothing runs.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
             grid,
@@ -25,8 +128,8 @@ impl LaunchShape {
         }
     }
 
-    /// As many blocks of `threads` threads as it takes for at least one thread for each of `items`,
-    /// in one dimension. The last block may have threads without an item.
+    /// Asks for so many blocks of `threads` threads that each of `items` has a thread, in one
+    /// dimension. The last block may have threads without an item.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for blocks without threads, or more blocks than there can be.
@@ -41,33 +144,33 @@ impl LaunchShape {
         }
     }
 
-    /// Each block gets so many bytes of shared memory, besides what the kernel has in any case.
+    /// Sets the shared memory that each block gets beside the kernel's own, in bytes (default: 0).
     pub fn shared_memory(mut self, bytes: usize) -> Self {
         self.shared_memory = bytes;
         self
     }
 
-    /// All blocks run at the same time, so that they can wait for each other; there can be only
-    /// [so many](crate::Kernel::concurrent_blocks).
+    /// Sets whether all blocks run at the same time, so that they can wait for each other (default: no).
+    /// The device limits [their number](crate::Kernel::concurrent_blocks).
     pub fn cooperative(mut self, cooperative: bool) -> Self {
         self.is_cooperative = cooperative;
         self
     }
 
-    /// So many blocks in each dimension make a cluster, whose shared memory they all can access. 8
-    /// blocks are possible on every device with clusters; whether more are depends on the device and
-    /// on the kernel, and is found out by launching.
+    /// Sets how many blocks in each dimension make a cluster, whose shared memory they all can access
+    /// (default: no clusters). 8 blocks are possible on every device with clusters; whether more are
+    /// depends on the device and the kernel, and only a launch tells.
     pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
         self.cluster = Some(blocks);
         self
     }
 
-    /// Whether there are no blocks.
+    /// Returns whether there are no blocks.
     pub(crate) fn is_empty(&self) -> bool {
         self.grid.contains(&0)
     }
 
-    /// Refuses what the kernel or the device can't do.
+    /// Refuses a shape that the kernel or the device does not allow.
     pub(crate) fn check(&self, kernel: &KernelProperties, limits: &KernelLimits) -> Result<()> {
         let counts = self.block.iter().map(|count| u64::from(*count));
         let threads = counts.fold(1, u64::saturating_mul);
