@@ -11,7 +11,7 @@ use common::{DEADLINE, Directory, Parent, Process, is};
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Command, Context, Device, Event, EventHandle, MemoryHandle, QueueOrder};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ struct Watch {
     /// The threads there were before the library was used.
     before: BTreeMap<String, usize>,
     seen: Arc<Mutex<BTreeSet<String>>>,
+    /// How often it has looked.
+    looks: Arc<AtomicU32>,
     end: Arc<AtomicBool>,
     looking: JoinHandle<()>,
 }
@@ -60,12 +62,14 @@ impl Watch {
     fn begin() -> Self {
         let before = names();
         let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let looks = Arc::new(AtomicU32::new(0));
         let end = Arc::new(AtomicBool::new(false));
         let looking = thread::Builder::new().name("test-looks".into()).spawn({
-            let (seen, end) = (Arc::clone(&seen), Arc::clone(&end));
+            let (seen, looks, end) = (Arc::clone(&seen), Arc::clone(&looks), Arc::clone(&end));
             move || {
                 while !end.load(Ordering::Relaxed) {
                     seen.lock().expect("the names").extend(names().into_keys());
+                    looks.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(Duration::from_micros(500));
                 }
             }
@@ -73,9 +77,30 @@ impl Watch {
         Self {
             before,
             seen,
+            looks,
             end,
             looking: looking.expect("a thread"),
         }
+    }
+
+    /// Waits until every thread that runs now, under the name it has now, has been looked at.
+    fn look(&self) {
+        let before = self.looks.load(Ordering::Relaxed);
+        while self.looks.load(Ordering::Relaxed).wrapping_sub(before) < 2 {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Waits until a thread of this name has been seen; whether one was, in good time.
+    fn has_seen(&self, name: &str) -> bool {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.seen.lock().expect("the names").contains(name) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Names that nothing explains, of any thread so far.
@@ -126,29 +151,27 @@ impl Watch {
     }
 }
 
-/// Uses a device by itself: queues of both orders, functions, commands that wait, drops of what is in
-/// use.
-fn use_alone(context: &Context) {
+/// Uses a device by itself: queues of both orders, functions, commands that wait, signals that come too
+/// early, drops of what is in use.
+fn use_alone(context: &Context, watch: &Watch) {
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
         let queue = context.create_queue_with(order).expect("a queue");
-        let (here, there) = (context.allocate(1 << 16), context.allocate(1 << 16));
-        let (here, there) = (here.expect("memory"), there.expect("memory"));
-        let (begins, ends) = (context.create_event(), context.create_event());
-        let (begins, ends) = (begins.expect("an event"), ends.expect("an event"));
+        let memory = || context.allocate(1 << 16).expect("memory");
+        let event = || context.create_event().expect("an event");
+        let (here, there) = (memory(), memory());
+        let (begins, ends, many) = (event(), event(), event());
         let submit = |command: Command| queue.submit(command).expect("submitted");
-        submit(
-            Command::fill(here.all(), &[7])
-                .expect("a fill")
-                .after_value(&begins, 1),
-        );
-        submit(
-            Command::copy(here.all(), there.all())
-                .expect("a copy")
-                .signal(&ends),
-        );
+        let fill = Command::fill(here.all(), &[7]).expect("a fill");
+        submit(fill.after_value(&begins, 1));
+        // In free order, the last of these is done before the first, whose word it shares.
+        submit(Command::marker().after_value(&begins, 1).signal(&many));
+        (0..7).for_each(|_| submit(Command::marker().signal(&many)));
+        let copy = Command::copy(here.all(), there.all()).expect("a copy");
+        submit(copy.before_later().after_earlier().signal(&ends));
         submit(Command::call(|| Ok::<_, std::io::Error>(())).after(&ends));
         // Their memory is in use, and so is the queue.
         drop((here, there));
+        watch.look();
         if order == QueueOrder::OutOfOrder {
             drop(queue);
             begins.signal().expect("a signal");
@@ -157,9 +180,10 @@ fn use_alone(context: &Context) {
             queue.finish_timeout(DEADLINE).expect("all of it");
         }
         ends.wait_value_timeout(1, DEADLINE).expect("the copy");
+        many.wait_value_timeout(8, DEADLINE).expect("eight signals");
     }
-    let (one, other) = (context.create_event(), context.create_event());
-    let (one, other) = (one.expect("an event"), other.expect("an event"));
+    let event = || context.create_event().expect("an event");
+    let (one, other) = (event(), event());
     one.signal().expect("a signal");
     Event::wait_any_value(&[(&one, 1), (&other, 1)], Some(DEADLINE)).expect("one of two");
 }
@@ -212,7 +236,7 @@ fn opener(mut parent: Parent) {
         let command = command.after_value(&there, 1).signal(&back);
         queue.submit(command).expect("submitted");
         queue.finish_timeout(DEADLINE).expect("the other's signal");
-        use_alone(&context);
+        use_alone(&context, &watch);
         parent.say("used");
     }
     match watch.end() {
@@ -222,17 +246,16 @@ fn opener(mut parent: Parent) {
     parent.wait();
 }
 
-/// Uses all devices of this machine in two processes; the names that were seen in each.
-fn use_everything(test: &str) -> [BTreeSet<String>; 2] {
-    let directory = Directory::new();
+/// Uses all devices of this machine in this process and a second one.
+fn use_everything(test: &str, directory: &Directory) {
     let watch = Watch::begin();
-    let mut other = Process::start(test, "opens", &directory);
+    let mut other = Process::start(test, "opens", directory);
     let contexts = Device::all()
         .into_iter()
         .map(|device| Context::with_options(&device, directory.options()).expect("a context"));
     let contexts = Vec::from_iter(contexts);
     for context in &contexts {
-        use_alone(context);
+        use_alone(context, &watch);
         use_together(context, &mut other);
     }
     let theirs = other.hear();
@@ -240,13 +263,32 @@ fn use_everything(test: &str) -> [BTreeSet<String>; 2] {
         !theirs.starts_with("FAILED"),
         "the process that opens: {theirs}"
     );
-    let theirs = theirs.split(' ').map(str::to_owned).collect();
+    let theirs = BTreeSet::from_iter(theirs.split(' ').map(str::to_owned));
     // Its death is noticed, and what it left is seen to.
     other.kill();
+    assert!(
+        watch.has_seen("xh-background"),
+        "nothing ran in the background"
+    );
     let ours = watch
         .end()
         .unwrap_or_else(|what| panic!("the process that exports: {what}"));
-    [ours, theirs]
+
+    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-host-queue"];
+    let kinds = [("cuda", "xh-cuda-sched"), ("level_zero", "xh-ze-list")];
+    expected.extend(
+        kinds
+            .iter()
+            .filter(|(kind, _)| has(kind))
+            .map(|(_, name)| *name),
+    );
+    for name in expected {
+        assert!(ours.contains(name), "{name} was not seen, only {ours:?}");
+        assert!(
+            theirs.contains(name),
+            "{name} was not seen, only {theirs:?}"
+        );
+    }
 }
 
 fn has(kind: &str) -> bool {
@@ -261,23 +303,8 @@ fn every_thread_of_the_library_has_a_documented_name() {
     if is("opens") {
         return opener(Parent::new());
     }
-    let [ours, theirs] = use_everything(TEST);
-    let mut expected = vec!["xh-exchange", "xh-liveness", "xh-host-queue"];
-    if has("cuda") {
-        expected.push("xh-cuda-sched");
-    }
-    if has("level_zero") {
-        expected.push("xh-ze-list");
-    }
-    for name in expected {
-        assert!(ours.contains(name), "{name} was not seen, only {ours:?}");
-        assert!(
-            theirs.contains(name),
-            "{name} was not seen, only {theirs:?}"
-        );
-    }
-    let either: BTreeSet<_> = ours.union(&theirs).cloned().collect();
-    assert!(either.contains("xh-background"), "only {either:?}");
+    // In a process of its own, where no other test has threads.
+    common::alone(TEST, |directory| use_everything(TEST, directory));
 }
 
 #[test]
