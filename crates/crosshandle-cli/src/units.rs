@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// The parser of a size's argument: `4096`, `64KiB`, `1.5GiB`, `10MB`. `K`, `M`, `G`, `T` alone
-/// are powers of 1024, as in most tools of the shell.
+/// Parses a size: `4096`, `64KiB`, `1.5GiB`, `10MB`.
+///
+/// `K`, `M`, `G` and `T` alone are powers of 1024, as in most tools of the shell.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -38,7 +39,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Bytes in the unit that fits best.
+/// Formats a number of bytes in the unit that fits best.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -54,7 +55,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Nanoseconds in the unit that fits best, with three digits.
+/// Formats nanoseconds in the unit that fits best, with three digits.
 pub(crate) fn nanoseconds(count: f64) -> String {
     let (value, unit) = match count {
         count if count < 1e3 => (count, "ns"),
@@ -70,7 +71,7 @@ pub(crate) fn nanoseconds(count: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// The parser of a duration's argument: `5s`, `250ms`, `1m 30s`.
+/// Parses a duration: `5s`, `250ms`, `1m 30s`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write it like 5s, 250ms or 1m30s"))

@@ -1,35 +1,31 @@
-//! What is measured on the way.
+//! Measurements that the demo takes.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
-use crate::transfer::{CHUNK, Transfer};
+use crate::transfer::Transfer;
+use crate::tuning::{COPY_CHUNK_BYTES, DEMO_MEAN_REPEATS, DEMO_READ_PASSES, DEMO_READ_TIME};
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How often something short is repeated, to get its mean.
-const REPEATS: u32 = 10_000;
-
-/// How long the memory is read, and how often at least and at most.
-const READING: Duration = Duration::from_millis(300);
-const READS: std::ops::RangeInclusive<u32> = 3..=1000;
-
 /// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// The first one of an exporter: connects, receives a descriptor, maps.
+    /// Opening the exporter's first memory: connects, receives a descriptor, maps.
     pub(super) memory_first: f64,
-    /// The same memory once more, and closing that.
+    /// Opening and closing memory that is open already.
     pub(super) memory_again: f64,
+    /// Opening the exporter's first event.
     pub(super) event_first: f64,
+    /// Opening and closing an event that is open already.
     pub(super) event_again: f64,
 }
 
-/// How fast the importer reads what the exporter wrote.
+/// Speed at which the importer reads memory that the exporter wrote.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
-    /// Bytes per second, of the median pass over all of the memory.
+    /// Bytes per second in the median pass over all of the memory.
     pub(super) bytes_per_second: f64,
     pub(super) passes: u32,
 }
@@ -43,7 +39,7 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of at least one sample.
+    /// Computes the percentiles of at least one sample.
     pub(super) fn of(mut samples: Vec<Duration>) -> Self {
         samples.sort_unstable();
         let at = |percent: usize| {
@@ -60,43 +56,45 @@ impl Percentiles {
     }
 }
 
-/// Does something once, and says how long that took in nanoseconds.
-pub(super) fn once<T>(f: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
+/// Runs an operation once. Returns its result and its time in nanoseconds.
+pub(super) fn once<T>(operation: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
-    let result = f()?;
+    let result = operation()?;
     Ok((result, nanoseconds(start.elapsed())))
 }
 
-/// The mean time of something short, in nanoseconds.
-pub(super) fn mean<T>(mut f: impl FnMut() -> crosshandle::Result<T>) -> Result<f64> {
+/// Returns the mean time of a short operation in nanoseconds.
+pub(super) fn mean<T>(mut operation: impl FnMut() -> crosshandle::Result<T>) -> Result<f64> {
     let start = Instant::now();
-    for _ in 0..REPEATS {
-        black_box(f()?);
+    for _ in 0..DEMO_MEAN_REPEATS {
+        black_box(operation()?);
     }
-    Ok(nanoseconds(start.elapsed()) / f64::from(REPEATS))
+    Ok(nanoseconds(start.elapsed()) / f64::from(DEMO_MEAN_REPEATS))
 }
 
-/// Times of a signal for which nobody waits, and of a wait for a signal that is there already.
+/// Returns the times, in nanoseconds, of a signal without waiters and of a wait for a completed
+/// signal.
 pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     let event = context.create_event()?;
     let signal = mean(|| event.signal())?;
     let wait = mean(|| event.wait())?;
-    if event.status().completed != u64::from(REPEATS) {
+    if event.status().completed != u64::from(DEMO_MEAN_REPEATS) {
         return Err(Failure::error(format!(
-            "verification failed: {REPEATS} signals have counted to {}",
+            "verification failed: {DEMO_MEAN_REPEATS} signals have counted to {}",
             event.status().completed
         )));
     }
     Ok((signal, wait))
 }
 
-/// Reads all of the memory again and again, copying into a buffer that stays in a cache.
+/// Measures passes that read all of the memory into a buffer that stays in a cache.
 pub(super) fn read_bandwidth(memory: &Transfer<'_>) -> Result<Bandwidth> {
-    let mut buffer = vec![0; CHUNK];
+    let (min_passes, max_passes) = DEMO_READ_PASSES.into_inner();
+    let mut buffer = vec![0; COPY_CHUNK_BYTES];
     let mut passes = Vec::new();
     let start = Instant::now();
-    while passes.len() < *READS.start() as usize
-        || start.elapsed() < READING && passes.len() < *READS.end() as usize
+    while passes.len() < min_passes as usize
+        || start.elapsed() < DEMO_READ_TIME && passes.len() < max_passes as usize
     {
         let pass = Instant::now();
         each_chunk(0..memory.len(), |offset, len| {

@@ -1,35 +1,35 @@
-//! Two processors for two processes: how long a round trip takes depends on where they run.
+//! Pinning of two processes to two processors, on which the time of a round trip depends.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Two processors that this process may run on, if there are as many.
+/// Returns two processors that this process may run on, or `None` if there is only one.
 pub(super) fn two_cpus() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    // Far apart, since neighbours may be two halves of one core.
+    // The first and the last, since neighbours may be two hardware threads of one core.
     let first = cpus.next()?;
     Some([first, cpus.next_back()?])
 }
 
-/// Keeps the calling thread on one processor until it is dropped.
+/// Keeps the calling thread on one processor until dropped.
 pub(super) struct Pinned {
-    before: CpuSet,
+    previous: CpuSet,
 }
 
 impl Pinned {
-    /// `None` if the system does not let it.
+    /// Pins the calling thread. Returns `None` if the system refuses.
     pub(super) fn to(cpu: usize) -> Option<Self> {
-        let before = sched_getaffinity(None).ok()?;
+        let previous = sched_getaffinity(None).ok()?;
         let mut only = CpuSet::new();
         only.set(cpu);
         sched_setaffinity(None, &only).ok()?;
-        Some(Self { before })
+        Some(Self { previous })
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was allowed before; if it no longer is, the thread just stays where it is.
-        let _ = sched_setaffinity(None, &self.before);
+        // If the system refuses by now, the thread stays on its processor.
+        let _ = sched_setaffinity(None, &self.previous);
     }
 }

@@ -1,4 +1,4 @@
-//! What the demo has found.
+//! Results of the demo, and how they are printed.
 
 use super::measure::{Bandwidth, Opens, Percentiles};
 use crate::failure::Result;
@@ -6,26 +6,28 @@ use crate::output;
 use crate::units::{bytes, nanoseconds};
 use serde::Serialize;
 
+/// All results of a demo.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) device_name: String,
-    /// That of the second process.
+    /// Device of the second process.
     pub(super) peer_device: String,
-    /// Ids of the two processes.
+    /// Ids of the first and the second process.
     pub(super) processes: [u32; 2],
     pub(super) exchange: Exchange,
-    /// On which processors the two sides measured round trips, if there are two.
+    /// Processors on which the first and the second process measured round trips, if there are two.
     pub(super) cpus: Option<[usize; 2]>,
     pub(super) nanoseconds: Times,
     pub(super) read_bandwidth: Bandwidth,
-    /// Always: what is not verified is an error.
+    /// Always true: a demo that cannot verify something ends with an error.
     pub(super) verified: bool,
 }
 
+/// Amounts of what was shared and verified.
 #[derive(Serialize)]
 pub(super) struct Exchange {
-    /// Bytes of the shared memory.
+    /// Size of the shared memory in bytes.
     pub(super) size: u64,
     pub(super) rounds: u32,
     /// Bytes that one process wrote and the other one compared.
@@ -34,6 +36,7 @@ pub(super) struct Exchange {
     pub(super) signals_verified: u64,
 }
 
+/// Times in nanoseconds.
 #[derive(Serialize)]
 pub(super) struct Times {
     pub(super) round_trip: Percentiles,
@@ -43,6 +46,7 @@ pub(super) struct Times {
     pub(super) handles: Handles,
 }
 
+/// Times of getting and opening handles, in nanoseconds.
 #[derive(Serialize)]
 pub(super) struct Handles {
     pub(super) get_first: f64,

@@ -1,31 +1,34 @@
-//! Points at which one side can be made to stand still, so that a test can see what the other
-//! side does when it is killed there, or not.
+//! Points at which a test can make one process stand still.
+//!
+//! The test then kills that process or leaves it alone, and looks at what the other process does.
 
 use super::pattern::Side;
 use std::io::{self, Write};
 
-/// `first:POINT` or `second:POINT`.
+/// Environment variable that names the process and the point: `first:POINT` or `second:POINT`.
 const VARIABLE: &str = "CROSSHANDLE_DEMO_STOP";
 
-/// Where a side has got to.
+/// Step of the demo that a process has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Point {
-    /// The second process is started; nothing is shared yet.
+pub(super) enum StopPoint {
+    /// The second process has started, and nothing is shared yet.
     Started,
-    /// First: what is shared has been sent. Second: it is open, which is not known yet.
+    /// First process: the handles are sent. Second process: the handles are opened, but the answer
+    /// is not sent yet.
     Shared,
-    /// In the second round, between writing and signalling.
+    /// The process has written its half in the second round, and has not signalled yet.
     Exchange,
-    /// In the middle of the ping-pong.
+    /// The process is in the middle of the ping-pong.
     Latency,
-    /// The second process reads at full speed; the first waits for it.
+    /// The second process is about to read at full speed; the first process waits for it.
     Bandwidth,
-    /// All is done, but the other side does not know that.
+    /// The process has done its work, and has not told the other process.
     Done,
 }
 
-/// Stands still for ever at the point that the environment names, after having said so.
-pub(super) fn at(side: Side, point: Point, other: u32) {
+/// Prints a line and stands still for ever if the environment names this process and point.
+/// `other` is the id of the other process.
+pub(super) fn stop_at(side: Side, point: StopPoint, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;
     };

@@ -1,43 +1,39 @@
-//! A real exchange with a second process, and a real death.
+//! Check of sharing: shares with a child process, and kills that process.
 
-use super::row::Row;
-use crate::cli::Settings;
-use crate::commands::peer::Role;
+use super::check::Check;
 use crate::failure::{Failure, Result};
 use crate::link::Link;
-use crate::peer::Peer;
+use crate::peer::{Peer, Role};
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::{DOCTOR_SHARED_BYTES as LEN, DOCTOR_STEP_TIMEOUT as TIMEOUT};
 use crate::units::nanoseconds;
 use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-const LEN: usize = 64 << 10;
-
-/// Far more than any of this takes.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the first process shares.
+/// Handles, as text, of what the parent process shares.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     memory: String,
     event: String,
 }
 
-/// What the second process shares, once it has written to the memory and signalled.
+/// Handle, as text, of what the child process shares once it has written to the memory and
+/// signalled.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     event: String,
 }
 
-pub(super) fn check(settings: &Settings) -> Vec<Row> {
+pub(super) fn check(settings: &Settings) -> Vec<Check> {
     let devices = Device::all();
-    let mut rows: Vec<_> = devices
+    let mut checks: Vec<_> = devices
         .iter()
         .map(|device| {
             let check = format!("sharing on {device}");
             match exchange(device, settings) {
-                Ok((shared, noticed)) => Row::ok(
+                Ok((shared, noticed)) => Check::ok(
                     check,
                     format!(
                         "memory and an event crossed in {}; the death of a process was noticed \
@@ -46,7 +42,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Row> {
                         nanoseconds(noticed.as_nanos() as f64)
                     ),
                 ),
-                Err(failure) => Row::problem(
+                Err(failure) => Check::problem(
                     check,
                     failure.message(),
                     "see the rows of the socket directory and of the limits",
@@ -54,34 +50,37 @@ pub(super) fn check(settings: &Settings) -> Vec<Row> {
             }
         })
         .collect();
-    if rows.is_empty() {
-        rows.push(Row::problem(
+    if checks.is_empty() {
+        checks.push(Check::problem(
             "sharing",
             "there is no device",
             "see the rows of the drivers",
         ));
     }
-    rows
+    checks
 }
 
-/// Shares with a second process, then kills it. How long did either take?
+/// Shares with a child process, then kills it. Returns the time until all was shared, and the time
+/// until a waiter noticed the death.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
-    let (theirs, taken) = shared.map_err(|failure| peer.blame(failure))?;
+    let (childs_event, sharing_time) = shared.map_err(|failure| peer.root_cause(failure))?;
 
     let start = Instant::now();
     drop(peer);
-    match theirs.wait_value_timeout(1, PATIENCE) {
-        Err(error) if error.is_peer_dead() => Ok((taken, start.elapsed())),
+    match childs_event.wait_value_timeout(1, TIMEOUT) {
+        Err(error) if error.is_peer_dead() => Ok((sharing_time, start.elapsed())),
         Err(error) => Err(error.into()),
         Ok(()) => Err(Failure::error("a dead process counts as having signalled")),
     }
 }
 
+/// Shares with the child process. Returns an event of the child process that is never signalled,
+/// and the time that all took.
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
-    let context = settings.origin.context_on(&device.to_string())?;
+    let context = settings.context_on(&device.to_string(), None)?;
     let memory = context.allocate(LEN)?;
     Transfer::new(&context, &memory)?.write(0, &pattern(1))?;
     let event = context.create_event()?;
@@ -89,32 +88,30 @@ fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event
         memory: memory.handle()?.to_string(),
         event: event.handle()?.to_string(),
     })?;
-    let answer: Answer = peer.link().receive(PATIENCE)?;
-    event.wait_value_timeout(1, PATIENCE)?;
+    let answer: Answer = peer.link().receive(TIMEOUT)?;
+    event.wait_value_timeout(1, TIMEOUT)?;
     verify(&Transfer::new(&context, &memory)?, 2)?;
-    let theirs: EventHandle = answer.event.parse()?;
-    let theirs = context.open_event(&theirs)?;
-    Ok((theirs, start.elapsed()))
+    let childs_event: EventHandle = answer.event.parse()?;
+    let childs_event = context.open_event(&childs_event)?;
+    Ok((childs_event, start.elapsed()))
 }
 
-/// The second process's part.
-pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
-    let offer: Offer = link.receive(PATIENCE)?;
+/// Runs the child process's part of the check.
+pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
+    let offer: Offer = link.receive(TIMEOUT)?;
     let handle: MemoryHandle = offer.memory.parse()?;
-    let context = settings
-        .origin
-        .context_for(handle.backend(), handle.device())?;
+    let context = settings.context_for(handle.backend(), handle.device(), None)?;
     let memory = context.open_memory(&handle)?;
     verify(&Transfer::new(&context, &memory)?, 1)?;
     Transfer::new(&context, &memory)?.write(0, &pattern(2))?;
     let event: EventHandle = offer.event.parse()?;
     context.open_event(&event)?.signal()?;
-    let never = context.create_event()?;
+    let own = context.create_event()?;
     link.send(&Answer {
-        event: never.handle()?.to_string(),
+        event: own.handle()?.to_string(),
     })?;
-    // To be killed here.
-    link.receive(PATIENCE)
+    // The parent process sends nothing: it kills this process during the wait.
+    link.receive(TIMEOUT)
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
