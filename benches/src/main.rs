@@ -71,7 +71,7 @@ struct SuiteArgs {
 struct ChildArgs {
     scenario: String,
     /// 0 for the process that leads, 1 and up for the others
-    seat: usize,
+    rank: usize,
     /// The plan, as JSON
     plan: String,
 }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
             bench(level_zero::SCENARIOS, &args, level_zero::machine)
         }
         Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
-        Command::Child(args) => harness::child::run(&args.scenario, args.seat, &args.plan),
+        Command::Child(args) => harness::child::run(&args.scenario, args.rank, &args.plan),
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use crosshandle::Command;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::{clock_cost, nanoseconds, once, per_operation};
 use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Registered, Stream};
 use crate::raw::memfd::{self, Mapping};
@@ -17,7 +18,7 @@ use crate::report::row::{RowSpec, Target};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-calls",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -47,8 +48,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(IS_IDLE, "ask a queue that is idle", "none", Target::None),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const fn call(id: &'static str, what: &'static str) -> RowSpec {
@@ -73,7 +74,7 @@ const COPY: usize = 64 << 20;
 const GATE: usize = 0;
 const WRITTEN: usize = 256;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
     let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
@@ -82,7 +83,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let event = Event::create(&gpu)?;
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
     let mut recorder = Recorder::default();
     let mut time = |row, call: &dyn Fn() -> Result<()>| -> Result<()> {
@@ -90,7 +91,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         recorder.push(row, Side::Raw, elapsed);
         Ok(())
     };
-    for number in 1..=seat.plan.pick(300_u32, 100) {
+    for number in 1..=participant.plan.pick(300_u32, 100) {
         let value = u64::from(number);
         time("cuda-calls.current", &|| gpu.ask_current())?;
         time("cuda-calls.write-64", &|| stream.write(written, value))?;
@@ -124,7 +125,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         stream.synchronize()?;
     }
     let clock = clock_cost();
-    for _ in 0..seat.plan.pick(30, 10) {
+    for _ in 0..participant.plan.pick(30, 10) {
         for (length, row) in REGISTER {
             let mapping = Mapping::shared(memfd::create(length)?, length)?;
             mapping.region().touch_pages(1);
@@ -134,7 +135,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         }
     }
     let (to, from) = (Memory::allocate(&gpu, COPY)?, Memory::allocate(&gpu, COPY)?);
-    for _ in 0..seat.plan.pick(100, 30) {
+    for _ in 0..participant.plan.pick(100, 30) {
         for (row, mark) in [
             ("cuda-calls.copies", COPIES),
             ("cuda-calls.copies-marked", COPIES / 4),
@@ -150,7 +151,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             recorder.push(row, Side::Raw, nanoseconds(start.elapsed()));
         }
     }
-    for _ in 0..seat.plan.pick(300, 100) {
+    for _ in 0..participant.plan.pick(300, 100) {
         let elapsed = per_operation(BATCH, || queue.submit(Command::marker()))?;
         recorder.push(NOTHING, Side::Ours, elapsed);
         queue.finish()?;

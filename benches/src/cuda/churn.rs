@@ -10,7 +10,7 @@ use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, Physical};
@@ -28,7 +28,7 @@ const NOTHING: Target = Target::AtMost(0.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-churn",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(90),
     rows: &[
@@ -57,8 +57,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -> RowSpec {
@@ -74,8 +74,8 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
 
 const WARM_UP: usize = 100;
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(1000, 300)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(1000, 300)
 }
 
 /// What a process holds, and the bytes that are free on the GPU.
@@ -97,8 +97,8 @@ impl Holdings {
 }
 
 /// The exporter.
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
     let memory = context.allocate(LENGTH)?;
@@ -108,7 +108,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for side in [Side::Raw, Side::Ours] {
         let mut before = None;
-        for round in 0..WARM_UP + rounds(seat) {
+        for round in 0..WARM_UP + rounds(participant) {
             if round == WARM_UP {
                 settle(link)?;
                 before = Some((Holdings::now(&gpu)?, remote_holdings(link)?));
@@ -124,19 +124,19 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             }
         }
         settle(link)?;
-        let (lead, hand) = before.context("no round was measured")?;
-        let (lead_now, hand_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
+        let (leader, follower) = before.context("no round was measured")?;
+        let (leader_now, follower_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
         let both = |field: fn(&Holdings) -> u64| {
             let sum = |a: &Holdings, b: &Holdings| field(a) as f64 + field(b) as f64;
-            sum(&lead_now, &hand_now) - sum(&lead, &hand)
+            sum(&leader_now, &follower_now) - sum(&leader, &follower)
         };
         recorder.push(DESCRIPTORS, side, both(|held| held.descriptors));
         recorder.push(MAPPINGS, side, both(|held| held.mappings));
         // Both see the same GPU.
-        recorder.push(MEMORY, side, lead.free as f64 - lead_now.free as f64);
+        recorder.push(MEMORY, side, leader.free as f64 - leader_now.free as f64);
     }
     link.send(b"end")?;
-    if seat.plan.quick {
+    if participant.plan.quick {
         recorder.note(MEMORY, "a quick run: 300 importers only");
     }
     Ok(recorder.finish())
@@ -160,8 +160,8 @@ fn remote_holdings(link: &Link) -> Result<Holdings> {
 }
 
 /// All importers: each a context of its own, with a connection of its own.
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     loop {
         let message = link.receive()?;

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Queue};
 
-use super::{ours, too_few_gpus};
+use super::ours;
+use super::rows::{self, too_few_gpus};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, Memory, Stream};
@@ -22,7 +23,7 @@ pub(super) const COPIES: usize = 4;
 const TOKEN: u64 = 0x7_0000_0007;
 
 /// One arrangement.
-struct Kind {
+struct Arrangement {
     /// The exporter's GPU; the importer, which copies, has 0.
     gpu: usize,
     rows: &'static [RowSpec],
@@ -48,7 +49,7 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
 const LOCAL: &str = "cuMemcpyAsync between two allocations of the process's own";
 const PEER: &str = "cuMemcpyPeerAsync between allocations of one process on two GPUs";
 
-static ONE: Kind = Kind {
+static ONE: Arrangement = Arrangement {
     gpu: 0,
     rows: &[
         row(
@@ -63,7 +64,7 @@ static ONE: Kind = Kind {
             LOCAL,
             Target::AtLeastTimesRaw(0.99),
         ),
-        super::row(
+        rows::row(
             "cuda-copy.finish",
             "wait asleep for 4 such copies, one GPU",
             "cuStreamSynchronize, which does not sleep",
@@ -76,7 +77,7 @@ static ONE: Kind = Kind {
     passes: 2.0,
 };
 
-static TWO: Kind = Kind {
+static TWO: Arrangement = Arrangement {
     gpu: 1,
     rows: &[
         row(
@@ -100,31 +101,31 @@ static TWO: Kind = Kind {
 
 pub(crate) static ONE_GPU: Scenario = Scenario {
     name: "cuda-copy",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: ONE.rows,
-    lead: |seat| lead(seat, &ONE),
-    hand: |seat| hand(seat, &ONE),
+    leader: |participant| run_leader(participant, &ONE),
+    follower: |participant| run_follower(participant, &ONE),
 };
 
 pub(crate) static TWO_GPUS: Scenario = Scenario {
     name: "cuda-copy2",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: TWO.rows,
-    lead: |seat| lead(seat, &TWO),
-    hand: |seat| hand(seat, &TWO),
+    leader: |participant| run_leader(participant, &TWO),
+    follower: |participant| run_follower(participant, &TWO),
 };
 
 /// The exporter.
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let context = ours::context(kind.gpu)?;
+    let link = participant.peer()?;
+    let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
     let memory = (0..COPIES).map(|_| Ok(context.allocate(LENGTH)?));
     let memory = memory.collect::<Result<Vec<_>>>()?;
@@ -139,16 +140,16 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
-    let peer = Gpu::open(kind.gpu)?;
+    let peer = Gpu::open(arrangement.gpu)?;
     let other = allocate(&peer)?;
-    if kind.gpu != 0 {
+    if arrangement.gpu != 0 {
         peer.enable_peer(&gpu)?;
         gpu.enter()?;
         gpu.enable_peer(&peer)?;
@@ -168,20 +169,23 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         local.push(context.allocate(LENGTH)?);
     }
 
-    let bytes = (LENGTH * COPIES) as f64 * kind.passes;
+    let bytes = (LENGTH * COPIES) as f64 * arrangement.passes;
     let mut recorder = Recorder::default();
-    for round in 0..1 + seat.plan.rounds() {
-        for row in [kind.pull, kind.push].into_iter().chain(kind.finish) {
+    for round in 0..1 + participant.plan.rounds() {
+        for row in [arrangement.pull, arrangement.push]
+            .into_iter()
+            .chain(arrangement.finish)
+        {
             for side in Side::turns(round) {
-                for _ in 0..seat.plan.pick(10, 4) {
-                    let is_push = row == kind.push;
+                for _ in 0..participant.plan.pick(10, 4) {
+                    let is_push = row == arrangement.push;
                     let command = |index: usize| {
                         let (to, from) = ends(is_push, &local[index], &imported[index]);
                         Ok(Command::copy(from.all(), to.all())?)
                     };
                     let start = Instant::now();
                     match side {
-                        Side::Ours if Some(row) == kind.finish => {
+                        Side::Ours if Some(row) == arrangement.finish => {
                             for index in 0..COPIES {
                                 queue.submit(command(index)?)?;
                             }
@@ -191,7 +195,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                         Side::Raw => {
                             for (own, other) in own.iter().zip(&other) {
                                 let (to, from) = ends(is_push, own, other);
-                                if kind.gpu == 0 {
+                                if arrangement.gpu == 0 {
                                     stream.copy(to, from, LENGTH)?;
                                 } else {
                                     stream.copy_peer(to, from, LENGTH)?;
@@ -202,7 +206,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     }
                     let elapsed = nanoseconds(start.elapsed());
                     // The first round warms up.
-                    if round > 0 && Some(row) == kind.finish {
+                    if round > 0 && Some(row) == arrangement.finish {
                         recorder.push(row, side, elapsed);
                     } else if round > 0 {
                         // Bytes in a nanosecond are gigabytes in a second.

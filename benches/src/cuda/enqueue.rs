@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use crosshandle::Command;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Page, Stream};
 use crate::raw::memfd;
@@ -23,7 +24,7 @@ const CLOSE: Target = Target::AtMostTimesRaw(1.2);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-enqueue",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -48,8 +49,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 /// Operations between two times that the stream is empty, so that nothing of the driver's fills
@@ -63,7 +64,7 @@ const GATE: usize = 0;
 const WRITTEN: usize = 256;
 const FIRST_GATE: usize = 512;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
     let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
@@ -74,12 +75,12 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let queue = context.create_queue()?;
     let (signalled, waited) = (context.create_event()?, context.create_event()?);
     let blocker = context.create_event()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
     let mut number = 0;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(40, 20);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(40, 20);
+    for round in 0..participant.plan.rounds() {
         for row in [SIGNAL, WAIT, BEHIND, BOTH] {
             for side in Side::turns(round) {
                 for batch in 0..WARM_UP + batches {

@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 use crosshandle::Context;
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, nanoseconds, once};
 use crate::host::ours::{Waiters, each_handle, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
@@ -21,7 +22,7 @@ const NATIVE: &str = "cuIpcOpenEventHandle; cuEventDestroy";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-events",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -33,8 +34,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(CLOSE, "close an event", NATIVE, Target::None),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const OBJECTS: usize = 1000;
@@ -43,16 +44,16 @@ const NATIVE_OBJECTS: usize = 16;
 /// Rounds that map the arena and that nobody measures.
 const WARM_UP: usize = 2;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.rounds()
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.rounds()
 }
 
 /// Each round has events of its own: none is opened twice.
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let events = (0..OBJECTS).map(|_| Ok(context.create_event()?));
         let events = events.collect::<Result<Vec<_>>>()?;
         let handles = events.iter().map(|event| Ok(*event.handle()?.as_bytes()));
@@ -69,14 +70,14 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let handles = link.receive()?.bytes;
         let natives = link.receive()?.bytes;
         ensure!(

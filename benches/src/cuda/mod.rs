@@ -10,19 +10,16 @@ mod opens;
 mod ours;
 mod peers;
 mod recycle;
+mod rows;
 mod trip;
 
 use std::fs;
 
-use anyhow::Result;
 use crosshandle::BackendStatus;
 use crosshandle::handle::BackendKind;
 
-use crate::harness::outcome::{Outcome, Recorder};
 use crate::harness::scenario::Scenario;
 use crate::raw::cuda::Gpu;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
 
 /// In the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
@@ -66,29 +63,4 @@ pub(crate) fn machine() -> Option<String> {
     let version = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
     let driver = driver.split_whitespace().find(version).unwrap_or("unknown");
     Some(format!("{count} × {name}, driver {driver}"))
-}
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
-}
-
-/// What a process of a scenario reports that needs more GPUs than there are; `None` if there are
-/// enough.
-fn too_few_gpus(needed: usize, rows: &'static [RowSpec]) -> Result<Option<Outcome>> {
-    let count = Gpu::count()?;
-    if count >= needed {
-        return Ok(None);
-    }
-    let mut recorder = Recorder::default();
-    for row in rows {
-        recorder.absent(row.id, format!("needs {needed} GPUs, and there is {count}"));
-    }
-    Ok(Some(recorder.finish()))
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{ours, row, too_few_gpus};
+use super::ours;
+use super::rows::{row, too_few_gpus};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
@@ -19,7 +20,7 @@ use crate::report::row::{RowSpec, Target};
 pub(super) const LENGTH: usize = 64 << 20;
 
 /// Rows of one arrangement.
-struct Kind {
+struct Arrangement {
     /// The importer's GPU; the exporter has 0.
     gpu: usize,
     rows: &'static [RowSpec],
@@ -36,7 +37,7 @@ const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
 const LEGACY: &str = "cuIpcOpenMemHandle";
 const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 
-static ONE: Kind = Kind {
+static ONE: Arrangement = Arrangement {
     gpu: 0,
     rows: &[
         row(
@@ -77,7 +78,7 @@ static ONE: Kind = Kind {
     close_legacy: "cuda-open.close-legacy",
 };
 
-static TWO: Kind = Kind {
+static TWO: Arrangement = Arrangement {
     gpu: 1,
     rows: &[
         row(
@@ -120,22 +121,22 @@ static TWO: Kind = Kind {
 
 pub(crate) static ONE_GPU: Scenario = Scenario {
     name: "cuda-open",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: ONE.rows,
-    lead: |seat| lead(seat, &ONE),
-    hand: |seat| hand(seat, &ONE),
+    leader: |participant| run_leader(participant, &ONE),
+    follower: |participant| run_follower(participant, &ONE),
 };
 
 pub(crate) static TWO_GPUS: Scenario = Scenario {
     name: "cuda-open2",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: TWO.rows,
-    lead: |seat| lead(seat, &TWO),
-    hand: |seat| hand(seat, &TWO),
+    leader: |participant| run_leader(participant, &TWO),
+    follower: |participant| run_follower(participant, &TWO),
 };
 
 /// Allocations that nobody measures: the first one finds no connection.
@@ -148,8 +149,8 @@ const MEASURED: u64 = 0;
 const WARMING: u64 = 1;
 const WARMING_LENGTH: usize = 2 << 20;
 
-fn objects(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(41, 15)
+fn objects(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.pick(41, 15)
 }
 
 /// What the `index`-th allocation starts with: the same word twice.
@@ -158,11 +159,11 @@ fn token(index: usize) -> u64 {
     word << 32 | word
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::unpooled_context(0)?;
@@ -172,7 +173,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     drop(importer);
     let offers = Offers::default();
     offers.serve(exporter.into())?;
-    for index in 0..objects(seat) {
+    for index in 0..objects(participant) {
         let word = u32::try_from(token(index) & 0xffff_ffff)?;
         let physical = Physical::create(&gpu, LENGTH)?;
         offers.add(MEASURED, physical.export()?);
@@ -198,19 +199,19 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let gpu = Gpu::open(kind.gpu)?;
-    let context = ours::context(kind.gpu)?;
+    let link = participant.peer()?;
+    let gpu = Gpu::open(arrangement.gpu)?;
+    let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
     let message = link.receive()?;
     let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for index in 0..objects(seat) {
+    for index in 0..objects(participant) {
         let message = link.receive()?.bytes;
         ensure!(
             message.len() == 2 * HANDLE_SIZE + MEMORY_HANDLE_SIZE,
@@ -233,13 +234,13 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     })?;
                     drop(again);
                     let closed = drop_once(clock, memory);
-                    for row in [kind.first, kind.first_legacy] {
+                    for row in [arrangement.first, arrangement.first_legacy] {
                         figures.push(row, side, opened);
                     }
-                    for row in [kind.close, kind.close_legacy] {
+                    for row in [arrangement.close, arrangement.close_legacy] {
                         figures.push(row, side, closed);
                     }
-                    figures.push(kind.again, side, each);
+                    figures.push(arrangement.again, side, each);
                 }
                 Side::Raw => {
                     let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_LENGTH)?;
@@ -247,13 +248,13 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                     let (memory, opened) = once(clock, open)?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
-                    figures.push(kind.first, side, opened);
-                    figures.push(kind.close, side, closed);
+                    figures.push(arrangement.first, side, opened);
+                    figures.push(arrangement.close, side, closed);
                     let (memory, opened) = once(clock, || LegacyMemory::open(&gpu, legacy))?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
-                    figures.push(kind.first_legacy, side, opened);
-                    figures.push(kind.close_legacy, side, closed);
+                    figures.push(arrangement.first_legacy, side, opened);
+                    figures.push(arrangement.close_legacy, side, closed);
                 }
             }
         }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Memory, Stream, pool_round};
 use crate::report::row::Target;
@@ -26,7 +27,7 @@ const FAST: Target = Target::AtMost(1000.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-recycle",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -56,22 +57,22 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const OURS_BATCH: usize = 1000;
 const RAW_BATCH: usize = 10;
 const POOL_BATCH: usize = 32;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(10, 3);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(10, 3);
+    for round in 0..participant.plan.rounds() {
         for (length, row) in SIZES.into_iter().chain([POOL]) {
             for side in Side::turns(round) {
                 for batch in 0..=batches {

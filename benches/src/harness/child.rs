@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{HungUp, Link};
 use super::outcome::Outcome;
-use super::scenario::Seat;
+use super::scenario::Participant;
 use crate::suites;
 
 /// The last message of a measuring process.
@@ -23,19 +23,19 @@ pub(crate) enum Verdict {
     },
 }
 
-/// Runs one seat of a scenario. Standard input is the control link.
-pub(crate) fn run(scenario: &str, seat: usize, plan: &str) -> ExitCode {
-    match run_seat(scenario, seat, plan) {
+/// Runs one rank of a scenario. Standard input is the control link.
+pub(crate) fn run(scenario: &str, rank: usize, plan: &str) -> ExitCode {
+    match run_rank(scenario, rank, plan) {
         Ok(()) => ExitCode::SUCCESS,
         // Started by hand, or the benchmark has gone: standard error is all there is.
         Err(error) => {
-            eprintln!("error: {scenario}, process {seat}: {error:#}");
+            eprintln!("error: {scenario}, process {rank}: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
+fn run_rank(scenario: &str, rank: usize, plan: &str) -> Result<()> {
     // A spinning process would not notice that the benchmark was interrupted.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to be ended with the benchmark")?;
@@ -45,7 +45,7 @@ fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
             .try_clone_to_owned()
             .context("cannot duplicate standard input")?,
     );
-    let verdict = match measure(scenario, seat, plan, &control) {
+    let verdict = match measure(scenario, rank, plan, &control) {
         Ok(outcome) => Verdict::Done(outcome),
         Err(error) => Verdict::Failed {
             hung_up: error.chain().any(|cause| cause.is::<HungUp>()),
@@ -55,21 +55,21 @@ fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
     control.send(&serde_json::to_vec(&verdict)?)
 }
 
-fn measure(scenario: &str, seat: usize, plan: &str, control: &Link) -> Result<Outcome> {
+fn measure(scenario: &str, rank: usize, plan: &str, control: &Link) -> Result<Outcome> {
     let scenario = suites::find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
     let plan = serde_json::from_str(plan).context("the plan is not valid JSON")?;
     let start = control.receive().context("waiting for the start")?;
     let links: Vec<Link> = start.descriptors.into_iter().map(Link::from).collect();
-    let expected = if seat == 0 { scenario.hands } else { 1 };
+    let expected = if rank == 0 { scenario.followers } else { 1 };
     ensure!(
         links.len() == expected,
         "expected {expected} links, not {}",
         links.len()
     );
-    let place = Seat { plan, links };
-    if seat == 0 {
-        (scenario.lead)(&place)
+    let place = Participant { plan, links };
+    if rank == 0 {
+        (scenario.leader)(&place)
     } else {
-        (scenario.hand)(&place)
+        (scenario.follower)(&place)
     }
 }

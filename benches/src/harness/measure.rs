@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::crew;
+use super::launcher;
 use super::plan::Plan;
 use super::scenario::Scenario;
 use crate::report::Report;
@@ -64,7 +64,7 @@ fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
         );
         return all(Verdict::Skipped, &note);
     }
-    match crew::run(scenario, plan) {
+    match launcher::run(scenario, plan) {
         Ok(outcome) => scenario
             .rows
             .iter()

@@ -3,7 +3,7 @@
 
 pub(crate) mod child;
 pub(crate) mod cpu;
-pub(crate) mod crew;
+pub(crate) mod launcher;
 pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod outcome;

@@ -13,24 +13,24 @@ use crate::report::row::RowSpec;
 /// with. Lead and hands run the same rounds in step.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    pub(crate) hands: usize,
+    pub(crate) followers: usize,
     /// Cores without which the figures would mean something else.
     pub(crate) cores: usize,
     /// When the whole scenario counts as stuck and is killed.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
-    pub(crate) lead: fn(&Seat) -> Result<Outcome>,
-    pub(crate) hand: fn(&Seat) -> Result<Outcome>,
+    pub(crate) leader: fn(&Participant) -> Result<Outcome>,
+    pub(crate) follower: fn(&Participant) -> Result<Outcome>,
 }
 
 /// What a process of a scenario holds when it starts.
-pub(crate) struct Seat {
+pub(crate) struct Participant {
     pub(crate) plan: Plan,
     /// The lead's links to each hand, or a hand's one link to the lead.
     pub(crate) links: Vec<Link>,
 }
 
-impl Seat {
+impl Participant {
     /// The link between the lead and the only (or first) hand.
     pub(crate) fn peer(&self) -> Result<&Link> {
         ensure!(!self.links.is_empty(), "this scenario has one process only");
@@ -39,6 +39,6 @@ impl Seat {
 }
 
 /// The hand of a scenario that has none.
-pub(crate) fn no_hand(_: &Seat) -> Result<Outcome> {
+pub(crate) fn no_follower(_: &Participant) -> Result<Outcome> {
     Ok(Outcome::default())
 }

@@ -10,7 +10,7 @@ use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::Holdings;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -47,7 +47,7 @@ const NOTHING: Target = Target::AtMost(0.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "churn",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(240),
     rows: &[
@@ -100,8 +100,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -> RowSpec {
@@ -119,20 +119,20 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
 const TURN: usize = 500;
 const WARM_UP: usize = 2;
 
-fn turns(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(20, 4)
+fn turns(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.pick(20, 4)
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
             // One side after the other: what one leaves behind must not be lost in the other.
             let context = ours::context()?;
             let mut before = None;
-            for turn in 0..turns(seat) {
+            for turn in 0..turns(participant) {
                 if turn == WARM_UP {
                     before = Some((Holdings::now()?, remote_holdings(link)?));
                 }
@@ -150,7 +150,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             let before = before.context("no turn was measured")?;
             let after = (Holdings::now()?, remote_holdings(link)?);
             record_growth(size, side, before, after, &mut recorder);
-            if seat.plan.quick {
+            if participant.plan.quick {
                 recorder.note(size.memory, "a quick run: 2,000 rounds only");
             }
         }
@@ -217,13 +217,13 @@ fn closed(link: &Link, round: usize) -> Result<()> {
     Ok(())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
             let context = ours::context()?;
-            for turn in 0..turns(seat) {
+            for turn in 0..turns(participant) {
                 if turn == WARM_UP {
                     answer_holdings(link)?;
                 }

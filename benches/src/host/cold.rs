@@ -11,7 +11,7 @@ use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::{machine_available_memory, machine_shared_memory};
 use crate::harness::region::Region;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::once;
 use crate::raw::memfd::{self, Mapping, Pages};
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -26,7 +26,7 @@ const READ_ALL: &str = "cold.read-all";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cold",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(180),
     rows: &[
@@ -61,8 +61,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
@@ -82,8 +82,8 @@ const WARM_UP: usize = 1;
 /// How much the machine's shared memory may differ by others' doing.
 const NOISE: u64 = 256 << 20;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.rounds()
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.rounds()
 }
 
 /// Touches and frees more memory than a round needs, so that the rounds after it measure this
@@ -128,18 +128,18 @@ impl Importer {
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let available = machine_available_memory()?;
     ensure!(
         available > 2 * LENGTH as u64,
         "needs 2 GiB of free memory, and {} MiB are available",
         available >> 20
     );
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let context = ours::unpooled_context()?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         for side in Side::turns(round) {
             back_free_memory()?;
             let before = machine_shared_memory()?;
@@ -200,11 +200,11 @@ fn export_raw(link: &Link, round: usize) -> Result<(f64, Importer, f64)> {
     Ok((create, importer, free))
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         for side in Side::turns(round) {
             let mut message = link.receive()?;
             let importer = match side {

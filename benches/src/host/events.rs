@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::counter::FutexCounter;
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -19,7 +19,7 @@ const WAIT: &str = "events.wait";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "events",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -40,14 +40,14 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             target: Target::AtMost(4.0),
         },
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const OPERATIONS: usize = 10_000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
     let event = context.create_event()?;
     // Exported, as an event that is signalled across processes is.
@@ -55,8 +55,8 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let word = AtomicU64::new(0);
     let counter = FutexCounter(&word);
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(20, 5);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(20, 5);
+    for round in 0..participant.plan.rounds() {
         for side in Side::turns(round) {
             for batch in 0..=batches {
                 let signal = per_operation(OPERATIONS, || match side {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::is_asleep;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::monotonic_ns;
 use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
@@ -23,7 +23,7 @@ const DEFAULT: &str = "fanout.after-spinning";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "fanout",
-    hands: PROCESSES,
+    followers: PROCESSES,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
@@ -44,27 +44,27 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             target: Target::AtMostTimesRaw(1.15),
         },
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 /// Who takes a turn. Each has a counter of its own.
 #[derive(Clone, Copy)]
-enum Turn {
+enum Contender {
     Raw,
     LowPower,
     Default,
 }
 
 /// The order rotates, so that none always follows the same other one.
-fn turns(round: usize) -> [Turn; 3] {
-    let mut turns = [Turn::Raw, Turn::LowPower, Turn::Default];
+fn contenders(round: usize) -> [Contender; 3] {
+    let mut turns = [Contender::Raw, Contender::LowPower, Contender::Default];
     turns.rotate_left(round % 3);
     turns
 }
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(300, 30)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(300, 30)
 }
 
 /// The words that all processes share, beside what is measured.
@@ -105,8 +105,8 @@ impl<'a> Board<'a> {
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
     let low_power = ours::create_event(&context, Waiters::LowPower)?;
     let default = context.create_event()?;
@@ -116,7 +116,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let page = Mapping::shared(&file, PAGES)?;
     let board = Board::new(&page)?;
     let mut pids = Vec::with_capacity(PROCESSES);
-    for (index, link) in seat.links.iter().enumerate() {
+    for (index, link) in participant.links.iter().enumerate() {
         link.send_with(&handles, &[file.as_fd()])?;
         link.send_number(index as u64)?;
         pids.push(link.receive_number()?);
@@ -124,16 +124,16 @@ fn lead(seat: &Seat) -> Result<Outcome> {
 
     let mut recorder = Recorder::default();
     let mut number = 0;
-    for round in 0..rounds(seat) {
-        for turn in turns(round) {
+    for round in 0..rounds(participant) {
+        for turn in contenders(round) {
             number += 1;
             board.gate.signal()?;
             all_asleep(&board, &pids, number)?;
             let start = monotonic_ns();
             match turn {
-                Turn::Raw => board.raw.signal()?,
-                Turn::LowPower => low_power.signal().map(drop)?,
-                Turn::Default => default.signal().map(drop)?,
+                Contender::Raw => board.raw.signal()?,
+                Contender::LowPower => low_power.signal().map(drop)?,
+                Contender::Default => default.signal().map(drop)?,
             }
             board.all_awake.wait(number as u32)?;
             let mut last = 0;
@@ -143,12 +143,12 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             ensure!(last >= start, "a process woke before the signal");
             let elapsed = (last - start) as f64;
             match turn {
-                Turn::Raw => {
+                Contender::Raw => {
                     recorder.push(LOW_POWER, Side::Raw, elapsed);
                     recorder.push(DEFAULT, Side::Raw, elapsed);
                 }
-                Turn::LowPower => recorder.push(LOW_POWER, Side::Ours, elapsed),
-                Turn::Default => recorder.push(DEFAULT, Side::Ours, elapsed),
+                Contender::LowPower => recorder.push(LOW_POWER, Side::Ours, elapsed),
+                Contender::Default => recorder.push(DEFAULT, Side::Ours, elapsed),
             }
         }
     }
@@ -167,9 +167,9 @@ fn all_asleep(board: &Board<'_>, pids: &[u64], number: u64) -> Result<()> {
     Ok(())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
+fn run_follower(participant: &Participant) -> Result<Outcome> {
     let context = ours::context()?;
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let message = link.receive()?;
     let mut handles = ours::each_handle(&message.bytes);
     let mut open = |waiters| {
@@ -190,17 +190,17 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     link.send_number(u64::from(std::process::id()))?;
 
     let mut number = 0;
-    for round in 0..rounds(seat) {
-        for turn in turns(round) {
+    for round in 0..rounds(participant) {
+        for turn in contenders(round) {
             number += 1;
             board.gate.wait(number as u32)?;
             waiting.store(number, Ordering::Release);
             // Each takes one turn a round.
             let value = round as u64 + 1;
             match turn {
-                Turn::Raw => board.raw.wait(value as u32)?,
-                Turn::LowPower => low_power.wait_value(value).map(drop)?,
-                Turn::Default => default.wait_value(value).map(drop)?,
+                Contender::Raw => board.raw.wait(value as u32)?,
+                Contender::LowPower => low_power.wait_value(value).map(drop)?,
+                Contender::Default => default.wait_value(value).map(drop)?,
             }
             woken_at.store(monotonic_ns(), Ordering::Release);
             if board.awake.fetch_add(1, Ordering::AcqRel) + 1 == number * PROCESSES as u64 {

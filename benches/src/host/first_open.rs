@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once};
 use crate::raw::descriptor::{self, Offers};
 use crate::raw::memfd::{self, Mapping};
@@ -72,7 +72,7 @@ const WARMING_LENGTH: usize = 4 * KIB;
 
 pub(crate) static TWO_CORES: Scenario = Scenario {
     name: "first-open",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(180),
     rows: &[
@@ -97,13 +97,13 @@ pub(crate) static TWO_CORES: Scenario = Scenario {
             "first open of a new segment, 1 GiB, two cores",
         ),
     ],
-    lead: |seat| lead(seat, 1),
-    hand: |seat| hand(seat, |size| size.two_cores),
+    leader: |participant| run_leader(participant, 1),
+    follower: |participant| run_follower(participant, |size| size.two_cores),
 };
 
 pub(crate) static SHARED_CORE: Scenario = Scenario {
     name: "first-open-shared-core",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(180),
     rows: &[
@@ -128,8 +128,8 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
             "first open of a new segment, 1 GiB, one shared core",
         ),
     ],
-    lead: |seat| lead(seat, 0),
-    hand: |seat| hand(seat, |size| size.shared_core),
+    leader: |participant| run_leader(participant, 0),
+    follower: |participant| run_follower(participant, |size| size.shared_core),
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -143,8 +143,8 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-fn segments(seat: &Seat, size: &Size) -> usize {
-    WARM_UP + seat.plan.pick(size.count.0, size.count.1)
+fn segments(participant: &Participant, size: &Size) -> usize {
+    WARM_UP + participant.plan.pick(size.count.0, size.count.1)
 }
 
 /// What the first word of segment `index` holds.
@@ -154,9 +154,9 @@ fn token(size: &Size, index: usize) -> u64 {
 
 /// The exporter. `cpu` is for this process and for the thread that answers in it; the importer
 /// has CPU 0.
-fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
-    seat.plan.pin(cpu)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
+    participant.plan.pin(cpu)?;
+    let link = participant.peer()?;
     let context = ours::unpooled_context()?;
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
@@ -164,7 +164,7 @@ fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
     let offers = Offers::default();
     offers.serve(exporter.into())?;
     for size in &SIZES {
-        for index in 0..segments(seat, size) {
+        for index in 0..segments(participant, size) {
             let file = memfd::create(size.bytes)?;
             Mapping::shared(&file, size.bytes)?
                 .region()
@@ -185,9 +185,9 @@ fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let socket = message.descriptors.first().context("expected a socket")?;
@@ -196,7 +196,7 @@ fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for size in &SIZES {
-        for index in 0..segments(seat, size) {
+        for index in 0..segments(participant, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;
             // Closed only after both have been timed: closing may be heard of by the exporter.

@@ -9,7 +9,7 @@ use crosshandle::{Context, Event, Memory};
 
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
 use crate::raw::slab::{Place, Segments};
@@ -30,7 +30,7 @@ const NONE: &str = "none";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "handles",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
@@ -73,8 +73,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(EVENT_CLOSE, "close an event", NONE, Target::None),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
@@ -94,8 +94,8 @@ const LENGTH: usize = 4096;
 /// Batches that fill the pools and map the segments before anything is measured.
 const WARM_UP: usize = 3;
 
-fn batches(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(100, 20)
+fn batches(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.pick(100, 20)
 }
 
 /// What the first word of allocation `index` holds in batch `batch`.
@@ -108,15 +108,15 @@ fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / BATCH as f64
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let slab = memfd::create(BATCH * LENGTH)?;
     link.send_with(b"slab", &[slab.as_fd()])?;
     let slab = Mapping::shared(&slab, BATCH * LENGTH)?;
     let mut recorder = Recorder::default();
-    for batch in 0..batches(seat) {
+    for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let memory = create_memory(&context, &slab, batch)?;
         link.send(&memory_handles(&memory, &mut batch_recorder)?)?;
@@ -194,9 +194,9 @@ fn slab_places(recorder: &mut Recorder) -> Vec<u8> {
     places.concat()
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let slab = message
@@ -206,7 +206,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     let size = BATCH * LENGTH;
     let segments = Segments::one(1, Mapping::shared(slab, size)?, size as u64);
     let mut recorder = Recorder::default();
-    for batch in 0..batches(seat) {
+    for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let (memory, places, events) = (link.receive()?, link.receive()?, link.receive()?);
         for side in Side::turns(batch) {

@@ -9,7 +9,7 @@ use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::huge_bytes;
 use crate::harness::region::Region;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::raw::memfd::{Mapping, Pages};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
@@ -18,15 +18,15 @@ static SIZES: [(usize, &str); 2] = [(64 << 20, "read.64MiB"), (256 << 20, "read.
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "read",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
         row("read.64MiB", "read imported memory, 64 MiB"),
         row("read.256MiB", "read imported memory, 256 MiB"),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -40,9 +40,9 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     for (length, _) in SIZES {
         let memory = context.allocate(length)?;
@@ -56,9 +56,9 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let mut recorder = Recorder::default();
     for (length, row) in SIZES {
@@ -82,8 +82,8 @@ fn hand(seat: &Seat) -> Result<Outcome> {
                 if huge { "huge" } else { "small" }
             ),
         );
-        let passes = seat.plan.pick(10, 4);
-        for round in 0..seat.plan.rounds() {
+        let passes = participant.plan.pick(10, 4);
+        for round in 0..participant.plan.rounds() {
             for pass in 0..passes {
                 for side in Side::turns(round + pass) {
                     let region = match side {

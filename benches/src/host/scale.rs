@@ -13,7 +13,7 @@ use super::ours::{self, Waiters};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::{descriptors, mappings};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{nanoseconds, once};
 use crate::raw::descriptor::{receive_descriptor, send_descriptor};
 use crate::raw::memfd::{self, Mapping};
@@ -31,7 +31,7 @@ const LENGTH: usize = 4096;
 const FLAT: f64 = 1.25;
 
 /// One kind of object.
-struct Kind {
+struct ObjectKind {
     events: bool,
     first: &'static str,
     tenth: &'static str,
@@ -47,7 +47,7 @@ struct Kind {
 /// The rows of a kind, and their identifiers by meaning.
 macro_rules! kind {
     ($name:literal, $object:literal, events: $events:literal, $kind:ident, $scenario:ident) => {
-        static $kind: Kind = Kind {
+        static $kind: ObjectKind = ObjectKind {
             events: $events,
             first: concat!($name, ".open-1k"),
             tenth: concat!($name, ".open-10k"),
@@ -62,7 +62,7 @@ macro_rules! kind {
 
         pub(crate) static $scenario: Scenario = Scenario {
             name: $name,
-            hands: 1,
+            followers: 1,
             cores: 1,
             limit: Duration::from_secs(120),
             rows: &[
@@ -110,16 +110,16 @@ macro_rules! kind {
                     Target::None,
                 ),
             ],
-            lead: |seat| lead(seat, &$kind),
-            hand: |seat| hand(seat, &$kind),
+            leader: |participant| run_leader(participant, &$kind),
+            follower: |participant| run_follower(participant, &$kind),
         };
     };
 }
 
 const OPEN: Target = Target::AtMost(500.0);
 
-kind!("scale.events", "event", events: true, EVENT_KIND, EVENTS);
-kind!("scale.allocations", "allocation", events: false, ALLOCATION_KIND, ALLOCATIONS);
+kind!("scale.events", "event", events: true, EVENT_ROWS, EVENTS);
+kind!("scale.allocations", "allocation", events: false, ALLOCATION_ROWS, ALLOCATIONS);
 
 const RAW: &str = "memfd each, descriptor over a socket, mmap";
 
@@ -147,8 +147,8 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
 }
 
 /// What both processes have in common: little room for descriptors.
-fn prepare(seat: &Seat, cpu: usize) -> Result<()> {
-    seat.plan.pin(cpu)?;
+fn prepare(participant: &Participant, cpu: usize) -> Result<()> {
+    participant.plan.pin(cpu)?;
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
         current: Some(DESCRIPTORS),
@@ -157,15 +157,15 @@ fn prepare(seat: &Seat, cpu: usize) -> Result<()> {
     setrlimit(Resource::Nofile, limit).context("cannot lower the limit of descriptors")
 }
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(5, 2)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(5, 2)
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    prepare(seat, 0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
+    prepare(participant, 0)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    for _ in 0..rounds(seat) {
+    for _ in 0..rounds(participant) {
         export_raw(link)?;
         // Each round in a new context: the importer has seen none of its segments.
         let context = ours::context()?;
@@ -238,11 +238,11 @@ fn export_raw(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    prepare(seat, 1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
+    prepare(participant, 1)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    for _ in 0..rounds(seat) {
+    for _ in 0..rounds(participant) {
         import_raw(link, kind, &mut recorder)?;
         let context = ours::context()?;
         if kind.events {
@@ -260,7 +260,7 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
 
 fn import<T>(
     link: &Link,
-    kind: &Kind,
+    kind: &ObjectKind,
     context: &Context,
     open: impl Fn(&Context, &[u8]) -> Result<T>,
     recorder: &mut Recorder,
@@ -286,7 +286,7 @@ fn import<T>(
     link.send_number(objects.len() as u64)
 }
 
-fn import_raw(link: &Link, kind: &Kind, recorder: &mut Recorder) -> Result<()> {
+fn import_raw(link: &Link, kind: &ObjectKind, recorder: &mut Recorder) -> Result<()> {
     let count = link.receive_number()?;
     let mut opened = Vec::new();
     let mut costs = Vec::new();

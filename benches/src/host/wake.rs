@@ -8,7 +8,7 @@ use crosshandle::Event;
 
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once, per_operation};
 use crate::raw::counter::{FutexCounter, SpinCounter};
 use crate::raw::memfd::{self, Mapping};
@@ -24,13 +24,13 @@ const PAGE: usize = 4096;
 const WARM_UP: usize = 100;
 
 /// One arrangement of the two processes.
-struct Kind {
+struct Arrangement {
     /// Row of round trips timed a thousand at a time.
     batched: Option<&'static str>,
     /// Row of round trips timed one by one.
     single: &'static str,
     /// Index of the CPU that the answering process is pinned to; the other has 0.
-    hand_cpu: usize,
+    follower_cpu: usize,
     raw_spins: bool,
     waiters: Waiters,
     /// Round trips timed one by one in a turn: full, quick.
@@ -40,26 +40,26 @@ struct Kind {
 const BATCHES: usize = 10;
 const BATCH: usize = 1000;
 
-static SPIN: Kind = Kind {
+static SPIN: Arrangement = Arrangement {
     batched: Some("wake.spin"),
     single: "wake.spin.p99",
-    hand_cpu: 1,
+    follower_cpu: 1,
     raw_spins: true,
     waiters: Waiters::Default,
     singles: (10_000, 5_000),
 };
-static SLEEP: Kind = Kind {
+static SLEEP: Arrangement = Arrangement {
     batched: None,
     single: "wake.sleep",
-    hand_cpu: 1,
+    follower_cpu: 1,
     raw_spins: false,
     waiters: Waiters::LowPower,
     singles: (1000, 200),
 };
-static SHARED: Kind = Kind {
+static SHARED: Arrangement = Arrangement {
     batched: None,
     single: "wake.shared-core",
-    hand_cpu: 0,
+    follower_cpu: 0,
     raw_spins: false,
     waiters: Waiters::Default,
     singles: (10_000, 2000),
@@ -67,7 +67,7 @@ static SHARED: Kind = Kind {
 
 pub(crate) static SPINNING: Scenario = Scenario {
     name: "wake.spin",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: &[
@@ -88,13 +88,13 @@ pub(crate) static SPINNING: Scenario = Scenario {
             target: Target::AtMostTimesRaw(1.5),
         },
     ],
-    lead: |seat| lead(seat, &SPIN),
-    hand: |seat| hand(seat, &SPIN),
+    leader: |participant| run_leader(participant, &SPIN),
+    follower: |participant| run_follower(participant, &SPIN),
 };
 
 pub(crate) static SLEEPING: Scenario = Scenario {
     name: "wake.sleep",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: &[RowSpec {
@@ -105,13 +105,13 @@ pub(crate) static SLEEPING: Scenario = Scenario {
         statistic: Statistic::P50,
         target: Target::AtMostTimesRaw(1.1),
     }],
-    lead: |seat| lead(seat, &SLEEP),
-    hand: |seat| hand(seat, &SLEEP),
+    leader: |participant| run_leader(participant, &SLEEP),
+    follower: |participant| run_follower(participant, &SLEEP),
 };
 
 pub(crate) static SHARED_CORE: Scenario = Scenario {
     name: "wake.shared-core",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[RowSpec {
@@ -122,8 +122,8 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
         statistic: Statistic::P50,
         target: Target::AtMostTimesRaw(1.1),
     }],
-    lead: |seat| lead(seat, &SHARED),
-    hand: |seat| hand(seat, &SHARED),
+    leader: |participant| run_leader(participant, &SHARED),
+    follower: |participant| run_follower(participant, &SHARED),
 };
 
 /// Something to signal and to wait on. Signals come in order, numbered from 1.
@@ -208,50 +208,57 @@ impl<B: Bell> Rally<B> {
     /// One turn of the calling process.
     fn turn(
         &mut self,
-        seat: &Seat,
-        kind: &Kind,
+        participant: &Participant,
+        arrangement: &Arrangement,
         side: Side,
         recorder: &mut Recorder,
     ) -> Result<()> {
         for _ in 0..WARM_UP {
             self.call()?;
         }
-        if let Some(row) = kind.batched {
+        if let Some(row) = arrangement.batched {
             for _ in 0..BATCHES {
                 recorder.push(row, side, per_operation(BATCH, || self.call())?);
             }
         }
         let clock = clock_cost();
-        for _ in 0..seat.plan.pick(kind.singles.0, kind.singles.1) {
+        for _ in 0..participant
+            .plan
+            .pick(arrangement.singles.0, arrangement.singles.1)
+        {
             let ((), elapsed) = once(clock, || self.call())?;
-            recorder.push(kind.single, side, elapsed);
+            recorder.push(arrangement.single, side, elapsed);
         }
         Ok(())
     }
 }
 
 /// Round trips in one turn; both processes count on it.
-fn trips(seat: &Seat, kind: &Kind) -> usize {
-    let batched = if kind.batched.is_some() {
+fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
+    let batched = if arrangement.batched.is_some() {
         BATCHES * BATCH
     } else {
         0
     };
-    WARM_UP + batched + seat.plan.pick(kind.singles.0, kind.singles.1)
+    WARM_UP
+        + batched
+        + participant
+            .plan
+            .pick(arrangement.singles.0, arrangement.singles.1)
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
-    let create = || ours::create_event(&context, kind.waiters);
+    let create = || ours::create_event(&context, arrangement.waiters);
     let (ping, pong) = (create()?, create()?);
     let mut handles = ping.handle()?.as_bytes().to_vec();
     handles.extend_from_slice(pong.handle()?.as_bytes());
     let file = memfd::create(PAGE)?;
-    seat.peer()?.send_with(&handles, &[file.as_fd()])?;
+    participant.peer()?.send_with(&handles, &[file.as_fd()])?;
     let page = Mapping::shared(&file, PAGE)?;
     ensure!(
-        seat.peer()?.receive_number()? == 0,
+        participant.peer()?.receive_number()? == 0,
         "the other process is not ready"
     );
 
@@ -260,24 +267,26 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
-    for round in 0..seat.plan.rounds() {
+    for round in 0..participant.plan.rounds() {
         for side in Side::turns(round) {
             match side {
-                Side::Ours => ours.turn(seat, kind, side, &mut recorder)?,
-                Side::Raw if kind.raw_spins => spin.turn(seat, kind, side, &mut recorder)?,
-                Side::Raw => futex.turn(seat, kind, side, &mut recorder)?,
+                Side::Ours => ours.turn(participant, arrangement, side, &mut recorder)?,
+                Side::Raw if arrangement.raw_spins => {
+                    spin.turn(participant, arrangement, side, &mut recorder)?
+                }
+                Side::Raw => futex.turn(participant, arrangement, side, &mut recorder)?,
             }
         }
     }
     Ok(recorder.finish())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    seat.plan.pin(kind.hand_cpu)?;
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    participant.plan.pin(arrangement.follower_cpu)?;
     let context = ours::context()?;
-    let message = seat.peer()?.receive()?;
+    let message = participant.peer()?.receive()?;
     let events = ours::each_handle(&message.bytes)
-        .map(|bytes| ours::open_event(&context, bytes, kind.waiters))
+        .map(|bytes| ours::open_event(&context, bytes, arrangement.waiters))
         .collect::<Result<Vec<_>>>()?;
     let [ping, pong] = <[Event; 2]>::try_from(events)
         .ok()
@@ -287,18 +296,18 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         .first()
         .context("expected a descriptor")?;
     let page = Mapping::shared(file, PAGE)?;
-    seat.peer()?.send_number(0)?;
+    participant.peer()?.send_number(0)?;
 
     let mut ours = Rally::new(ping, pong);
     let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
     let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
-    let count = trips(seat, kind);
-    for round in 0..seat.plan.rounds() {
+    let count = trips(participant, arrangement);
+    for round in 0..participant.plan.rounds() {
         for side in Side::turns(round) {
             match side {
                 Side::Ours => ours.answer(count)?,
-                Side::Raw if kind.raw_spins => spin.answer(count)?,
+                Side::Raw if arrangement.raw_spins => spin.answer(count)?,
                 Side::Raw => futex.answer(count)?,
             }
         }

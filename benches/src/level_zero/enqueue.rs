@@ -10,19 +10,19 @@ use crosshandle::{Command, Context, Event, Memory, Queue};
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent, Signalled};
 use cases::{CASES, Case, ROWS, What, When};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-enqueue",
-    hands: 0,
+    followers: 0,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: ROWS,
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 /// Commands that are timed together.
@@ -40,7 +40,7 @@ const LONG: usize = 1 << 17;
 /// Until all threads that have something to do with that are where they will be meanwhile.
 const SETTLE: Duration = Duration::from_micros(100);
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let raw = Raw::new()?;
     let ours = Ours::new()?;
     // Before this thread is pinned, so that the threads of both sides are not.
@@ -48,10 +48,10 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         ours.batch(case)?;
         raw.batch(case)?;
     }
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(40, 20);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(40, 20);
+    for round in 0..participant.plan.rounds() {
         for case in &CASES {
             for side in Side::turns(round) {
                 for batch in 0..WARM_UP + batches {

@@ -7,10 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 use crosshandle::Context;
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{CLOSE, ours, row};
+use super::ours;
+use super::rows::{CLOSE, row};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{Waiters, each_handle, open_event, open_memory};
 use crate::raw::descriptor::{self, Offers};
@@ -38,7 +39,7 @@ const RAW_CLOSE: &str = "zeMemCloseIpcHandle";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-handles",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: &[
@@ -89,8 +90,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             CLOSE,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 /// Objects of a round: as many as a message takes descriptors.
@@ -100,8 +101,8 @@ const POOLED_LENGTH: usize = 4096;
 /// Rounds that connect the processes and that nobody measures.
 const WARM_UP: usize = 1;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(30, 10)
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP + participant.plan.pick(30, 10)
 }
 
 /// Nanoseconds per object for all of `items`, and what came of them.
@@ -136,8 +137,8 @@ struct Exports {
     _raw_events: Vec<CounterEvent>,
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::first()?;
     let (context, pooled) = (ours::unpooled_context()?, ours::context()?);
     let (exporter, importer) = Link::pair()?;
@@ -146,7 +147,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     let offers = Offers::default();
     offers.serve(exporter.into())?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let mut figures = Recorder::default();
         let _exports = export(link, gpu, &context, &pooled, &offers, &mut figures)?;
         ensure!(
@@ -215,15 +216,15 @@ fn export(
     })
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::first()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let (handles, raw_handles) = (link.receive()?.bytes, link.receive()?.bytes);
         let (events, raw_events) = (link.receive()?.bytes, link.receive()?);
         ensure!(

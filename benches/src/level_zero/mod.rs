@@ -7,6 +7,7 @@ mod enqueue;
 mod handles;
 mod ours;
 mod recycle;
+mod rows;
 mod waits;
 
 use crosshandle::BackendStatus;
@@ -14,8 +15,6 @@ use crosshandle::handle::BackendKind;
 
 use crate::harness::scenario::Scenario;
 use crate::raw::level_zero::Gpu;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
 
 /// In the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
@@ -24,9 +23,6 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &handles::SCENARIO,
     &recycle::SCENARIO,
 ];
-
-/// Nanoseconds that a call may take longer than the driver's.
-const CLOSE: Target = Target::AtMostOverRaw(100.0);
 
 /// Why nothing of this can be measured on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
@@ -45,15 +41,4 @@ pub(crate) fn machine() -> Option<String> {
     let gpu = Gpu::first().ok()?;
     let (name, version) = (gpu.name().ok()?, gpu.api_version().ok()?);
     Some(format!("{name}, driver for Level Zero {version}"))
-}
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{CLOSE, ours, row};
+use super::ours;
+use super::rows::{CLOSE, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{Gpu, Memory};
 
@@ -20,7 +21,7 @@ const RAW: &str = "zeMemAllocDevice, zeMemFree";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-recycle",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -37,20 +38,20 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             CLOSE,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const OURS_BATCH: usize = 1000;
 const RAW_BATCH: usize = 100;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::first()?;
     let context = ours::context()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(10, 3);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(10, 3);
+    for round in 0..participant.plan.rounds() {
         for (length, row) in SIZES {
             for side in Side::turns(round) {
                 for batch in 0..=batches {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{CLOSE, ours, row};
+use super::ours;
+use super::rows::{CLOSE, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{CounterEvent, Gpu, List};
 
@@ -16,7 +17,7 @@ const QUERY: &str = "level-zero-wait.query";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-wait",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -28,13 +29,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(QUERY, "ask whether it has", "zeEventQueryStatus", CLOSE),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const OPERATIONS: usize = 10_000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::first()?;
     let list = List::create(gpu)?;
     let raw = CounterEvent::create(gpu)?;
@@ -46,10 +47,10 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     ours.handle()?;
     queue.signal(&ours)?;
     queue.finish()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(20, 5);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(20, 5);
+    for round in 0..participant.plan.rounds() {
         for side in Side::turns(round) {
             for batch in 0..=batches {
                 let (wait, query) = match side {

@@ -7,9 +7,9 @@ use anyhow::Result;
 use crosshandle::Context;
 
 use super::loader::Runtime;
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::{nanoseconds, per_operation};
 use crate::host::ours;
 
@@ -24,7 +24,7 @@ const NONE: &str = "none";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "ur-calls",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -39,21 +39,21 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         row(EVENT_GET, "urIPCGetEventHandleExp", "Event::handle"),
         row(EVENT_PUT, "urIPCPutEventHandleExp", NONE),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const OPERATIONS: usize = 10_000;
 /// Handles that are out at one time.
 const HANDLES: usize = 1_000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let runtime = Runtime::start()?;
     let context = ours::context()?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(20, 5);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(20, 5);
+    for round in 0..participant.plan.rounds() {
         for side in Side::turns(round) {
             for batch in 0..=batches {
                 let mut figures = Recorder::default();

@@ -3,24 +3,9 @@
 mod calls;
 mod loader;
 mod opens;
+mod rows;
 
 use crate::harness::scenario::Scenario;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
 
 /// In the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[&calls::SCENARIO, &opens::SCENARIO];
-
-/// What loader and adapter may add to a call of the library, in nanoseconds.
-const ADDED: f64 = 30.0;
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target: Target::AtMostOverRaw(ADDED),
-    }
-}

@@ -7,9 +7,9 @@ use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, Memory};
 
 use super::loader::Runtime;
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{self, Waiters};
 
@@ -20,7 +20,7 @@ const EVENT_CLOSE: &str = "ur-opens.event.close";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "ur-opens",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -39,17 +39,17 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         .for_information(),
         row(EVENT_CLOSE, "urEventRelease, opened event", "drop").for_information(),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const OBJECTS: usize = 1_000;
 /// Rounds that map the segments and fill the lists before anything is measured.
 const WARM_UP: usize = 3;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     // One exporter for each side, so that neither finds what the other has mapped.
     let exporters: [(Context, Vec<Memory>, Vec<Event>); 2] = [export()?, export()?];
     for (_, memory, events) in &exporters {
@@ -71,9 +71,9 @@ fn export() -> Result<(Context, Vec<Memory>, Vec<Event>)> {
     Ok((context, memory, events))
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let runtime = Runtime::start()?;
     let context = ours::context()?;
     let mut messages = Vec::new();
@@ -86,7 +86,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
         messages.push(bytes);
     }
     let mut recorder = Recorder::default();
-    for round in 0..WARM_UP + seat.plan.pick(100, 20) {
+    for round in 0..WARM_UP + participant.plan.pick(100, 20) {
         let mut figures = Recorder::default();
         for side in Side::turns(round) {
             match side {

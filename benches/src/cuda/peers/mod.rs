@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::raw::cuda::Gpu;
 use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
 use python::Peer;
 
 /// One of them.
-struct Kind {
+struct PeerSpec {
     script: &'static str,
     rows: &'static [RowSpec],
     /// What is measured: the ability's name, the series in its answer, our own way, and the row.
@@ -62,7 +62,7 @@ const fn bandwidth(mut row: RowSpec) -> RowSpec {
     row
 }
 
-static TORCH_KIND: Kind = Kind {
+static TORCH_SPEC: PeerSpec = PeerSpec {
     script: concat!(include_str!("common.py"), "\n", include_str!("torch.py")),
     rows: &[
         row(
@@ -116,7 +116,7 @@ static TORCH_KIND: Kind = Kind {
     ],
 };
 
-static CORE_KIND: Kind = Kind {
+static CORE_SPEC: PeerSpec = PeerSpec {
     script: concat!(
         include_str!("common.py"),
         "\n",
@@ -162,37 +162,37 @@ static CORE_KIND: Kind = Kind {
 
 pub(crate) static TORCH: Scenario = Scenario {
     name: "cuda-torch",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(90),
-    rows: TORCH_KIND.rows,
-    lead: |seat| lead(seat, &TORCH_KIND),
-    hand: ours::hand,
+    rows: TORCH_SPEC.rows,
+    leader: |participant| run_leader(participant, &TORCH_SPEC),
+    follower: ours::run_follower,
 };
 
 pub(crate) static CORE: Scenario = Scenario {
     name: "cuda-core",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
-    rows: CORE_KIND.rows,
-    lead: |seat| lead(seat, &CORE_KIND),
-    hand: ours::hand,
+    rows: CORE_SPEC.rows,
+    leader: |participant| run_leader(participant, &CORE_SPEC),
+    follower: ours::run_follower,
 };
 
 /// Rounds, after one that nobody measures.
-fn rounds(seat: &Seat) -> usize {
-    1 + seat.plan.pick(7, 3)
+fn rounds(participant: &Participant) -> usize {
+    1 + participant.plan.pick(7, 3)
 }
 
 /// The importer, which also asks the peer.
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    let mut peer = match Peer::start(kind.script)? {
+    let mut peer = match Peer::start(spec.script)? {
         Ok(peer) => peer,
         Err(reason) => {
-            for row in kind.rows {
+            for row in spec.rows {
                 recorder.absent(row.id, &reason);
             }
             link.send(b"end")?;
@@ -201,10 +201,10 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     };
     link.send(b"start")?;
     let gpus = Gpu::count()?;
-    let mut ours = ours::Lead::new(link)?;
-    for round in 0..rounds(seat) {
+    let mut ours = ours::Leader::new(link)?;
+    for round in 0..rounds(participant) {
         let mut figures = Recorder::default();
-        for ability in kind.abilities {
+        for ability in spec.abilities {
             if ability.own == Own::PeerCopy && gpus < 2 {
                 for (_, row) in ability.series {
                     recorder.absent(row, format!("needs 2 GPUs, and there is {gpus}"));
@@ -223,7 +223,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         }
     }
     link.send(b"end")?;
-    for row in kind.rows {
+    for row in spec.rows {
         recorder.note(row.id, peer.name.clone());
     }
     Ok(recorder.finish())

@@ -10,7 +10,7 @@ use crate::cuda::ours;
 use crate::cuda::trip::{BATCH, peer as trip};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::Seat;
+use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, drop_once, once};
 use crate::host::ours::{Waiters, open_event, open_memory};
 
@@ -18,22 +18,22 @@ use crate::host::ours::{Waiters, open_event, open_memory};
 const TOKEN: u64 = 0x5_0000_0005;
 
 /// The importer.
-pub(super) struct Lead<'a> {
+pub(super) struct Leader<'a> {
     link: &'a Link,
     context: Context,
     queue: Queue,
-    trips: trip::Lead,
+    trips: trip::Leader,
     clock: f64,
 }
 
-impl<'a> Lead<'a> {
+impl<'a> Leader<'a> {
     pub(super) fn new(link: &'a Link) -> Result<Self> {
         let context = ours::context(0)?;
         Ok(Self {
             link,
             queue: context.create_queue()?,
             context,
-            trips: trip::Lead::new(link)?,
+            trips: trip::Leader::new(link)?,
             clock: clock_cost(),
         })
     }
@@ -67,7 +67,7 @@ impl<'a> Lead<'a> {
                         let ready = self.link.receive_number()? == 0;
                         ensure!(ready, "the other process lost count");
                     }
-                    push(0, once(self.clock, || self.trips.go())?.1);
+                    push(0, once(self.clock, || self.trips.run_trip())?.1);
                 }
             }
             Own::Copy | Own::PeerCopy => {
@@ -113,15 +113,15 @@ impl<'a> Lead<'a> {
 }
 
 /// The exporter, which does what it is told.
-pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+pub(super) fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     if link.receive()?.bytes == b"end" {
         return Ok(Outcome::default());
     }
     let context = ours::context(0)?;
     let unpooled = ours::unpooled_context(0)?;
     let queue = context.create_queue()?;
-    let mut trips = trip::Hand::new(link)?;
+    let mut trips = trip::Follower::new(link)?;
     loop {
         match &link.receive()?.bytes[..] {
             b"memory" => {

@@ -1,6 +1,6 @@
 //! Round trips: something starts in one process, passes a stream of another one, and comes back.
 
-mod kinds;
+mod arrangements;
 mod ours;
 pub(super) mod peer;
 mod raw;
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::too_few_gpus;
+use super::rows::too_few_gpus;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::Seat;
+use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
-pub(crate) use kinds::{
+pub(crate) use arrangements::{
     ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
 };
 
@@ -47,7 +47,7 @@ enum Rival {
 }
 
 /// One arrangement.
-struct Kind {
+struct Arrangement {
     /// The GPU of the answering process; the other has 0.
     gpu: usize,
     rival: Rival,
@@ -57,12 +57,12 @@ struct Kind {
 }
 
 /// The process where trips start.
-trait Lead {
-    fn go(&mut self, route: Route) -> Result<()>;
+trait TripStarter {
+    fn run_trip(&mut self, route: Route) -> Result<()>;
 }
 
 /// The process that sends them back.
-trait Hand {
+trait TripAnswerer {
     /// Sees to the next `count` trips of a route; calls `ready` as soon as they may start.
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()>;
 }
@@ -73,7 +73,7 @@ pub(super) const BATCH: usize = 8;
 /// Batches of each turn that nobody measures.
 const WARM_UP: usize = 2;
 
-impl Kind {
+impl Arrangement {
     /// The pairs of words or events that the routes use: each its own.
     fn pairs(&self) -> usize {
         self.routes.len()
@@ -87,11 +87,11 @@ impl Kind {
             .context("not a route of this scenario")
     }
 
-    fn batches(&self, seat: &Seat, side: Side) -> usize {
+    fn batches(&self, participant: &Participant, side: Side) -> usize {
         let batches = match (self.rival, side) {
             // Slow.
-            (Rival::Native, Side::Raw) => seat.plan.pick(8, 4),
-            _ => seat.plan.pick(40, 20),
+            (Rival::Native, Side::Raw) => participant.plan.pick(8, 4),
+            _ => participant.plan.pick(40, 20),
         };
         WARM_UP + batches
     }
@@ -134,38 +134,38 @@ fn watch(word: &AtomicU64, value: u64) {
     }
 }
 
-fn lead(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let file = memfd::create(Page::LENGTH)?;
     link.send_with(b"page", &[file.as_fd()])?;
     let page = Page::register(&gpu, &file)?;
-    let mut ours = ours::Lead::new(kind, link)?;
-    let mut rival = raw::lead(kind, &gpu, &page, link)?;
+    let mut ours = ours::Leader::new(arrangement, link)?;
+    let mut rival = raw::leader(arrangement, &gpu, &page, link)?;
     ensure!(
         link.receive_number()? == 0,
         "the other process is not ready"
     );
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
     let mut step = Step::on(&page)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for round in 0..seat.plan.rounds() {
-        for (route, rows) in kind.routes {
+    for round in 0..participant.plan.rounds() {
+        for (route, rows) in arrangement.routes {
             for side in Side::turns(round) {
-                let track: &mut dyn Lead = match side {
+                let starter: &mut dyn TripStarter = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
                 };
-                for batch in 0..kind.batches(seat, side) {
+                for batch in 0..arrangement.batches(participant, side) {
                     step.batch += 1;
                     watch(step.ready, step.batch);
                     for _ in 0..BATCH {
-                        let ((), elapsed) = once(clock, || track.go(*route))?;
+                        let ((), elapsed) = once(clock, || starter.run_trip(*route))?;
                         if batch >= WARM_UP {
                             for row in *rows {
                                 recorder.push(row, side, elapsed);
@@ -180,35 +180,35 @@ fn lead(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn hand(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &'static Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let gpu = Gpu::open(kind.gpu)?;
+    let link = participant.peer()?;
+    let gpu = Gpu::open(arrangement.gpu)?;
     let message = link.receive()?;
     let file: &OwnedFd = message
         .descriptors
         .first()
         .context("expected a descriptor")?;
     let page = Page::register(&gpu, file)?;
-    let mut ours = ours::Hand::new(kind, link)?;
-    let mut rival = raw::hand(kind, &gpu, &page, link)?;
+    let mut ours = ours::Follower::new(arrangement, link)?;
+    let mut rival = raw::follower(arrangement, &gpu, &page, link)?;
     link.send_number(0)?;
-    seat.plan.pin(1)?;
+    participant.plan.pin(1)?;
 
     let mut step = Step::on(&page)?;
-    for round in 0..seat.plan.rounds() {
-        for (route, _) in kind.routes {
+    for round in 0..participant.plan.rounds() {
+        for (route, _) in arrangement.routes {
             for side in Side::turns(round) {
-                let track: &mut dyn Hand = match side {
+                let answerer: &mut dyn TripAnswerer = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
                 };
-                for _ in 0..kind.batches(seat, side) {
+                for _ in 0..arrangement.batches(participant, side) {
                     step.batch += 1;
                     let mut ready = || step.ready.store(step.batch, Ordering::Release);
-                    track.answer(*route, BATCH, &mut ready)?;
+                    answerer.answer(*route, BATCH, &mut ready)?;
                     watch(step.taken, step.batch);
                 }
             }

@@ -2,34 +2,34 @@
 
 use anyhow::Result;
 
-use super::kinds::ONE;
-use super::{BATCH, Hand as _, Lead as _, Route, ours};
+use super::arrangements::ONE;
+use super::{BATCH, Route, TripAnswerer as _, TripStarter as _, ours};
 use crate::harness::link::Link;
 
 /// Where trips start.
-pub(in crate::cuda) struct Lead(ours::Lead);
+pub(crate) struct Leader(ours::Leader);
 
-impl Lead {
-    pub(in crate::cuda) fn new(link: &Link) -> Result<Self> {
-        ours::Lead::new(&ONE, link).map(Self)
+impl Leader {
+    pub(crate) fn new(link: &Link) -> Result<Self> {
+        ours::Leader::new(&ONE, link).map(Self)
     }
 
     /// A trip back to the stream where it starts, and to the host.
-    pub(in crate::cuda) fn go(&mut self) -> Result<()> {
-        self.0.go(Route::Back)
+    pub(crate) fn run_trip(&mut self) -> Result<()> {
+        self.0.run_trip(Route::Back)
     }
 }
 
 /// Who sends them back.
-pub(in crate::cuda) struct Hand(ours::Hand);
+pub(crate) struct Follower(ours::Follower);
 
-impl Hand {
-    pub(in crate::cuda) fn new(link: &Link) -> Result<Self> {
-        ours::Hand::new(&ONE, link).map(Self)
+impl Follower {
+    pub(crate) fn new(link: &Link) -> Result<Self> {
+        ours::Follower::new(&ONE, link).map(Self)
     }
 
     /// Sees to the next trips.
-    pub(in crate::cuda) fn answer(&mut self) -> Result<()> {
+    pub(crate) fn answer(&mut self) -> Result<()> {
         self.0.answer(Route::Back, BATCH, &mut || ())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context as _, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Kind, PAIRS, Rival, Route, STEP};
+use super::{Arrangement, PAIRS, Rival, Route, STEP};
 use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
 use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
@@ -42,34 +42,34 @@ impl Pair {
         })
     }
 
-    fn all(kind: &Kind, page: &Page) -> Result<Vec<Self>> {
-        (0..kind.pairs())
+    fn all(arrangement: &Arrangement, page: &Page) -> Result<Vec<Self>> {
+        (0..arrangement.pairs())
             .map(|index| Self::on(page, index))
             .collect()
     }
 }
 
 struct Counters {
-    kind: &'static Kind,
+    arrangement: &'static Arrangement,
     stream: Stream,
     pairs: Vec<Pair>,
 }
 
-pub(super) fn lead(
-    kind: &'static Kind,
+pub(super) fn leader(
+    arrangement: &'static Arrangement,
     gpu: &Gpu,
     page: &Page,
     link: &Link,
-) -> Result<Box<dyn super::Lead>> {
+) -> Result<Box<dyn super::TripStarter>> {
     let stream = Stream::create(gpu)?;
-    Ok(match kind.rival {
+    Ok(match arrangement.rival {
         Rival::Page | Rival::Batches => Box::new(Counters {
-            kind,
+            arrangement,
             stream,
-            pairs: Pair::all(kind, page)?,
+            pairs: Pair::all(arrangement, page)?,
         }),
         Rival::DeviceWords => {
-            let mut pairs = Pair::all(kind, page)?;
+            let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
                 // In this order on both sides.
                 let own = Physical::create(gpu, DEVICE_MEMORY)?;
@@ -80,7 +80,7 @@ pub(super) fn lead(
                 pair.ping = import(gpu, peers)?;
             }
             Box::new(Counters {
-                kind,
+                arrangement,
                 stream,
                 pairs,
             })
@@ -89,21 +89,21 @@ pub(super) fn lead(
     })
 }
 
-pub(super) fn hand(
-    kind: &'static Kind,
+pub(super) fn follower(
+    arrangement: &'static Arrangement,
     gpu: &Gpu,
     page: &Page,
     link: &Link,
-) -> Result<Box<dyn super::Hand>> {
+) -> Result<Box<dyn super::TripAnswerer>> {
     let stream = Stream::create(gpu)?;
-    Ok(match kind.rival {
+    Ok(match arrangement.rival {
         Rival::Page | Rival::Batches => Box::new(Counters {
-            kind,
+            arrangement,
             stream,
-            pairs: Pair::all(kind, page)?,
+            pairs: Pair::all(arrangement, page)?,
         }),
         Rival::DeviceWords => {
-            let mut pairs = Pair::all(kind, page)?;
+            let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
                 let own = Physical::create(gpu, DEVICE_MEMORY)?;
                 let peers = exchange(link, &own)?;
@@ -113,7 +113,7 @@ pub(super) fn hand(
                 pair.pong = import(gpu, peers)?;
             }
             Box::new(Counters {
-                kind,
+                arrangement,
                 stream,
                 pairs,
             })
@@ -141,14 +141,14 @@ fn import(gpu: &Gpu, descriptor: OwnedFd) -> Result<Word> {
         .into_word(0)
 }
 
-impl super::Lead for Counters {
+impl super::TripStarter for Counters {
     #[inline]
-    fn go(&mut self, route: Route) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+    fn run_trip(&mut self, route: Route) -> Result<()> {
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         let stream = &self.stream;
         pair.number += 1;
         match route {
-            Route::Back if self.kind.rival == Rival::Batches => {
+            Route::Back if self.arrangement.rival == Rival::Batches => {
                 stream.batch([
                     Operation::Write(pair.ping, pair.number),
                     Operation::Wait(pair.pong, pair.number),
@@ -175,12 +175,12 @@ impl super::Lead for Counters {
     }
 }
 
-impl super::Hand for Counters {
+impl super::TripAnswerer for Counters {
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         for _ in 0..count {
             pair.number += 1;
-            if self.kind.rival == Rival::Batches {
+            if self.arrangement.rival == Rival::Batches {
                 self.stream.batch([
                     Operation::Wait(pair.ping, pair.number),
                     Operation::Write(pair.pong, pair.number),
@@ -204,12 +204,12 @@ struct Native {
     socket: OwnedFd,
 }
 
-/// `is_lead`: which of the two processes this is; it makes the socket.
-fn native(gpu: &Gpu, stream: Stream, link: &Link, is_lead: bool) -> Result<Native> {
+/// `is_leader`: which of the two processes this is; it makes the socket.
+fn native(gpu: &Gpu, stream: Stream, link: &Link, is_leader: bool) -> Result<Native> {
     let own = Event::create(gpu)?;
     link.send(&own.export()?)?;
     let other = Event::open(gpu, link.receive_array()?)?;
-    let socket = if is_lead {
+    let socket = if is_leader {
         let (ours, theirs) = Link::pair()?;
         link.send_with(b"socket", &[theirs.as_fd()])?;
         ours.into()
@@ -243,8 +243,8 @@ impl Native {
     }
 }
 
-impl super::Lead for Native {
-    fn go(&mut self, _: Route) -> Result<()> {
+impl super::TripStarter for Native {
+    fn run_trip(&mut self, _: Route) -> Result<()> {
         self.stream.record(&self.own)?;
         self.tell()?;
         self.hear()?;
@@ -253,7 +253,7 @@ impl super::Lead for Native {
     }
 }
 
-impl super::Hand for Native {
+impl super::TripAnswerer for Native {
     fn answer(&mut self, _: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
         ready();
         for _ in 0..count {

@@ -1,6 +1,6 @@
 //! What is submitted, and when.
 
-use super::super::{CLOSE, row};
+use crate::level_zero::rows::{CLOSE, row};
 use crate::report::row::{RowSpec, Target};
 
 const SIGNAL: &str = "zeCommandListAppendSignalEvent";

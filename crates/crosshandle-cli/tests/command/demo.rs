@@ -1,5 +1,4 @@
-//! The demo: it verifies, and neither of its processes outlives the other by much, wherever that
-//! one is killed.
+//! The demo: both processes verify, and either ends soon after the other was killed, at any point.
 
 use crate::common::{Running, Sandbox, wait_for_end};
 use rustix::process::{
@@ -15,7 +14,7 @@ const POINTS: [&str; 6] = [
     "done",
 ];
 
-/// Small, so that it is quick; the long time shows that no deadline ends what a death must end.
+/// Arguments of a quick demo. With its long timeout, only a noticed death can end a process early.
 const QUICK: [&str; 7] = [
     "demo",
     "--size",
@@ -81,7 +80,7 @@ fn killing_the_second_process_ends_the_first() {
 
 #[test]
 fn killing_the_first_process_ends_the_second() {
-    // Then it becomes a child of this process.
+    // The second process then becomes a child of this process, which can reap it.
     set_child_subreaper(Some(getpid())).expect("this process adopts");
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -98,7 +97,7 @@ fn killing_the_first_process_ends_the_second() {
 
 #[test]
 fn a_process_that_stands_still_is_not_waited_for_for_ever() {
-    // Long enough for what goes well until then on a busy machine.
+    // Long enough for the steps before the point, even on a busy machine.
     let arguments = ["demo", "--size", "64KiB", "--timeout", "1s"];
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -109,7 +108,8 @@ fn a_process_that_stands_still_is_not_waited_for_for_ever() {
     }
 }
 
-/// A demo of which one side stands still, and the id of its second process.
+/// Starts a demo and waits until one process stands still. Returns the first process, and the id of
+/// the second.
 fn stopped(sandbox: &Sandbox, at: &str, arguments: &[&str]) -> (Running, Pid) {
     let mut command = sandbox.command(arguments);
     command.env("CROSSHANDLE_DEMO_STOP", at);

@@ -1,4 +1,4 @@
-//! What needs no second process of the user: devices, doctor, inspect, usage, generated files.
+//! Commands for one process: devices, doctor, inspect, usage, generated files.
 
 use crate::common::{Sandbox, text};
 use std::fs;
@@ -85,7 +85,7 @@ fn garbage_is_refused() {
     ] {
         for command in [&["inspect"][..], &["read"], &["event", "wait"]] {
             let refused = sandbox.run([command, &[garbage]].concat()).expect(1);
-            // The kind is looked at before the rest, where one is wanted.
+            // Reading checks the handle's kind before the rest, so its reason may be another one.
             if command != ["read"] {
                 assert!(refused.stderr.contains(reason), "{}", refused.stderr);
             }
@@ -125,7 +125,7 @@ fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = sandbox.run(["completions", shell]).expect(0);
         assert!(script.text().contains("doctor"), "{shell}");
-        // The hidden command, not the option of `demo`.
+        // Only the hidden command may not appear; `--peer-device` is an option of `demo`.
         let rest = script.text().replace("peer-device", "");
         assert!(!rest.contains("peer"), "{shell}");
     }

@@ -186,7 +186,7 @@ fn an_importer_keeps_the_bytes_of_a_dead_exporter() {
     let all = contents(4 << 20);
     let file = sandbox.file("data", &all);
     let (holder, handle) = sandbox.hold(["share", text(&file)]);
-    // The pipe is full long before the reader is done: it is in the middle when the exporter dies.
+    // The pipe holds less than the file, so the reader is not done when the exporter dies.
     let (input, output) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let mut command = sandbox.command(["read", &handle]);
     let child = command.stdout(output).spawn().expect("it starts");

@@ -35,19 +35,19 @@ impl Drop for Member {
 /// Measures one scenario.
 pub(crate) fn run(scenario: &Scenario, plan: &Plan) -> Result<Outcome> {
     let plan = serde_json::to_string(plan)?;
-    let mut crew = (0..=scenario.hands)
-        .map(|seat| start(scenario.name, seat, &plan))
+    let mut crew = (0..=scenario.followers)
+        .map(|rank| start(scenario.name, rank, &plan))
         .collect::<Result<Vec<_>>>()?;
     introduce(&crew)?;
     collect(&mut crew, scenario.limit)
 }
 
-fn start(scenario: &str, seat: usize, plan: &str) -> Result<Member> {
+fn start(scenario: &str, rank: usize, plan: &str) -> Result<Member> {
     let (ours, theirs) = Link::pair()?;
     // Through `/proc/self/exe` a binary that was replaced meanwhile still starts itself.
     let process = Command::new("/proc/self/exe")
         .arg0("crosshandle-bench")
-        .args(["child", scenario, &seat.to_string(), plan])
+        .args(["child", scenario, &rank.to_string(), plan])
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .spawn()
@@ -61,15 +61,17 @@ fn start(scenario: &str, seat: usize, plan: &str) -> Result<Member> {
 
 /// Gives the lead a link to each hand, and lets all of them start.
 fn introduce(crew: &[Member]) -> Result<()> {
-    let (lead, hands) = crew.split_first().context("a scenario has a lead")?;
-    let mut lead_ends = Vec::new();
-    for hand in hands {
-        let (lead_end, hand_end) = Link::pair()?;
-        hand.control.send_with(b"start", &[hand_end.as_fd()])?;
-        lead_ends.push(lead_end);
+    let (leader, followers) = crew.split_first().context("a scenario has a leader")?;
+    let mut leader_ends = Vec::new();
+    for follower in followers {
+        let (leader_end, follower_end) = Link::pair()?;
+        follower
+            .control
+            .send_with(b"start", &[follower_end.as_fd()])?;
+        leader_ends.push(leader_end);
     }
-    let borrowed: Vec<BorrowedFd<'_>> = lead_ends.iter().map(AsFd::as_fd).collect();
-    lead.control.send_with(b"start", &borrowed)
+    let borrowed: Vec<BorrowedFd<'_>> = leader_ends.iter().map(AsFd::as_fd).collect();
+    leader.control.send_with(b"start", &borrowed)
 }
 
 /// Waits until every process has reported.
@@ -77,12 +79,12 @@ fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
     let mut deadline = Instant::now() + limit;
     let mut failure: Option<anyhow::Error> = None;
     while crew.iter().any(|member| member.verdict.is_none()) {
-        let Some(seat) = next_to_speak(crew, deadline)? else {
+        let Some(rank) = next_to_speak(crew, deadline)? else {
             return Err(failure.unwrap_or_else(|| late(crew, limit)));
         };
-        let verdict = hear(&mut crew[seat]);
+        let verdict = hear(&mut crew[rank]);
         if let Verdict::Failed { reason, hung_up } = &verdict {
-            let error = anyhow!("{reason} (in {})", seat_name(seat));
+            let error = anyhow!("{reason} (in {})", process_name(rank));
             if !hung_up {
                 return Err(error);
             }
@@ -90,7 +92,7 @@ fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
             deadline = deadline.min(Instant::now() + GRACE);
             failure.get_or_insert(error);
         }
-        crew[seat].verdict = Some(verdict);
+        crew[rank].verdict = Some(verdict);
     }
     if let Some(error) = failure {
         return Err(error);
@@ -108,11 +110,11 @@ fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
 fn next_to_speak(crew: &[Member], deadline: Instant) -> Result<Option<usize>> {
     loop {
         let waiting: Vec<usize> = (0..crew.len())
-            .filter(|&seat| crew[seat].verdict.is_none())
+            .filter(|&rank| crew[rank].verdict.is_none())
             .collect();
         let mut polled: Vec<PollFd<'_>> = waiting
             .iter()
-            .map(|&seat| PollFd::new(&crew[seat].control, PollFlags::IN))
+            .map(|&rank| PollFd::new(&crew[rank].control, PollFlags::IN))
             .collect();
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("the time limit is too long")?;
@@ -155,8 +157,8 @@ fn hear(member: &mut Member) -> Verdict {
 
 fn late(crew: &[Member], limit: Duration) -> anyhow::Error {
     let silent: Vec<String> = (0..crew.len())
-        .filter(|&seat| crew[seat].verdict.is_none())
-        .map(seat_name)
+        .filter(|&rank| crew[rank].verdict.is_none())
+        .map(process_name)
         .collect();
     anyhow!(
         "no result within {limit:?}: still waiting for {}",
@@ -164,10 +166,10 @@ fn late(crew: &[Member], limit: Duration) -> anyhow::Error {
     )
 }
 
-fn seat_name(seat: usize) -> String {
-    if seat == 0 {
-        "the lead process".to_owned()
+fn process_name(rank: usize) -> String {
+    if rank == 0 {
+        "the leader process".to_owned()
     } else {
-        format!("hand {seat}")
+        format!("follower {rank}")
     }
 }
