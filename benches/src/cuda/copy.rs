@@ -176,7 +176,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
             .into_iter()
             .chain(arrangement.finish)
         {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 for _ in 0..participant.plan.pick(10, 4) {
                     let is_push = row == arrangement.push;
                     let command = |index: usize| {

@@ -82,7 +82,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let batches = participant.plan.pick(40, 20);
     for round in 0..participant.plan.rounds() {
         for row in [SIGNAL, WAIT, BEHIND, BOTH] {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 for batch in 0..WARM_UP + batches {
                     number += 1;
                     if row == BEHIND {

@@ -86,7 +86,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
             "expected more handles"
         );
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => open_ours(&context, &handles, &mut figures)?,
                 Side::Raw => open_native(&gpu, &natives, clock, &mut figures)?,

@@ -56,7 +56,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             "expected two handles"
         );
         let (handle, native) = handles.split_at(HANDLE_SIZE);
-        for side in Side::turns(index) {
+        for side in Side::order(index) {
             let start = Instant::now();
             let opened = match side {
                 Side::Ours => {

@@ -221,7 +221,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
         let (warming, legacy) = others.split_at(HANDLE_SIZE);
         let legacy: [u8; MEMORY_HANDLE_SIZE] = legacy.try_into()?;
         let mut figures = Recorder::default();
-        for side in Side::turns(index) {
+        for side in Side::order(index) {
             match side {
                 Side::Ours => {
                     let _warming = open_memory(&context, warming)?;

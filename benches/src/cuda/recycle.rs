@@ -74,7 +74,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let batches = participant.plan.pick(10, 3);
     for round in 0..participant.plan.rounds() {
         for (length, row) in SIZES.into_iter().chain([POOL]) {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
                         Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {

@@ -1,4 +1,4 @@
-//! The inside of a measuring process.
+//! The main function of a child process, which measures.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -9,25 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{HungUp, Link};
 use super::outcome::Outcome;
-use super::scenario::Participant;
-use crate::suites;
+use super::scenario::{Participant, Scenario};
 
-/// The last message of a measuring process.
+/// The last message of a child process to the parent process.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Verdict {
+pub(crate) enum ChildResult {
     Done(Outcome),
     Failed {
         reason: String,
-        /// True if all this process knows is that another one has gone: the cause is there.
+        /// True if the process failed because another process has gone, which has the cause.
         hung_up: bool,
     },
 }
 
-/// Runs one rank of a scenario. Standard input is the control link.
-pub(crate) fn run(scenario: &str, rank: usize, plan: &str) -> ExitCode {
-    match run_rank(scenario, rank, plan) {
+/// Finds a scenario by its name.
+type FindScenario = fn(&str) -> Option<&'static Scenario>;
+
+/// Runs the process of one rank in a scenario. Standard input is the link to the parent process.
+pub(crate) fn run(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> ExitCode {
+    match measure_and_report(find, scenario, rank, plan) {
         Ok(()) => ExitCode::SUCCESS,
-        // Started by hand, or the benchmark has gone: standard error is all there is.
+        // The parent process has gone, or a user started this one: only standard error is left.
         Err(error) => {
             eprintln!("error: {scenario}, process {rank}: {error:#}");
             ExitCode::FAILURE
@@ -35,8 +37,8 @@ pub(crate) fn run(scenario: &str, rank: usize, plan: &str) -> ExitCode {
     }
 }
 
-fn run_rank(scenario: &str, rank: usize, plan: &str) -> Result<()> {
-    // A spinning process would not notice that the benchmark was interrupted.
+fn measure_and_report(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> Result<()> {
+    // A process that spins would not notice that the parent process was interrupted.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to be ended with the benchmark")?;
     let control = Link::from(
@@ -45,18 +47,25 @@ fn run_rank(scenario: &str, rank: usize, plan: &str) -> Result<()> {
             .try_clone_to_owned()
             .context("cannot duplicate standard input")?,
     );
-    let verdict = match measure(scenario, rank, plan, &control) {
-        Ok(outcome) => Verdict::Done(outcome),
-        Err(error) => Verdict::Failed {
+    let result = match measure(find, scenario, rank, plan, &control) {
+        Ok(outcome) => ChildResult::Done(outcome),
+        Err(error) => ChildResult::Failed {
             hung_up: error.chain().any(|cause| cause.is::<HungUp>()),
             reason: format!("{error:#}"),
         },
     };
-    control.send(&serde_json::to_vec(&verdict)?)
+    control.send(&serde_json::to_vec(&result)?)
 }
 
-fn measure(scenario: &str, rank: usize, plan: &str, control: &Link) -> Result<Outcome> {
-    let scenario = suites::find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
+/// Receives this process's links, and runs its part of the scenario.
+fn measure(
+    find: FindScenario,
+    scenario: &str,
+    rank: usize,
+    plan: &str,
+    control: &Link,
+) -> Result<Outcome> {
+    let scenario = find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
     let plan = serde_json::from_str(plan).context("the plan is not valid JSON")?;
     let start = control.receive().context("waiting for the start")?;
     let links: Vec<Link> = start.descriptors.into_iter().map(Link::from).collect();
@@ -66,10 +75,10 @@ fn measure(scenario: &str, rank: usize, plan: &str, control: &Link) -> Result<Ou
         "expected {expected} links, not {}",
         links.len()
     );
-    let place = Participant { plan, links };
+    let participant = Participant { plan, links };
     if rank == 0 {
-        (scenario.leader)(&place)
+        (scenario.leader)(&participant)
     } else {
-        (scenario.follower)(&place)
+        (scenario.follower)(&participant)
     }
 }

@@ -1,4 +1,4 @@
-//! Starts the processes of a scenario, waits for what they report, kills them when late.
+//! Starts the child processes of a scenario, collects their results, and kills late ones.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -8,60 +8,59 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::child::Verdict;
+use super::child::ChildResult;
 use super::link::{HungUp, Link};
 use super::outcome::Outcome;
 use super::plan::Plan;
 use super::scenario::Scenario;
+use crate::tuning::FAILURE_GRACE;
 
-/// How long the others may take to say what went wrong once one process has failed.
-const GRACE: Duration = Duration::from_secs(2);
-
-/// One measuring process; killed and reaped when dropped.
-struct Member {
+/// A child process that is killed and reaped when dropped.
+struct ChildProcess {
     process: Child,
     control: Link,
-    verdict: Option<Verdict>,
+    /// The process's last message, once received.
+    result: Option<ChildResult>,
 }
 
-impl Drop for Member {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Fails only if it has ended already.
+        // Fails only if the process has been reaped already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Measures one scenario.
+/// Measures one scenario in new child processes.
 pub(crate) fn run(scenario: &Scenario, plan: &Plan) -> Result<Outcome> {
     let plan = serde_json::to_string(plan)?;
-    let mut crew = (0..=scenario.followers)
+    let mut children = (0..=scenario.followers)
         .map(|rank| start(scenario.name, rank, &plan))
         .collect::<Result<Vec<_>>>()?;
-    introduce(&crew)?;
-    collect(&mut crew, scenario.limit)
+    connect(&children)?;
+    collect(&mut children, scenario.limit)
 }
 
-fn start(scenario: &str, rank: usize, plan: &str) -> Result<Member> {
-    let (ours, theirs) = Link::pair()?;
-    // Through `/proc/self/exe` a binary that was replaced meanwhile still starts itself.
+fn start(scenario: &str, rank: usize, plan: &str) -> Result<ChildProcess> {
+    let (parents_end, childs_end) = Link::pair()?;
+    // `/proc/self/exe` leads to this process's binary even if its file was replaced meanwhile.
     let process = Command::new("/proc/self/exe")
         .arg0("crosshandle-bench")
         .args(["child", scenario, &rank.to_string(), plan])
-        .stdin(OwnedFd::from(theirs))
+        .stdin(OwnedFd::from(childs_end))
         .stdout(Stdio::null())
         .spawn()
         .context("cannot start a measuring process")?;
-    Ok(Member {
+    Ok(ChildProcess {
         process,
-        control: ours,
-        verdict: None,
+        control: parents_end,
+        result: None,
     })
 }
 
-/// Gives the lead a link to each hand, and lets all of them start.
-fn introduce(crew: &[Member]) -> Result<()> {
-    let (leader, followers) = crew.split_first().context("a scenario has a leader")?;
+/// Gives the leader a link to each follower, and lets all of them start.
+fn connect(children: &[ChildProcess]) -> Result<()> {
+    let (leader, followers) = children.split_first().context("a scenario has a leader")?;
     let mut leader_ends = Vec::new();
     for follower in followers {
         let (leader_end, follower_end) = Link::pair()?;
@@ -74,47 +73,47 @@ fn introduce(crew: &[Member]) -> Result<()> {
     leader.control.send_with(b"start", &borrowed)
 }
 
-/// Waits until every process has reported.
-fn collect(crew: &mut [Member], limit: Duration) -> Result<Outcome> {
+/// Waits until every process has reported, and merges the outcomes.
+fn collect(children: &mut [ChildProcess], limit: Duration) -> Result<Outcome> {
     let mut deadline = Instant::now() + limit;
     let mut failure: Option<anyhow::Error> = None;
-    while crew.iter().any(|member| member.verdict.is_none()) {
-        let Some(rank) = next_to_speak(crew, deadline)? else {
-            return Err(failure.unwrap_or_else(|| late(crew, limit)));
+    while children.iter().any(|child| child.result.is_none()) {
+        let Some(rank) = next_to_report(children, deadline)? else {
+            return Err(failure.unwrap_or_else(|| late_error(children, limit)));
         };
-        let verdict = hear(&mut crew[rank]);
-        if let Verdict::Failed { reason, hung_up } = &verdict {
+        let result = receive_result(&mut children[rank]);
+        if let ChildResult::Failed { reason, hung_up } = &result {
             let error = anyhow!("{reason} (in {})", process_name(rank));
             if !hung_up {
                 return Err(error);
             }
-            // Somebody else knows more, if it is still able to say so.
-            deadline = deadline.min(Instant::now() + GRACE);
+            // The process that has gone, or a third one, may still report the cause.
+            deadline = deadline.min(Instant::now() + FAILURE_GRACE);
             failure.get_or_insert(error);
         }
-        crew[rank].verdict = Some(verdict);
+        children[rank].result = Some(result);
     }
     if let Some(error) = failure {
         return Err(error);
     }
     let mut outcome = Outcome::default();
-    for member in crew {
-        if let Some(Verdict::Done(part)) = member.verdict.take() {
+    for child in children {
+        if let Some(ChildResult::Done(part)) = child.result.take() {
             outcome.merge(part);
         }
     }
     Ok(outcome)
 }
 
-/// The next process that has something to say, or `None` at the deadline.
-fn next_to_speak(crew: &[Member], deadline: Instant) -> Result<Option<usize>> {
+/// Waits for the next process that reports, and returns its rank. Returns `None` at the deadline.
+fn next_to_report(children: &[ChildProcess], deadline: Instant) -> Result<Option<usize>> {
     loop {
-        let waiting: Vec<usize> = (0..crew.len())
-            .filter(|&rank| crew[rank].verdict.is_none())
+        let waiting: Vec<usize> = (0..children.len())
+            .filter(|&rank| children[rank].result.is_none())
             .collect();
         let mut polled: Vec<PollFd<'_>> = waiting
             .iter()
-            .map(|&rank| PollFd::new(&crew[rank].control, PollFlags::IN))
+            .map(|&rank| PollFd::new(&children[rank].control, PollFlags::IN))
             .collect();
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("the time limit is too long")?;
@@ -130,34 +129,35 @@ fn next_to_speak(crew: &[Member], deadline: Instant) -> Result<Option<usize>> {
     }
 }
 
-/// Takes the verdict of a process that has something to say.
-fn hear(member: &mut Member) -> Verdict {
-    let heard = member
+/// Receives the result of a process that reports, or finds out why the process has ended.
+fn receive_result(child: &mut ChildProcess) -> ChildResult {
+    let received = child
         .control
         .receive()
         .and_then(|message| Ok(serde_json::from_slice(&message.bytes)?));
-    match heard {
-        Ok(verdict) => verdict,
+    match received {
+        Ok(result) => result,
         Err(error) if error.is::<HungUp>() => {
-            let status = match member.process.wait() {
+            let status = match child.process.wait() {
                 Ok(status) => status.to_string(),
                 Err(error) => format!("unknown exit status: {error}"),
             };
-            Verdict::Failed {
+            ChildResult::Failed {
                 reason: format!("ended without a result, {status}"),
                 hung_up: false,
             }
         }
-        Err(error) => Verdict::Failed {
+        Err(error) => ChildResult::Failed {
             reason: format!("{error:#}"),
             hung_up: false,
         },
     }
 }
 
-fn late(crew: &[Member], limit: Duration) -> anyhow::Error {
-    let silent: Vec<String> = (0..crew.len())
-        .filter(|&rank| crew[rank].verdict.is_none())
+/// Returns the error of a scenario that has exceeded its time limit.
+fn late_error(children: &[ChildProcess], limit: Duration) -> anyhow::Error {
+    let silent: Vec<String> = (0..children.len())
+        .filter(|&rank| children[rank].result.is_none())
         .map(process_name)
         .collect();
     anyhow!(

@@ -1,5 +1,5 @@
-//! What every measurement needs: processes that can be killed, links between them, clocks and
-//! order statistics, the machine's CPUs, and what `/proc` says about a process.
+//! Parts that every measurement needs: child processes that can be killed, links between them,
+//! clocks, order statistics, the machine's CPUs, and the contents of `/proc`.
 
 pub(crate) mod child;
 pub(crate) mod cpu;

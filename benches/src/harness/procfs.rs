@@ -1,10 +1,10 @@
-//! What `/proc` says about processes and the machine.
+//! Facts about processes and the machine, read from `/proc`.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// What a process holds at one moment.
+/// Resources that a process holds at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: u64,
@@ -12,19 +12,19 @@ pub(crate) struct Holdings {
     pub(crate) mappings: u64,
     /// Private memory in RAM, in bytes.
     pub(crate) anonymous: u64,
-    /// Shared memory in RAM that this process has mapped, in bytes; of a page that several
-    /// processes have mapped, its share.
+    /// Shared memory in RAM that this process has mapped, in bytes. A page that several processes
+    /// have mapped counts in equal parts for each.
     pub(crate) shared: u64,
 }
 
 impl Holdings {
-    /// Of the calling process.
+    /// Returns the resources of the calling process.
     pub(crate) fn now() -> Result<Self> {
         Ok(Self {
             descriptors: descriptors()?,
             mappings: mappings()?,
-            // Counted page by page; the figures in `/proc/self/status` lag behind by up to
-            // hundreds of pages.
+            // The kernel counts these page by page; the figures in `/proc/self/status` lag behind
+            // by up to hundreds of pages.
             anonymous: field("/proc/self/smaps_rollup", "Pss_Anon:")?,
             shared: field("/proc/self/smaps_rollup", "Pss_Shmem:")?,
         })
@@ -51,30 +51,30 @@ impl Holdings {
     }
 }
 
-/// Descriptors that the calling process has open.
+/// Counts the descriptors that the calling process has open.
 pub(crate) fn descriptors() -> Result<u64> {
     let entries = fs::read_dir("/proc/self/fd").context("cannot list /proc/self/fd")?;
-    // The listing itself holds one.
+    // The listing itself holds one descriptor.
     Ok((entries.count() as u64).saturating_sub(1))
 }
 
-/// Mappings of the calling process.
+/// Counts the mappings of the calling process.
 pub(crate) fn mappings() -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/maps").context("cannot read /proc/self/maps")?;
     Ok(maps.lines().count() as u64)
 }
 
-/// Bytes of shared memory in RAM on the whole machine: all memfds and tmpfs files.
+/// Returns the bytes of shared memory in RAM on the whole machine: all memfds and tmpfs files.
 pub(crate) fn machine_shared_memory() -> Result<u64> {
     field("/proc/meminfo", "Shmem:")
 }
 
-/// Bytes that the machine can still give out.
+/// Returns the bytes of memory that the machine can still give out.
 pub(crate) fn machine_available_memory() -> Result<u64> {
     field("/proc/meminfo", "MemAvailable:")
 }
 
-/// Processes and threads that ran or waited for a CPU, averaged over the last minute.
+/// Returns the number of threads that ran or waited for a CPU, averaged over the last minute.
 pub(crate) fn load_average() -> Result<f64> {
     let text = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
     text.split(' ')
@@ -83,18 +83,18 @@ pub(crate) fn load_average() -> Result<f64> {
         .context("/proc/loadavg has an unknown form")
 }
 
-/// True if the first thread of process `pid` is blocked: state S in `/proc/PID/stat`.
+/// Returns whether the first thread of process `pid` is blocked: state S in `/proc/PID/stat`.
 pub(crate) fn is_asleep(pid: u64) -> Result<bool> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The second field is the command's name in brackets and may itself hold anything.
+    // The second field is the command's name in brackets, which may contain any characters.
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
     Ok(state.with_context(|| format!("{path} has an unknown form"))? == 'S')
 }
 
-/// How much of the mapping that holds `address` is mapped with huge pages, in bytes.
+/// Returns the bytes of huge pages in the mapping that contains `address`.
 pub(crate) fn huge_bytes(address: usize) -> Result<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").context("cannot read /proc/self/smaps")?;
     let mut inside = false;
@@ -111,13 +111,13 @@ pub(crate) fn huge_bytes(address: usize) -> Result<u64> {
     Ok(bytes)
 }
 
-/// `55d0c0000000-55d0c0021000`, as a line of `maps` and `smaps` starts.
+/// Parses the start of a line of `maps` or `smaps`: `55d0c0000000-55d0c0021000`.
 fn parse_range(text: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = text.split_once('-')?;
     Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
-/// The field `key` of a file of lines like `Shmem:   123 kB`, in bytes.
+/// Returns field `key`, in bytes, of a file with lines like `Shmem:   123 kB`.
 fn field(path: &str, key: &str) -> Result<u64> {
     fs::read_to_string(path)
         .with_context(|| format!("cannot read {path}"))?

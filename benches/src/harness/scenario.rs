@@ -9,36 +9,38 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::report::row::RowSpec;
 
-/// One arrangement of processes: a *lead* that steers the measurement and the *hands* it works
-/// with. Lead and hands run the same rounds in step.
+/// One arrangement of child processes: a *leader*, which steers the measurement, and *followers*.
+/// All of them run the same rounds in step.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    /// Number of followers. Their ranks start at 1; the leader has rank 0.
     pub(crate) followers: usize,
-    /// Cores without which the figures would mean something else.
+    /// Fewest cores with which the figures mean what the rows say.
     pub(crate) cores: usize,
-    /// When the whole scenario counts as stuck and is killed.
+    /// Time after which the scenario counts as stuck and its processes are killed. Each scenario's
+    /// limit is several times what a full run takes.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
     pub(crate) leader: fn(&Participant) -> Result<Outcome>,
     pub(crate) follower: fn(&Participant) -> Result<Outcome>,
 }
 
-/// What a process of a scenario holds when it starts.
+/// The plan and the links of one process of a scenario.
 pub(crate) struct Participant {
     pub(crate) plan: Plan,
-    /// The lead's links to each hand, or a hand's one link to the lead.
+    /// The leader's links to each follower, or a follower's one link to the leader.
     pub(crate) links: Vec<Link>,
 }
 
 impl Participant {
-    /// The link between the lead and the only (or first) hand.
+    /// Returns the link between the leader and the first follower.
     pub(crate) fn peer(&self) -> Result<&Link> {
         ensure!(!self.links.is_empty(), "this scenario has one process only");
         Ok(&self.links[0])
     }
 }
 
-/// The hand of a scenario that has none.
+/// Does nothing: the follower's part of a scenario that has no followers.
 pub(crate) fn no_follower(_: &Participant) -> Result<Outcome> {
     Ok(Outcome::default())
 }

@@ -140,7 +140,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let context = ours::unpooled_context()?;
     let mut recorder = Recorder::default();
     for round in 0..rounds(participant) {
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             back_free_memory()?;
             let before = machine_shared_memory()?;
             let (create, importer, free) = match side {
@@ -205,7 +205,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     let link = participant.peer()?;
     let context = ours::context()?;
     for round in 0..rounds(participant) {
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             let mut message = link.receive()?;
             let importer = match side {
                 Side::Ours => {

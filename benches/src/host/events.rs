@@ -57,7 +57,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     let batches = participant.plan.pick(20, 5);
     for round in 0..participant.plan.rounds() {
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             for batch in 0..=batches {
                 let signal = per_operation(OPERATIONS, || match side {
                     Side::Ours => Ok(black_box(&event).signal().map(drop)?),

@@ -202,7 +202,7 @@ fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Re
             // Closed only after both have been timed: closing may be heard of by the exporter.
             let mut opened = vec![open_ours(&warming)?];
             let mut mapped = vec![open_raw(WARMING, WARMING_LENGTH)?];
-            for side in Side::turns(index) {
+            for side in Side::order(index) {
                 let (region, elapsed) = match side {
                     Side::Ours => {
                         let (memory, elapsed) = once(clock, || open_ours(&measured))?;

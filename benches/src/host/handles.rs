@@ -209,7 +209,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let (memory, places, events) = (link.receive()?, link.receive()?, link.receive()?);
-        for side in Side::turns(batch) {
+        for side in Side::order(batch) {
             match side {
                 Side::Ours => open_memory(&context, &memory.bytes, batch, &mut batch_recorder)?,
                 Side::Raw => open_places(&segments, &places.bytes, batch, &mut batch_recorder)?,

@@ -85,7 +85,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         let passes = participant.plan.pick(10, 4);
         for round in 0..participant.plan.rounds() {
             for pass in 0..passes {
-                for side in Side::turns(round + pass) {
+                for side in Side::order(round + pass) {
                     let region = match side {
                         Side::Ours => imported,
                         Side::Raw => private.region(),

@@ -268,7 +268,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
     for round in 0..participant.plan.rounds() {
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => ours.turn(participant, arrangement, side, &mut recorder)?,
                 Side::Raw if arrangement.raw_spins => {
@@ -304,7 +304,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
     let count = trips(participant, arrangement);
     for round in 0..participant.plan.rounds() {
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => ours.answer(count)?,
                 Side::Raw if arrangement.raw_spins => spin.answer(count)?,

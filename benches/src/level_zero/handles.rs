@@ -232,7 +232,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
             "expected more handles"
         );
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => {
                     open_all(&context, &handles, &mut figures)?;

@@ -15,18 +15,18 @@ use row::{Row, Statistic, Target, Verdict};
 
 const COLUMNS: [&str; 6] = ["what", "ours", "raw", "ratio", "target", "verdict"];
 
-/// Everything one run found.
+/// All results of one run.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// A quick run, whose figures are not to be quoted.
+    /// True for a quick run, whose figures are not to be quoted.
     pub(crate) quick: bool,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
-    /// Identifiers of the rows that miss their target, those that could not be measured for an
-    /// error included.
+    /// Returns the identifiers of the rows that miss their target, and of rows with a target whose
+    /// measurement failed.
     pub(crate) fn missed(&self) -> Vec<&'static str> {
         self.rows
             .iter()
@@ -39,7 +39,7 @@ impl Report {
             .collect()
     }
 
-    /// Whether any measurement failed.
+    /// Returns whether any measurement failed.
     pub(crate) fn failed(&self) -> bool {
         self.rows.iter().any(|row| row.verdict == Verdict::Failed)
     }
@@ -88,7 +88,7 @@ impl Report {
         writeln!(out, "\n{}{}", self.machine, self.warning())
     }
 
-    /// Each note once: the rows of one scenario may share theirs.
+    /// Prints each note once, since the rows of one scenario may share theirs.
     fn print_notes(&self, out: &mut impl Write, bullet: &str) -> io::Result<()> {
         for rows in self.rows.chunk_by(|a, b| a.note == b.note) {
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else {

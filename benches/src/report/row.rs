@@ -1,11 +1,11 @@
-//! One row of the table: what it asks for, what was found, whether that is enough.
+//! One row of the table: its target, its figures, its verdict.
 
 use serde::Serialize;
 
 use super::unit::Unit;
 use crate::harness::outcome::{Outcome, Summary};
 
-/// Which figure of a series is compared.
+/// The figure of a series that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
@@ -13,47 +13,49 @@ pub(crate) enum Statistic {
     P99,
 }
 
-/// What ours has to reach.
+/// The figure that ours has to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "bound", rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// At most this, in the row's unit.
+    /// At most this figure, in the row's unit.
     AtMost(f64),
-    /// At least this, in the row's unit.
+    /// At least this figure, in the row's unit.
     AtLeast(f64),
-    /// At most this multiple of the raw technique.
+    /// At most this multiple of the raw technique's figure.
     AtMostTimesRaw(f64),
-    /// At most this much more than the raw technique, in the row's unit.
+    /// At most this much more than the raw technique's figure, in the row's unit.
     AtMostOverRaw(f64),
-    /// At least this multiple of the raw technique.
+    /// At least this multiple of the raw technique's figure.
     AtLeastTimesRaw(f64),
-    /// Nothing: the row is there to explain others.
+    /// No target: the row explains other rows.
     None,
 }
 
 /// A row before it is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct RowSpec {
-    /// Unique, stable, shell-safe.
+    /// Identifier: unique, stable, safe in a shell.
     pub(crate) id: &'static str,
+    /// Description of the operation.
     pub(crate) what: &'static str,
-    /// The technique in the raw column, or what a missing one means.
+    /// The technique in the raw column, or "none".
     pub(crate) raw: &'static str,
     pub(crate) unit: Unit,
     pub(crate) statistic: Statistic,
     pub(crate) target: Target,
 }
 
+/// Whether a row's figure reaches its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Reached,
     Missed,
-    /// Without a target.
+    /// The row has no target.
     Information,
-    /// This machine cannot measure it; the note says why.
+    /// This machine cannot measure the row; the note says why.
     Skipped,
-    /// The measurement itself failed; the note says how.
+    /// The measurement failed; the note says how.
     Failed,
 }
 
@@ -79,9 +81,9 @@ pub(crate) struct Row {
     pub(crate) statistic: Statistic,
     pub(crate) ours: Option<Summary>,
     pub(crate) raw: Option<Summary>,
-    /// Ours divided by raw, where both were measured and raw is not zero.
+    /// Ours divided by raw, if both were measured and raw is not zero.
     pub(crate) ratio: Option<f64>,
-    /// Ours less raw, in the row's unit, where both were measured.
+    /// Ours less raw, in the row's unit, if both were measured.
     pub(crate) overhead: Option<f64>,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
@@ -89,13 +91,13 @@ pub(crate) struct Row {
 }
 
 impl RowSpec {
-    /// The same without a target.
+    /// Returns the row without its target.
     pub(crate) const fn for_information(mut self) -> Self {
         self.target = Target::None;
         self
     }
 
-    /// The row with what the scenario reported under its identifier.
+    /// Returns the row with the figures that the scenario reported under its identifier.
     pub(crate) fn measured(&self, outcome: &Outcome) -> Row {
         let ours = outcome.ours.get(self.id).copied();
         let raw = outcome.raw.get(self.id).copied();
@@ -108,7 +110,7 @@ impl RowSpec {
         }
         let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
             if raw.is_some() && self.target == Target::None {
-                // The cost of something that has no counterpart here.
+                // The row shows the cost of a raw technique without a counterpart in the library.
                 row.verdict = Verdict::Information;
                 return row;
             }
@@ -129,7 +131,7 @@ impl RowSpec {
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
             (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
-                // Nothing to compare with: all of it is over.
+                // Without a raw figure, all of ours counts as overhead.
                 None => reached(ours <= bound),
             },
             (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
@@ -141,7 +143,7 @@ impl RowSpec {
         row
     }
 
-    /// The row without figures.
+    /// Returns the row without figures.
     pub(crate) fn empty(&self, verdict: Verdict, note: Option<String>) -> Row {
         Row {
             id: self.id,
@@ -161,7 +163,7 @@ impl RowSpec {
 }
 
 impl Row {
-    /// The figure of `summary` that this row compares, with its unit.
+    /// Formats the figure of `summary` that this row compares, with its unit.
     pub(crate) fn show(&self, summary: Option<Summary>) -> String {
         summary.map_or_else(
             || "–".to_owned(),
@@ -194,6 +196,7 @@ impl Row {
 }
 
 impl Statistic {
+    /// Returns this figure of a summary.
     pub(crate) fn of(self, summary: &Summary) -> f64 {
         match self {
             Self::P50 => summary.p50,

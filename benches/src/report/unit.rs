@@ -2,21 +2,21 @@
 
 use serde::Serialize;
 
-/// What a row's figures count.
+/// The unit of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     Nanoseconds,
-    /// Decimal: 10⁹ bytes in a second.
+    /// 10⁹ bytes per second.
     GigabytesPerSecond,
     Bytes,
     Count,
-    /// A quotient of two figures of one unit.
+    /// Quotient of two figures of the same unit.
     Times,
 }
 
 impl Unit {
-    /// The figure with its unit, to three or four digits.
+    /// Formats a figure with its unit, to three or four digits.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
             Self::Nanoseconds => scaled(value, 1000.0, &["ns", "µs", "ms", "s"]),
@@ -28,6 +28,8 @@ impl Unit {
     }
 }
 
+/// Formats a value in the largest of `units` that leaves at least 1; each is `step` times the one
+/// before.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter();

@@ -88,7 +88,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for round in 0..WARM_UP + participant.plan.pick(100, 20) {
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => {
                     let (memory, events) = messages.split_at_mut(1);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Longest message that a process accepts from the other one.
 ///
-/// The longest real message has less than 4 KiB, so a longer line comes from another program. Half
-/// or double makes no difference; without a limit such a program could fill the memory.
+/// A real message has two handles and a few numbers, so a longer line comes from another program.
+/// Half or double makes no difference; without a limit such a program could fill the memory.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
 /// Longest handle that is read from standard input, several times the length of a real one.
@@ -20,8 +20,8 @@ pub(crate) const HANDLE_LINE_MAX_BYTES: u64 = 4096;
 
 /// Time that a child process may take to end after its pipes have closed.
 ///
-/// The kernel closes a dying process's pipes a few milliseconds before the process can be waited
-/// for. Half would do; on a machine that swaps, a tenth could lose the exit status, which says best
+/// The kernel closes a dying process's pipes shortly before the process can be waited for. Half
+/// would do; much less could lose the exit status on a busy machine, and the exit status says best
 /// why the process has failed.
 pub(crate) const CHILD_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -56,8 +56,8 @@ pub(crate) const DEMO_STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Speed in bytes per second below which a process that fills or verifies memory counts as
 /// standing still.
 ///
-/// The slowest machines reach ten times as much. Double could end a demo in an emulator; half
-/// delays the report that a process stands still.
+/// Memory and buses are many times as fast, so only an emulator comes near. Double could end a demo
+/// in one; half delays the report that a process stands still.
 pub(crate) const DEMO_MIN_BYTES_PER_SECOND: u64 = 32 << 20;
 
 // ---- The demo's measurements ----

@@ -211,7 +211,7 @@ fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
                 }
                 continue;
             }
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 match side {
                     Side::Ours => ours.measure(ability, &mut figures)?,
                     Side::Raw => ask(&mut peer, ability, &mut figures)?,

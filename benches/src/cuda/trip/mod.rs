@@ -156,7 +156,7 @@ fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> R
     let mut recorder = Recorder::default();
     for round in 0..participant.plan.rounds() {
         for (route, rows) in arrangement.routes {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 let starter: &mut dyn TripStarter = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
@@ -200,7 +200,7 @@ fn run_follower(participant: &Participant, arrangement: &'static Arrangement) ->
     let mut step = Step::on(&page)?;
     for round in 0..participant.plan.rounds() {
         for (route, _) in arrangement.routes {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 let answerer: &mut dyn TripAnswerer = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
