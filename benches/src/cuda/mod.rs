@@ -21,7 +21,7 @@ use crosshandle::handle::BackendKind;
 use crate::harness::scenario::Scenario;
 use crate::raw::cuda::Gpu;
 
-/// In the order of the table.
+/// The CUDA scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::ONE_GPU,
     &trip::ONE_GPU_BATCHES,
@@ -43,7 +43,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &calls::SCENARIO,
 ];
 
-/// Why nothing of this can be measured on this machine, if so.
+/// Returns the reason for which this machine cannot measure the CUDA backend, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let cuda = all
@@ -55,7 +55,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// The GPUs and their driver, for the foot of the table.
+/// Returns the names of the GPUs and their driver's version, for the foot of the table.
 pub(crate) fn machine() -> Option<String> {
     let count = Gpu::count().ok()?;
     let name = Gpu::open(0).and_then(|gpu| gpu.name()).ok()?;

@@ -14,7 +14,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target};
 
 pub(super) const LENGTH: usize = 64 << 20;
@@ -171,7 +171,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     for index in 0..objects(participant) {
         let word = u32::try_from(token(index) & 0xffff_ffff)?;

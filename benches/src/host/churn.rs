@@ -1,4 +1,4 @@
-//! Thousands of rounds of allocate, export, open, close, free: nothing may grow.
+//! Growth of both processes in thousands of rounds of allocate, export, open, close, free.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// One size of allocation.
+/// One size of allocation, and the identifiers of its rows.
 struct Size {
     bytes: usize,
     memory: &'static str,
@@ -25,7 +25,7 @@ struct Size {
     time: &'static str,
 }
 
-/// A size and its rows' identifiers.
+/// Makes a size with the identifiers of its rows.
 macro_rules! size {
     ($name:literal, $bytes:expr) => {
         Size {
@@ -41,9 +41,9 @@ macro_rules! size {
 static SMALL: Size = size!("64KiB", 64 << 10);
 static LARGE: Size = size!("2MiB", 2 << 20);
 
-/// Less than seven bytes a round: whatever is forgotten in each round is larger.
+/// Growth that counts as noise: less than seven bytes a round, and any leak is larger.
 const MEMORY_NOISE: Target = Target::AtMost(64.0 * 1024.0);
-const NOTHING: Target = Target::AtMost(0.0);
+const NO_GROWTH: Target = Target::AtMost(0.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "churn",
@@ -61,13 +61,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             SMALL.descriptors,
             "growth, 64 KiB: descriptors",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             SMALL.mappings,
             "growth, 64 KiB: mappings",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             SMALL.time,
@@ -85,13 +85,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             LARGE.descriptors,
             "growth, 2 MiB: descriptors",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             LARGE.mappings,
             "growth, 2 MiB: mappings",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             LARGE.time,
@@ -115,12 +115,13 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Rounds of one turn, and turns before and while growth is measured.
-const TURN: usize = 500;
-const WARM_UP: usize = 2;
+/// Rounds between two readings of the clock.
+const ROUNDS_PER_BATCH: usize = 500;
+/// Batches before growth is measured.
+const WARM_UP_BATCHES: usize = 2;
 
-fn turns(participant: &Participant) -> usize {
-    WARM_UP + participant.plan.pick(20, 4)
+fn batches(participant: &Participant) -> usize {
+    WARM_UP_BATCHES + participant.plan.pick(20, 4)
 }
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
@@ -129,25 +130,29 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
-            // One side after the other: what one leaves behind must not be lost in the other.
+            // One side after the other, so that neither hides what the other leaks.
             let context = ours::context()?;
             let mut before = None;
-            for turn in 0..turns(participant) {
-                if turn == WARM_UP {
+            for batch in 0..batches(participant) {
+                if batch == WARM_UP_BATCHES {
                     before = Some((Holdings::now()?, remote_holdings(link)?));
                 }
                 let start = Instant::now();
-                for round in 0..TURN {
+                for round in 0..ROUNDS_PER_BATCH {
                     match side {
                         Side::Ours => export_ours(&context, link, size, round)?,
                         Side::Raw => export_raw(link, size, round)?,
                     }
                 }
-                if turn >= WARM_UP {
-                    recorder.push(size.time, side, nanoseconds(start.elapsed()) / TURN as f64);
+                if batch >= WARM_UP_BATCHES {
+                    recorder.push(
+                        size.time,
+                        side,
+                        nanoseconds(start.elapsed()) / ROUNDS_PER_BATCH as f64,
+                    );
                 }
             }
-            let before = before.context("no turn was measured")?;
+            let before = before.context("no batch was measured")?;
             let after = (Holdings::now()?, remote_holdings(link)?);
             record_growth(size, side, before, after, &mut recorder);
             if participant.plan.quick {
@@ -158,7 +163,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Growth of both processes together.
+/// Records the growth of both processes together.
 fn record_growth(
     size: &Size,
     side: Side,
@@ -179,12 +184,12 @@ fn record_growth(
     recorder.push(size.mappings, side, grown(|held| held.mappings));
 }
 
-/// What the first and the last word of an allocation hold.
+/// Returns the value of an allocation's first and last word.
 fn token(round: usize) -> u64 {
     round as u64 + 1
 }
 
-/// Asks the other process what it holds.
+/// Requests the holdings of the other process.
 fn remote_holdings(link: &Link) -> Result<Holdings> {
     link.send(b"holdings")?;
     Ok(Holdings::from_bytes(link.receive_array()?))
@@ -196,7 +201,7 @@ fn export_ours(context: &Context, link: &Link, size: &Size, round: usize) -> Res
     region.write(0, token(round));
     region.write(size.bytes / 8 - 1, token(round));
     link.send(memory.handle()?.as_bytes())?;
-    closed(link, round)
+    await_close(link, round)
 }
 
 fn export_raw(link: &Link, size: &Size, round: usize) -> Result<()> {
@@ -205,11 +210,11 @@ fn export_raw(link: &Link, size: &Size, round: usize) -> Result<()> {
     mapping.region().write(0, token(round));
     mapping.region().write(size.bytes / 8 - 1, token(round));
     link.send_with(b"raw", &[file.as_fd()])?;
-    closed(link, round)
+    await_close(link, round)
 }
 
 /// Waits until the other process has read and closed the memory.
-fn closed(link: &Link, round: usize) -> Result<()> {
+fn await_close(link: &Link, round: usize) -> Result<()> {
     ensure!(
         link.receive_number()? == 2 * token(round),
         "the importer does not read what the exporter wrote"
@@ -223,11 +228,11 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
             let context = ours::context()?;
-            for turn in 0..turns(participant) {
-                if turn == WARM_UP {
+            for batch in 0..batches(participant) {
+                if batch == WARM_UP_BATCHES {
                     answer_holdings(link)?;
                 }
-                for _ in 0..TURN {
+                for _ in 0..ROUNDS_PER_BATCH {
                     match side {
                         Side::Ours => import_ours(&context, link, size)?,
                         Side::Raw => import_raw(link, size)?,

@@ -1,4 +1,4 @@
-//! Signals nobody waits for, and waits for what has been signalled.
+//! Signals without waiters, and waits for completed signals.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
@@ -44,13 +44,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-const OPERATIONS: usize = 10_000;
+const OPERATIONS_PER_BATCH: usize = 10_000;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
     let context = ours::context()?;
     let event = context.create_event()?;
-    // Exported, as an event that is signalled across processes is.
+    // The event is exported, as events are that processes share.
     event.handle()?;
     let word = AtomicU64::new(0);
     let counter = FutexCounter(&word);
@@ -59,15 +59,15 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     for round in 0..participant.plan.rounds() {
         for side in Side::order(round) {
             for batch in 0..=batches {
-                let signal = per_operation(OPERATIONS, || match side {
+                let signal = per_operation(OPERATIONS_PER_BATCH, || match side {
                     Side::Ours => Ok(black_box(&event).signal().map(drop)?),
                     Side::Raw => black_box(&counter).signal(),
                 })?;
-                let wait = per_operation(OPERATIONS, || match side {
+                let wait = per_operation(OPERATIONS_PER_BATCH, || match side {
                     Side::Ours => Ok(black_box(&event).wait()?),
                     Side::Raw => black_box(&counter).wait(1),
                 })?;
-                // The first batch of a turn finds the other side's data in the caches.
+                // The first batch of a side finds the other side's data in the caches.
                 if batch > 0 {
                     recorder.push(SIGNAL, side, signal);
                     recorder.push(WAIT, side, wait);

@@ -1,4 +1,4 @@
-//! One signal that wakes many processes.
+//! A signal that wakes many processes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
+use crate::tuning::SLEEP_CHECK_INTERVAL;
 
 const PROCESSES: usize = 32;
 const LOW_POWER: &str = "fanout.low-power";
@@ -48,7 +49,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// Who takes a turn. Each has a counter of its own.
+/// A way to signal and wait that is measured. Each has its own counter or event.
 #[derive(Clone, Copy)]
 enum Contender {
     Raw,
@@ -56,52 +57,56 @@ enum Contender {
     Default,
 }
 
-/// The order rotates, so that none always follows the same other one.
+/// Returns the order in `round`. The order rotates, so that each follows each of the others.
 fn contenders(round: usize) -> [Contender; 3] {
-    let mut turns = [Contender::Raw, Contender::LowPower, Contender::Default];
-    turns.rotate_left(round % 3);
-    turns
+    let mut contenders = [Contender::Raw, Contender::LowPower, Contender::Default];
+    contenders.rotate_left(round % 3);
+    contenders
 }
 
 fn rounds(participant: &Participant) -> usize {
     participant.plan.pick(300, 30)
 }
 
-/// The words that all processes share, beside what is measured.
-struct Board<'a> {
-    /// Opens each turn; raw in all turns, so that it costs the same in each.
-    gate: FutexCounter<'a>,
-    /// Counts the processes that are awake, over all turns.
+/// The words that all processes share beside the library's events.
+///
+/// A *pass* is one signal of one contender; passes are counted from 1.
+struct SharedWords<'a> {
+    /// Signalled by the leader to start each pass.
+    pass_started: FutexCounter<'a>,
+    /// Number of times that a follower woke, in all passes.
     awake: &'a AtomicU64,
-    /// Signalled by the last one awake.
+    /// Signalled by the last follower that wakes in a pass.
     all_awake: FutexCounter<'a>,
-    /// What the raw turn measures.
+    /// The raw technique's counter.
     raw: FutexCounter<'a>,
     page: &'a Mapping,
 }
 
-const PAGES: usize = 4 * 4096;
-const LINE: usize = 128;
+/// Bytes of the shared words.
+const WORDS_BYTES: usize = 4 * 4096;
+/// Distance of two words in bytes: a pair of cache lines, which processors load together.
+const STRIDE_BYTES: usize = 128;
 
-impl<'a> Board<'a> {
+impl<'a> SharedWords<'a> {
     fn new(page: &'a Mapping) -> Result<Self> {
         Ok(Self {
-            gate: FutexCounter(page.word(0)?),
-            awake: page.word(LINE)?,
-            all_awake: FutexCounter(page.word(2 * LINE)?),
-            raw: FutexCounter(page.word(3 * LINE)?),
+            pass_started: FutexCounter(page.word(0)?),
+            awake: page.word(STRIDE_BYTES)?,
+            all_awake: FutexCounter(page.word(2 * STRIDE_BYTES)?),
+            raw: FutexCounter(page.word(3 * STRIDE_BYTES)?),
             page,
         })
     }
 
-    /// The turn that process `index` is about to wait in.
+    /// Returns the word with the pass in which follower `index` is about to wait.
     fn waiting(&self, index: usize) -> Result<&AtomicU64> {
-        self.page.word((4 + index) * LINE)
+        self.page.word((4 + index) * STRIDE_BYTES)
     }
 
-    /// When it woke.
+    /// Returns the word with the time at which follower `index` woke, in nanoseconds.
     fn woken_at(&self, index: usize) -> Result<&AtomicU64> {
-        self.page.word((4 + index) * LINE + 8)
+        self.page.word((4 + index) * STRIDE_BYTES + 8)
     }
 }
 
@@ -112,9 +117,9 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let default = context.create_event()?;
     let mut handles = low_power.handle()?.as_bytes().to_vec();
     handles.extend_from_slice(default.handle()?.as_bytes());
-    let file = memfd::create(PAGES)?;
-    let page = Mapping::shared(&file, PAGES)?;
-    let board = Board::new(&page)?;
+    let file = memfd::create(WORDS_BYTES)?;
+    let page = Mapping::shared(&file, WORDS_BYTES)?;
+    let words = SharedWords::new(&page)?;
     let mut pids = Vec::with_capacity(PROCESSES);
     for (index, link) in participant.links.iter().enumerate() {
         link.send_with(&handles, &[file.as_fd()])?;
@@ -125,24 +130,24 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     let mut number = 0;
     for round in 0..rounds(participant) {
-        for turn in contenders(round) {
+        for contender in contenders(round) {
             number += 1;
-            board.gate.signal()?;
-            all_asleep(&board, &pids, number)?;
+            words.pass_started.signal()?;
+            all_asleep(&words, &pids, number)?;
             let start = monotonic_ns();
-            match turn {
-                Contender::Raw => board.raw.signal()?,
+            match contender {
+                Contender::Raw => words.raw.signal()?,
                 Contender::LowPower => low_power.signal().map(drop)?,
                 Contender::Default => default.signal().map(drop)?,
             }
-            board.all_awake.wait(number as u32)?;
+            words.all_awake.wait(number as u32)?;
             let mut last = 0;
             for index in 0..PROCESSES {
-                last = last.max(board.woken_at(index)?.load(Ordering::Acquire));
+                last = last.max(words.woken_at(index)?.load(Ordering::Acquire));
             }
             ensure!(last >= start, "a process woke before the signal");
             let elapsed = (last - start) as f64;
-            match turn {
+            match contender {
                 Contender::Raw => {
                     recorder.push(LOW_POWER, Side::Raw, elapsed);
                     recorder.push(DEFAULT, Side::Raw, elapsed);
@@ -155,13 +160,13 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Returns once every process has announced turn `number` and is blocked in its wait.
-fn all_asleep(board: &Board<'_>, pids: &[u64], number: u64) -> Result<()> {
+/// Waits until every follower has announced pass `number` and is blocked in its wait.
+fn all_asleep(words: &SharedWords<'_>, pids: &[u64], number: u64) -> Result<()> {
     for (index, &pid) in pids.iter().enumerate() {
-        let waiting = board.waiting(index)?;
+        let waiting = words.waiting(index)?;
         while waiting.load(Ordering::Acquire) != number || !is_asleep(pid)? {
-            // Leaves the CPU to those that are on their way.
-            thread::sleep(Duration::from_micros(50));
+            // Leaves the CPU to followers that are about to block.
+            thread::sleep(SLEEP_CHECK_INTERVAL);
         }
     }
     Ok(())
@@ -183,28 +188,28 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         .descriptors
         .first()
         .context("expected a descriptor")?;
-    let page = Mapping::shared(file, PAGES)?;
-    let board = Board::new(&page)?;
+    let page = Mapping::shared(file, WORDS_BYTES)?;
+    let words = SharedWords::new(&page)?;
     let index = link.receive_number()? as usize;
-    let (waiting, woken_at) = (board.waiting(index)?, board.woken_at(index)?);
+    let (waiting, woken_at) = (words.waiting(index)?, words.woken_at(index)?);
     link.send_number(u64::from(std::process::id()))?;
 
     let mut number = 0;
     for round in 0..rounds(participant) {
-        for turn in contenders(round) {
+        for contender in contenders(round) {
             number += 1;
-            board.gate.wait(number as u32)?;
+            words.pass_started.wait(number as u32)?;
             waiting.store(number, Ordering::Release);
-            // Each takes one turn a round.
+            // Each contender has one pass in a round.
             let value = round as u64 + 1;
-            match turn {
-                Contender::Raw => board.raw.wait(value as u32)?,
+            match contender {
+                Contender::Raw => words.raw.wait(value as u32)?,
                 Contender::LowPower => low_power.wait_value(value).map(drop)?,
                 Contender::Default => default.wait_value(value).map(drop)?,
             }
             woken_at.store(monotonic_ns(), Ordering::Release);
-            if board.awake.fetch_add(1, Ordering::AcqRel) + 1 == number * PROCESSES as u64 {
-                board.all_awake.signal()?;
+            if words.awake.fetch_add(1, Ordering::AcqRel) + 1 == number * PROCESSES as u64 {
+                words.all_awake.signal()?;
             }
         }
     }

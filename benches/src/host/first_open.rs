@@ -1,4 +1,4 @@
-//! Opening memory whose segment the importer has not seen before.
+//! Opening memory whose segment the importer has not mapped before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// One size of segment.
+/// One size of segment, and its rows.
 struct Size {
     bytes: usize,
     two_cores: &'static str,
     shared_core: &'static str,
-    /// Segments opened: full, quick.
+    /// Number of segments that are opened in a full and in a quick run.
     count: (usize, usize),
 }
 
@@ -60,15 +60,17 @@ static SIZES: [Size; 5] = [
     },
 ];
 
-/// Segments of each size that nobody measures: the first one finds no connection.
-const WARM_UP: usize = 2;
+/// Segments of each size that are not recorded: the first one finds no connection.
+const WARM_UP_SEGMENTS: usize = 2;
 
-/// What the raw exporter offers.
+/// Number under which the raw exporter offers the segment that is timed.
 const MEASURED: u64 = 0;
-/// Opened on both sides right before those that are timed. The exporter's threads have slept while
-/// the new segments were made, and whoever is timed first would pay for that.
+/// Number under which the raw exporter offers the segment that wakes its thread.
+///
+/// Both sides open such a segment right before those that are timed. The exporter's threads have
+/// slept while the new segments were created, so the side that is timed first would wait longer.
 const WARMING: u64 = 1;
-const WARMING_LENGTH: usize = 4 * KIB;
+const WARMING_BYTES: usize = 4 * KIB;
 
 pub(crate) static TWO_CORES: Scenario = Scenario {
     name: "first-open",
@@ -144,16 +146,16 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
 }
 
 fn segments(participant: &Participant, size: &Size) -> usize {
-    WARM_UP + participant.plan.pick(size.count.0, size.count.1)
+    WARM_UP_SEGMENTS + participant.plan.pick(size.count.0, size.count.1)
 }
 
-/// What the first word of segment `index` holds.
+/// Returns the value of the first word of segment `index`.
 fn token(size: &Size, index: usize) -> u64 {
     size.bytes as u64 ^ (index as u64 + 1) << 40
 }
 
-/// The exporter. `cpu` is for this process and for the thread that answers in it; the importer
-/// has CPU 0.
+/// Runs the exporter. This process and its answering thread use the plan's CPU `cpu`; the importer
+/// uses CPU 0.
 fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
     participant.plan.pin(cpu)?;
     let link = participant.peer()?;
@@ -161,7 +163,7 @@ fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     for size in &SIZES {
         for index in 0..segments(participant, size) {
@@ -170,10 +172,10 @@ fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
                 .region()
                 .write(0, token(size, index));
             offers.add(MEASURED, file);
-            offers.add(WARMING, memfd::create(WARMING_LENGTH)?);
+            offers.add(WARMING, memfd::create(WARMING_BYTES)?);
             let memory = context.allocate(size.bytes)?;
             ours::region(&memory).write(0, token(size, index));
-            let warming = context.allocate(WARMING_LENGTH)?;
+            let warming = context.allocate(WARMING_BYTES)?;
             link.send(warming.handle()?.as_bytes())?;
             link.send(memory.handle()?.as_bytes())?;
             ensure!(
@@ -199,9 +201,9 @@ fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Re
         for index in 0..segments(participant, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;
-            // Closed only after both have been timed: closing may be heard of by the exporter.
+            // Closed only after both sides have been timed, since closing may wake the exporter.
             let mut opened = vec![open_ours(&warming)?];
-            let mut mapped = vec![open_raw(WARMING, WARMING_LENGTH)?];
+            let mut mapped = vec![open_raw(WARMING, WARMING_BYTES)?];
             for side in Side::order(index) {
                 let (region, elapsed) = match side {
                     Side::Ours => {
@@ -216,7 +218,7 @@ fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Re
                     }
                 };
                 check(region.read(0), size, index)?;
-                if index >= WARM_UP {
+                if index >= WARM_UP_SEGMENTS {
                     recorder.push(row(size), side, elapsed);
                 }
             }

@@ -1,4 +1,4 @@
-//! Memory that was never exported: allocated, freed, allocated again.
+//! Allocating and freeing memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -44,8 +44,8 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-const OURS_BATCH: usize = 10_000;
-const RAW_BATCH: usize = 1000;
+const OURS_CYCLES_PER_BATCH: usize = 10_000;
+const RAW_CYCLES_PER_BATCH: usize = 1000;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
@@ -57,11 +57,11 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
-                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                        Side::Ours => per_operation(OURS_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(context.allocate(black_box(length))?));
                             Ok(())
                         })?,
-                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                        Side::Raw => per_operation(RAW_CYCLES_PER_BATCH, || -> Result<()> {
                             let file = memfd::create(black_box(length))?;
                             drop(black_box(Mapping::shared(&file, length)?));
                             Ok(())

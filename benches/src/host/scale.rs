@@ -1,4 +1,4 @@
-//! A hundred thousand open objects of one peer.
+//! A hundred thousand open objects of one exporter.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -20,17 +20,18 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
+/// Objects that are open at the end.
 const OBJECTS: usize = 100_000;
-/// Objects whose cost is averaged; their handles fit into one message.
-const CHUNK: usize = 1000;
-const CHUNKS: usize = OBJECTS / CHUNK;
+/// Objects whose times are averaged. Their handles fit into one message.
+const BATCH_OBJECTS: usize = 1000;
+const BATCHES: usize = OBJECTS / BATCH_OBJECTS;
 /// Soft limit of descriptors in both processes.
 const DESCRIPTORS: u64 = 1024;
-const LENGTH: usize = 4096;
-/// How much dearer the last tenth may be than the first and still count as flat.
-const FLAT: f64 = 1.25;
+const ALLOCATION_BYTES: usize = 4096;
+/// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
+const MAX_FLAT_RATIO: f64 = 1.25;
 
-/// One kind of object.
+/// One kind of object, and the identifiers of its rows.
 struct ObjectKind {
     events: bool,
     first: &'static str,
@@ -44,7 +45,7 @@ struct ObjectKind {
     mappings: &'static str,
 }
 
-/// The rows of a kind, and their identifiers by meaning.
+/// Makes a kind of object, its rows, and its scenario.
 macro_rules! kind {
     ($name:literal, $object:literal, events: $events:literal, $kind:ident, $scenario:ident) => {
         static $kind: ObjectKind = ObjectKind {
@@ -128,7 +129,7 @@ const fn time(id: &'static str, what: &'static str, target: Target) -> RowSpec {
 }
 
 const fn quotient(id: &'static str, what: &'static str) -> RowSpec {
-    row(id, what, Unit::Times, Target::AtMost(FLAT))
+    row(id, what, Unit::Times, Target::AtMost(MAX_FLAT_RATIO))
 }
 
 const fn count(id: &'static str, what: &'static str, target: Target) -> RowSpec {
@@ -146,7 +147,7 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// What both processes have in common: little room for descriptors.
+/// Pins this process, and limits its descriptors.
 fn prepare(participant: &Participant, cpu: usize) -> Result<()> {
     participant.plan.pin(cpu)?;
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -167,7 +168,7 @@ fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for _ in 0..rounds(participant) {
         export_raw(link)?;
-        // Each round in a new context: the importer has seen none of its segments.
+        // Each round has a new context, of which the importer has mapped no segment.
         let context = ours::context()?;
         let costs = if kind.events {
             export(
@@ -176,7 +177,7 @@ fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
                 |event| Ok(*event.handle()?.as_bytes()),
             )?
         } else {
-            let create = || Ok(context.allocate(LENGTH)?);
+            let create = || Ok(context.allocate(ALLOCATION_BYTES)?);
             export(link, create, |memory: &Memory| {
                 Ok(*memory.handle()?.as_bytes())
             })?
@@ -187,27 +188,28 @@ fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Sends the handles of all objects, and keeps the objects until the importer is done.
+/// Creates all objects and sends their handles. Keeps the objects until the importer is done.
+/// Returns the nanoseconds per object of each batch.
 fn export<T>(
     link: &Link,
     create: impl Fn() -> Result<T>,
     handle: impl Fn(&T) -> Result<[u8; HANDLE_SIZE]>,
 ) -> Result<Vec<f64>> {
-    // One object more, first, for the connection.
+    // One more object, for which the importer connects.
     let first = create()?;
     link.send(&handle(&first)?)?;
     let mut objects = Vec::with_capacity(OBJECTS);
-    let mut costs = Vec::with_capacity(CHUNKS);
-    let mut message = Vec::with_capacity(CHUNK * HANDLE_SIZE);
-    for _ in 0..CHUNKS {
+    let mut costs = Vec::with_capacity(BATCHES);
+    let mut message = Vec::with_capacity(BATCH_OBJECTS * HANDLE_SIZE);
+    for _ in 0..BATCHES {
         message.clear();
         let start = Instant::now();
-        for _ in 0..CHUNK {
+        for _ in 0..BATCH_OBJECTS {
             let object = create()?;
             message.extend_from_slice(&handle(&object)?);
             objects.push(object);
         }
-        costs.push(nanoseconds(start.elapsed()) / CHUNK as f64);
+        costs.push(nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64);
         link.send(&message)?;
     }
     ensure!(
@@ -217,11 +219,11 @@ fn export<T>(
     Ok(costs)
 }
 
-/// Sends memfds until this process may have no more.
+/// Sends as many memfds as this process may have.
 fn export_raw(link: &Link) -> Result<()> {
     let mut files = Vec::new();
     loop {
-        match memfd::create(LENGTH) {
+        match memfd::create(ALLOCATION_BYTES) {
             Ok(file) => files.push(file),
             Err(error) if error.downcast_ref() == Some(&Errno::MFILE) => break,
             Err(error) => return Err(error),
@@ -267,18 +269,18 @@ fn import<T>(
 ) -> Result<()> {
     let _connection = open(context, &link.receive()?.bytes)?;
     let mut objects = Vec::with_capacity(OBJECTS);
-    let mut costs = Vec::with_capacity(CHUNKS);
-    for _ in 0..CHUNKS {
+    let mut costs = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
         let message = link.receive()?;
         let start = Instant::now();
         for bytes in ours::each_handle(&message.bytes) {
             objects.push(open(context, bytes)?);
         }
-        costs.push(nanoseconds(start.elapsed()) / CHUNK as f64);
+        costs.push(nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64);
     }
     recorder.push(kind.first, Side::Ours, costs[0]);
-    recorder.push(kind.tenth, Side::Ours, costs[CHUNKS / 10 - 1]);
-    recorder.push(kind.last, Side::Ours, costs[CHUNKS - 1]);
+    recorder.push(kind.tenth, Side::Ours, costs[BATCHES / 10 - 1]);
+    recorder.push(kind.last, Side::Ours, costs[BATCHES - 1]);
     recorder.push(kind.flat, Side::Ours, flatness(&costs));
     recorder.push(kind.reached, Side::Ours, objects.len() as f64);
     recorder.push(kind.descriptors, Side::Ours, descriptors()? as f64);
@@ -295,7 +297,7 @@ fn import_raw(link: &Link, kind: &ObjectKind, recorder: &mut Recorder) -> Result
             let Some(file) = receive_descriptor(link.as_fd())? else {
                 return Ok(None);
             };
-            Ok(Some(Mapping::shared(&file, LENGTH)?))
+            Ok(Some(Mapping::shared(&file, ALLOCATION_BYTES)?))
         })?;
         opened.extend(mapping);
         costs.push(elapsed);
@@ -311,7 +313,7 @@ fn mean(costs: &[f64]) -> f64 {
     costs.iter().sum::<f64>() / costs.len().max(1) as f64
 }
 
-/// The last tenth's cost as a multiple of the first tenth's.
+/// Returns the mean of the last tenth of the costs, divided by the mean of the first tenth.
 fn flatness(costs: &[f64]) -> f64 {
     let tenth = costs.len() / 10;
     mean(&costs[costs.len() - tenth..]) / mean(&costs[..tenth])

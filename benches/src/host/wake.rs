@@ -1,4 +1,4 @@
-//! Round trips: one process signals, the other one answers.
+//! Round trips: one process signals, and the other process signals back.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,30 +15,32 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// Where the two raw words lie: far enough apart for a prefetcher that loads lines in pairs.
-const PING: usize = 0;
-const PONG: usize = 256;
-const PAGE: usize = 4096;
+/// Offset of the raw word that the leader signals, in bytes.
+const PING_OFFSET: usize = 0;
+/// Offset of the raw word that the follower signals: far enough from the other word for a prefetcher
+/// that loads cache lines in pairs.
+const PONG_OFFSET: usize = 256;
+const PAGE_BYTES: usize = 4096;
 
-/// Round trips before each turn that nobody measures.
-const WARM_UP: usize = 100;
+/// Round trips of a side that are not recorded, in each round.
+const WARM_UP_TRIPS: usize = 100;
 
 /// One arrangement of the two processes.
 struct Arrangement {
-    /// Row of round trips timed a thousand at a time.
+    /// Row of round trips that are timed in batches.
     batched: Option<&'static str>,
-    /// Row of round trips timed one by one.
+    /// Row of round trips that are timed one by one.
     single: &'static str,
-    /// Index of the CPU that the answering process is pinned to; the other has 0.
+    /// Index of the follower's CPU in the plan; the leader has 0.
     follower_cpu: usize,
     raw_spins: bool,
     waiters: Waiters,
-    /// Round trips timed one by one in a turn: full, quick.
+    /// Round trips timed one by one in each round of a full and of a quick run.
     singles: (usize, usize),
 }
 
 const BATCHES: usize = 10;
-const BATCH: usize = 1000;
+const TRIPS_PER_BATCH: usize = 1000;
 
 static SPIN: Arrangement = Arrangement {
     batched: Some("wake.spin"),
@@ -126,15 +128,17 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     follower: |participant| run_follower(participant, &SHARED),
 };
 
-/// Something to signal and to wait on. Signals come in order, numbered from 1.
-trait Bell {
-    fn ring(&self, number: u64) -> Result<()>;
+/// An object that one process signals and the other waits for. Signals are numbered from 1.
+trait Notifier {
+    /// Submits signal `number`, the next one.
+    fn notify(&self, number: u64) -> Result<()>;
+    /// Waits for signal `number`.
     fn wait(&self, number: u64) -> Result<()>;
 }
 
-impl Bell for SpinCounter<'_> {
+impl Notifier for SpinCounter<'_> {
     #[inline]
-    fn ring(&self, number: u64) -> Result<()> {
+    fn notify(&self, number: u64) -> Result<()> {
         self.signal(number);
         Ok(())
     }
@@ -146,22 +150,22 @@ impl Bell for SpinCounter<'_> {
     }
 }
 
-impl Bell for FutexCounter<'_> {
+impl Notifier for FutexCounter<'_> {
     #[inline]
-    fn ring(&self, _: u64) -> Result<()> {
+    fn notify(&self, _: u64) -> Result<()> {
         self.signal()
     }
 
     #[inline]
     fn wait(&self, number: u64) -> Result<()> {
-        // The counter wraps like its 32-bit sequence.
+        // The counter compares cyclically, so the number may wrap as its 32-bit sequence does.
         self.wait(number as u32)
     }
 }
 
-impl Bell for Event {
+impl Notifier for Event {
     #[inline]
-    fn ring(&self, _: u64) -> Result<()> {
+    fn notify(&self, _: u64) -> Result<()> {
         self.signal()?;
         Ok(())
     }
@@ -173,15 +177,15 @@ impl Bell for Event {
     }
 }
 
-/// Two bells and the number of the last round trip.
-struct Rally<B> {
-    ping: B,
-    pong: B,
+/// The notifiers of both directions, and the number of the last round trip.
+struct PingPong<N> {
+    ping: N,
+    pong: N,
     number: u64,
 }
 
-impl<B: Bell> Rally<B> {
-    fn new(ping: B, pong: B) -> Self {
+impl<N: Notifier> PingPong<N> {
+    fn new(ping: N, pong: N) -> Self {
         Self {
             ping,
             pong,
@@ -189,36 +193,42 @@ impl<B: Bell> Rally<B> {
         }
     }
 
+    /// Makes one round trip, as the leader.
     #[inline]
-    fn call(&mut self) -> Result<()> {
+    fn round_trip(&mut self) -> Result<()> {
         self.number += 1;
-        self.ping.ring(self.number)?;
+        self.ping.notify(self.number)?;
         self.pong.wait(self.number)
     }
 
+    /// Answers `count` round trips, as the follower.
     fn answer(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.number += 1;
             self.ping.wait(self.number)?;
-            self.pong.ring(self.number)?;
+            self.pong.notify(self.number)?;
         }
         Ok(())
     }
 
-    /// One turn of the calling process.
-    fn turn(
+    /// Measures the round trips of one side in one round, as the leader.
+    fn measure(
         &mut self,
         participant: &Participant,
         arrangement: &Arrangement,
         side: Side,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        for _ in 0..WARM_UP {
-            self.call()?;
+        for _ in 0..WARM_UP_TRIPS {
+            self.round_trip()?;
         }
         if let Some(row) = arrangement.batched {
             for _ in 0..BATCHES {
-                recorder.push(row, side, per_operation(BATCH, || self.call())?);
+                recorder.push(
+                    row,
+                    side,
+                    per_operation(TRIPS_PER_BATCH, || self.round_trip())?,
+                );
             }
         }
         let clock = clock_cost();
@@ -226,21 +236,21 @@ impl<B: Bell> Rally<B> {
             .plan
             .pick(arrangement.singles.0, arrangement.singles.1)
         {
-            let ((), elapsed) = once(clock, || self.call())?;
+            let ((), elapsed) = once(clock, || self.round_trip())?;
             recorder.push(arrangement.single, side, elapsed);
         }
         Ok(())
     }
 }
 
-/// Round trips in one turn; both processes count on it.
+/// Returns the number of round trips of one side in one round. Both processes make this many.
 fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
     let batched = if arrangement.batched.is_some() {
-        BATCHES * BATCH
+        BATCHES * TRIPS_PER_BATCH
     } else {
         0
     };
-    WARM_UP
+    WARM_UP_TRIPS
         + batched
         + participant
             .plan
@@ -254,27 +264,27 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let (ping, pong) = (create()?, create()?);
     let mut handles = ping.handle()?.as_bytes().to_vec();
     handles.extend_from_slice(pong.handle()?.as_bytes());
-    let file = memfd::create(PAGE)?;
+    let file = memfd::create(PAGE_BYTES)?;
     participant.peer()?.send_with(&handles, &[file.as_fd()])?;
-    let page = Mapping::shared(&file, PAGE)?;
+    let page = Mapping::shared(&file, PAGE_BYTES)?;
     ensure!(
         participant.peer()?.receive_number()? == 0,
         "the other process is not ready"
     );
 
-    let mut ours = Rally::new(ping, pong);
-    let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
-    let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
-    let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
+    let mut ours = PingPong::new(ping, pong);
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
+    let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
+    let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
     for round in 0..participant.plan.rounds() {
         for side in Side::order(round) {
             match side {
-                Side::Ours => ours.turn(participant, arrangement, side, &mut recorder)?,
+                Side::Ours => ours.measure(participant, arrangement, side, &mut recorder)?,
                 Side::Raw if arrangement.raw_spins => {
-                    spin.turn(participant, arrangement, side, &mut recorder)?
+                    spin.measure(participant, arrangement, side, &mut recorder)?
                 }
-                Side::Raw => futex.turn(participant, arrangement, side, &mut recorder)?,
+                Side::Raw => futex.measure(participant, arrangement, side, &mut recorder)?,
             }
         }
     }
@@ -295,13 +305,13 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
         .descriptors
         .first()
         .context("expected a descriptor")?;
-    let page = Mapping::shared(file, PAGE)?;
+    let page = Mapping::shared(file, PAGE_BYTES)?;
     participant.peer()?.send_number(0)?;
 
-    let mut ours = Rally::new(ping, pong);
-    let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
-    let mut spin = Rally::new(SpinCounter(ping), SpinCounter(pong));
-    let mut futex = Rally::new(FutexCounter(ping), FutexCounter(pong));
+    let mut ours = PingPong::new(ping, pong);
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
+    let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
+    let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let count = trips(participant, arrangement);
     for round in 0..participant.plan.rounds() {
         for side in Side::order(round) {

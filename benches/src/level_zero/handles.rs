@@ -14,7 +14,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{Waiters, each_handle, open_event, open_memory};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::raw::level_zero::{
     CounterEvent, Gpu, HANDLE_SIZE as RAW_SIZE, Memory, OpenedEvent, OpenedMemory, descriptor_of,
     put_in_place,
@@ -144,7 +144,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     let mut recorder = Recorder::default();
     for round in 0..rounds(participant) {
@@ -166,7 +166,7 @@ fn export(
     gpu: &'static Gpu,
     context: &Context,
     pooled: &Context,
-    offers: &Offers,
+    offers: &OfferedDescriptors,
     figures: &mut Recorder,
 ) -> Result<Exports> {
     let (ours, _) = each(0..OBJECTS, |_| Ok(context.allocate(LENGTH)?))?;

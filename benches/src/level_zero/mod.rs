@@ -1,7 +1,7 @@
 //! The Level Zero backend beside the driver's own calls.
 //!
-//! `cargo xtask bench level-zero` has the stock loader load the simulated driver, which executes
-//! short commands within the call that appends them: then the differences are ours.
+//! `cargo xtask bench level-zero` lets the stock loader load the simulated driver, which executes
+//! short commands within the call that appends them. All differences are then the library's.
 
 mod enqueue;
 mod handles;
@@ -16,7 +16,7 @@ use crosshandle::handle::BackendKind;
 use crate::harness::scenario::Scenario;
 use crate::raw::level_zero::Gpu;
 
-/// In the order of the table.
+/// The Level Zero scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &enqueue::SCENARIO,
     &waits::SCENARIO,
@@ -24,7 +24,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &recycle::SCENARIO,
 ];
 
-/// Why nothing of this can be measured on this machine, if so.
+/// Returns the reason for which this machine cannot measure the Level Zero backend, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let ours = all
@@ -36,7 +36,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// The device and its driver, for the foot of the table.
+/// Returns the names of the device and its driver's version, for the foot of the table.
 pub(crate) fn machine() -> Option<String> {
     let gpu = Gpu::first().ok()?;
     let (name, version) = (gpu.name().ok()?, gpu.api_version().ok()?);

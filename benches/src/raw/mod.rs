@@ -1,5 +1,6 @@
-//! The raw techniques: what a careful programmer would write straight on the kernel's calls for
-//! one purpose, with nothing checked, counted or cleaned up that the purpose does not need.
+//! The raw techniques: code that a careful programmer would write for one purpose, straight on the
+//! calls of the kernel or of a driver. It checks, counts and cleans up no more than the purpose
+//! needs.
 
 pub(crate) mod counter;
 pub(crate) mod cuda;

@@ -7,5 +7,5 @@ mod rows;
 
 use crate::harness::scenario::Scenario;
 
-/// In the order of the table.
+/// The Unified Runtime scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[&calls::SCENARIO, &opens::SCENARIO];
