@@ -93,7 +93,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     };
     for number in 1..=participant.plan.pick(300_u32, 100) {
         let value = u64::from(number);
-        time("cuda-calls.current", &|| gpu.ask_current())?;
+        time("cuda-calls.current", &|| gpu.query_current())?;
         time("cuda-calls.write-64", &|| stream.write(written, value))?;
         stream.synchronize()?;
         time("cuda-calls.query", &|| {

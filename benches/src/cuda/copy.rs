@@ -151,7 +151,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let other = allocate(&peer)?;
     if arrangement.gpu != 0 {
         peer.enable_peer(&gpu)?;
-        gpu.enter()?;
+        gpu.make_current()?;
         gpu.enable_peer(&peer)?;
     }
     let own = allocate(&gpu)?;

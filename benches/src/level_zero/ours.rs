@@ -1,14 +1,14 @@
-//! The calls of the library that are measured, in the form the scenarios need them.
+//! Calls of the library that are measured, in the form that scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Context, ContextOptions, Device};
 
-/// A context on the first device, with the options that a program gets without asking.
+/// Creates a context on the first device, with default options.
 pub(super) fn context() -> Result<Context> {
     context_with(ContextOptions::new())
 }
 
-/// The same, in which each allocation owns its memory and returns it when freed.
+/// Creates a context without a pool: each allocation has its own memory, which is freed with it.
 pub(super) fn unpooled_context() -> Result<Context> {
     context_with(ContextOptions::new().pooling(false))
 }

@@ -42,8 +42,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-const OURS_BATCH: usize = 1000;
-const RAW_BATCH: usize = 100;
+const OURS_CYCLES_PER_BATCH: usize = 1000;
+const RAW_CYCLES_PER_BATCH: usize = 100;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::first()?;
@@ -56,11 +56,11 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
-                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                        Side::Ours => per_operation(OURS_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(context.allocate(black_box(length))?));
                             Ok(())
                         })?,
-                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                        Side::Raw => per_operation(RAW_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(Memory::allocate(gpu, black_box(length))?));
                             Ok(())
                         })?,

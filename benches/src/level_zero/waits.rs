@@ -1,4 +1,4 @@
-//! Waits of the host for what has happened.
+//! Waits of the host for completed signals.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-const OPERATIONS: usize = 10_000;
+const OPERATIONS_PER_BATCH: usize = 10_000;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::first()?;
@@ -55,21 +55,21 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             for batch in 0..=batches {
                 let (wait, query) = match side {
                     Side::Ours => (
-                        per_operation(OPERATIONS, || black_box(&ours).wait())?,
-                        per_operation(OPERATIONS, || -> Result<()> {
+                        per_operation(OPERATIONS_PER_BATCH, || black_box(&ours).wait())?,
+                        per_operation(OPERATIONS_PER_BATCH, || -> Result<()> {
                             ensure!(black_box(&ours).try_wait()?);
                             Ok(())
                         })?,
                     ),
                     Side::Raw => (
-                        per_operation(OPERATIONS, || black_box(&raw).synchronize())?,
-                        per_operation(OPERATIONS, || -> Result<()> {
+                        per_operation(OPERATIONS_PER_BATCH, || black_box(&raw).synchronize())?,
+                        per_operation(OPERATIONS_PER_BATCH, || -> Result<()> {
                             ensure!(black_box(&raw).is_done()?);
                             Ok(())
                         })?,
                     ),
                 };
-                // The first batch of a turn finds the other side's data in the caches.
+                // The first batch of a side finds the other side's data in the caches.
                 if batch > 0 {
                     recorder.push(WAIT, side, wait);
                     recorder.push(QUERY, side, query);

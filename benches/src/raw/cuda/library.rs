@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpParams,
 };
 
-/// What a call returns, as a number: a newer driver may know codes that the bindings don't.
+/// Result of a call, as a number: a newer driver may have codes that the bindings lack.
 type Code = c_uint;
 
 macro_rules! library {
@@ -23,15 +23,17 @@ macro_rules! library {
 
         impl Library {
             fn load() -> Result<Self> {
-                // SAFETY: loads the driver's own library, whose constructors are sound.
+                // SAFETY: this loads the driver's own library, whose constructors have no
+                // conditions.
                 if !unsafe { sys::is_culib_present() } {
                     bail!("there is no NVIDIA driver");
                 }
-                // SAFETY: it was found a moment ago, so this doesn't panic.
+                // SAFETY: as above; the library is present, so this doesn't panic.
                 let library = unsafe { sys::culib() };
                 Ok(Self {
-                    // SAFETY: the type is that of the function in cuda.h, with the result as a
-                    // number. The library is never unloaded.
+                    // SAFETY: the type is that of the function in cuda.h, with the result, a C
+                    // enumeration, as the number that represents it. The library is never
+                    // unloaded.
                     $($name: *unsafe {
                         library.get(concat!(stringify!($symbol), "\0").as_bytes())
                     }
@@ -109,12 +111,12 @@ library! {
     ipc_close_memory = cuIpcCloseMemHandle(CUdeviceptr);
 }
 
-/// The driver, loaded and started with the first call.
+/// Returns the driver's library. The first call loads and initialises it.
 pub(super) fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let start = || {
         let library = Library::load().map_err(|error| format!("{error:#}"))?;
-        // SAFETY: the first call of all, with the only flags there are: none.
+        // SAFETY: any thread may call this at any time; 0 is the only valid value.
         let code = unsafe { (library.init)(0) };
         let started = library.check("cuInit", code);
         started.map_err(|error| format!("{error:#}"))?;
@@ -125,6 +127,7 @@ pub(super) fn library() -> Result<&'static Library> {
 }
 
 impl Library {
+    /// Makes an error of a call's result unless it is success.
     #[inline]
     pub(super) fn check(&self, call: &'static str, code: Code) -> Result<()> {
         if code == 0 {
@@ -136,12 +139,12 @@ impl Library {
     #[cold]
     fn error(&self, call: &'static str, code: Code) -> anyhow::Error {
         let mut name = ptr::null();
-        // SAFETY: the result is live; a code that the driver doesn't know is an error.
+        // SAFETY: `name` is valid for the result; the driver returns an error for unknown codes.
         let found = unsafe { (self.error_name)(code, &mut name) };
         if found != 0 || name.is_null() {
             return anyhow!("{call}: error {code}");
         }
-        // SAFETY: a constant text of the driver, ended by a zero.
+        // SAFETY: the driver returned a constant text that ends with a zero.
         let name = unsafe { CStr::from_ptr(name) };
         anyhow!("{call}: {}", name.to_string_lossy())
     }
