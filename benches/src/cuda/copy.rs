@@ -1,4 +1,4 @@
-//! Copying from and to imported device memory.
+//! Copies from and to imported device memory.
 
 use std::time::{Duration, Instant};
 
@@ -15,23 +15,25 @@ use crate::raw::cuda::{Gpu, Memory, Stream};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-pub(super) const LENGTH: usize = 1 << 30;
-/// Copies between two readings of the clock, each between other allocations: where memory lies
-/// makes a difference of one in a hundred.
+pub(super) const COPY_BYTES: usize = 1 << 30;
+/// Copies between two readings of the clock. Each copies between other allocations, since the
+/// address of memory changes the speed by one in a hundred.
 pub(super) const COPIES: usize = 4;
-/// What the exported memory starts with.
+/// First word of the exported memory.
 const TOKEN: u64 = 0x7_0000_0007;
 
-/// One arrangement.
+/// GPUs of the two processes, and the rows.
 struct Arrangement {
-    /// The exporter's GPU; the importer, which copies, has 0.
+    /// The exporter's GPU. The importer, which copies, uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
+    /// Row of copies from imported memory.
     pull: &'static str,
+    /// Row of copies to imported memory.
     push: &'static str,
-    /// The time of all copies from imported memory, with a wait that sleeps.
+    /// Row of the time of all copies from imported memory, with a wait that sleeps.
     finish: Option<&'static str>,
-    /// Times that each byte of a copy passes the memory of one GPU.
+    /// Number of times that each byte of a copy passes the memory of one GPU.
     passes: f64,
 }
 
@@ -119,7 +121,7 @@ pub(crate) static TWO_GPUS: Scenario = Scenario {
     follower: |participant| run_follower(participant, &TWO),
 };
 
-/// The exporter.
+/// Runs the exporter.
 fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
     if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
@@ -127,7 +129,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     let link = participant.peer()?;
     let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
-    let memory = (0..COPIES).map(|_| Ok(context.allocate(LENGTH)?));
+    let memory = (0..COPIES).map(|_| Ok(context.allocate(COPY_BYTES)?));
     let memory = memory.collect::<Result<Vec<_>>>()?;
     for memory in &memory {
         queue.submit(Command::fill(memory.all(), &TOKEN.to_le_bytes())?)?;
@@ -166,10 +168,10 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
         let memory = open_memory(&context, &link.receive()?.bytes)?;
         ours::check(ours::first_word(&context, &queue, &memory)?, TOKEN)?;
         imported.push(memory);
-        local.push(context.allocate(LENGTH)?);
+        local.push(context.allocate(COPY_BYTES)?);
     }
 
-    let bytes = (LENGTH * COPIES) as f64 * arrangement.passes;
+    let bytes = (COPY_BYTES * COPIES) as f64 * arrangement.passes;
     let mut recorder = Recorder::default();
     for round in 0..1 + participant.plan.rounds() {
         for row in [arrangement.pull, arrangement.push]
@@ -196,20 +198,20 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
                             for (own, other) in own.iter().zip(&other) {
                                 let (to, from) = ends(is_push, own, other);
                                 if arrangement.gpu == 0 {
-                                    stream.copy(to, from, LENGTH)?;
+                                    stream.copy(to, from, COPY_BYTES)?;
                                 } else {
-                                    stream.copy_peer(to, from, LENGTH)?;
+                                    stream.copy_peer(to, from, COPY_BYTES)?;
                                 }
                             }
                             stream.synchronize()?;
                         }
                     }
                     let elapsed = nanoseconds(start.elapsed());
-                    // The first round warms up.
+                    // The first round is a warm-up.
                     if round > 0 && Some(row) == arrangement.finish {
                         recorder.push(row, side, elapsed);
                     } else if round > 0 {
-                        // Bytes in a nanosecond are gigabytes in a second.
+                        // Bytes per nanosecond are gigabytes per second.
                         recorder.push(row, side, bytes / elapsed);
                     }
                 }
@@ -223,12 +225,14 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     Ok(recorder.finish())
 }
 
-/// On the current GPU.
+/// Allocates memory for all copies on the current GPU, which is `gpu`.
 fn allocate(gpu: &Gpu) -> Result<Vec<Memory>> {
-    (0..COPIES).map(|_| Memory::allocate(gpu, LENGTH)).collect()
+    (0..COPIES)
+        .map(|_| Memory::allocate(gpu, COPY_BYTES))
+        .collect()
 }
 
-/// Where a copy goes, and from where.
+/// Returns the destination and the source of a copy.
 fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     if is_push {
         (other, local)
@@ -237,8 +241,8 @@ fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     }
 }
 
-/// Submits all copies and looks until they are done: whoever sleeps meanwhile wakes up late, by a
-/// part of the time that it has slept.
+/// Submits all copies and spins until they are done. A sleeping thread would wake late, by a part of
+/// the time that it has slept.
 pub(super) fn copy(queue: &Queue, command: impl Fn(usize) -> Result<Command>) -> Result<()> {
     for index in 0..COPIES {
         queue.submit(command(index)?)?;

@@ -1,4 +1,4 @@
-//! What it costs to submit a signal and a wait.
+//! The cost of submitting a signal and a wait.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "cuStreamWaitValue64",
             CLOSE,
         ),
-        // The stream looks at another event meanwhile.
+        // The stream waits for another event meanwhile.
         row(
             BEHIND,
             "submit a wait behind that for another event",
@@ -53,23 +53,31 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-/// Operations between two times that the stream is empty, so that nothing of the driver's fills
-/// up.
-const BATCH: usize = 32;
-/// Batches of each turn that nobody measures.
-const WARM_UP: usize = 2;
+/// Operations that are submitted before the stream is emptied: few enough that no queue of the
+/// driver fills up.
+const OPERATIONS_PER_BATCH: usize = 32;
+/// Batches of a side that are not recorded, in each round.
+const WARM_UP_BATCHES: usize = 2;
 
-/// Offsets on the page.
-const GATE: usize = 0;
-const WRITTEN: usize = 256;
-const FIRST_GATE: usize = 512;
+/// Offset on the page of the word for which streams wait, in bytes.
+const RELEASE_OFFSET: usize = 0;
+/// Offset on the page of the word that streams write, in bytes.
+const WRITTEN_OFFSET: usize = 256;
+/// Offset on the page of the word that a stream awaits before the measured waits, in bytes.
+const BLOCKER_OFFSET: usize = 512;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
-    let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
-    let written = page.device_word(WRITTEN)?;
-    let (first_gate, host_first_gate) = (page.device_word(FIRST_GATE)?, page.word(FIRST_GATE)?);
+    let (release, host_release) = (
+        page.device_word(RELEASE_OFFSET)?,
+        page.word(RELEASE_OFFSET)?,
+    );
+    let written = page.device_word(WRITTEN_OFFSET)?;
+    let (raw_blocker, host_blocker) = (
+        page.device_word(BLOCKER_OFFSET)?,
+        page.word(BLOCKER_OFFSET)?,
+    );
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
@@ -83,7 +91,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     for round in 0..participant.plan.rounds() {
         for row in [SIGNAL, WAIT, BEHIND, BOTH] {
             for side in Side::order(round) {
-                for batch in 0..WARM_UP + batches {
+                for batch in 0..WARM_UP_BATCHES + batches {
                     number += 1;
                     if row == BEHIND {
                         match side {
@@ -91,51 +99,53 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
                                 let value = blocker.submitted() + 1;
                                 queue.submit(Command::barrier().after_value(&blocker, value))?;
                             }
-                            Side::Raw => stream.wait(first_gate, number)?,
+                            Side::Raw => stream.wait(raw_blocker, number)?,
                         }
                     }
                     let elapsed = match (side, row) {
-                        (Side::Ours, SIGNAL) => per_operation(BATCH, || queue.signal(&signalled))?,
+                        (Side::Ours, SIGNAL) => {
+                            per_operation(OPERATIONS_PER_BATCH, || queue.signal(&signalled))?
+                        }
                         (Side::Ours, WAIT | BEHIND) => {
                             let value = waited.submitted() + 1;
-                            per_operation(BATCH, || {
+                            per_operation(OPERATIONS_PER_BATCH, || {
                                 queue.submit(Command::barrier().after_value(&waited, value))
                             })?
                         }
                         (Side::Ours, _) => {
                             let value = waited.submitted() + 1;
-                            per_operation(BATCH, || {
+                            per_operation(OPERATIONS_PER_BATCH, || {
                                 let wait = Command::barrier().after_value(&waited, value);
                                 queue.submit(wait.signal(&signalled))
                             })?
                         }
                         (Side::Raw, SIGNAL) => {
-                            per_operation(BATCH, || stream.write(written, number))?
+                            per_operation(OPERATIONS_PER_BATCH, || stream.write(written, number))?
                         }
                         (Side::Raw, WAIT | BEHIND) => {
-                            per_operation(BATCH, || stream.wait(gate, number))?
+                            per_operation(OPERATIONS_PER_BATCH, || stream.wait(release, number))?
                         }
-                        (Side::Raw, _) => per_operation(BATCH, || {
-                            stream.wait(gate, number)?;
+                        (Side::Raw, _) => per_operation(OPERATIONS_PER_BATCH, || {
+                            stream.wait(release, number)?;
                             stream.write(written, number)
                         })?,
                     };
                     if row == BEHIND {
                         match side {
                             Side::Ours => drop(blocker.signal()?),
-                            Side::Raw => host_first_gate.store(number, Ordering::Release),
+                            Side::Raw => host_blocker.store(number, Ordering::Release),
                         }
                     }
                     match side {
                         Side::Ours if row != SIGNAL => drop(waited.signal()?),
                         Side::Ours => {}
-                        Side::Raw => host_gate.store(number, Ordering::Release),
+                        Side::Raw => host_release.store(number, Ordering::Release),
                     }
                     match side {
                         Side::Ours => queue.finish()?,
                         Side::Raw => stream.synchronize()?,
                     }
-                    if batch >= WARM_UP {
+                    if batch >= WARM_UP_BATCHES {
                         recorder.push(row, side, elapsed);
                     }
                 }

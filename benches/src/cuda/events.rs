@@ -1,4 +1,4 @@
-//! Opening the events of another process.
+//! Opening events of another process.
 
 use std::time::{Duration, Instant};
 
@@ -38,27 +38,28 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-const OBJECTS: usize = 1000;
-/// The driver's take a hundred times as long.
-const NATIVE_OBJECTS: usize = 16;
-/// Rounds that map the arena and that nobody measures.
-const WARM_UP: usize = 2;
+/// Events of the library in a round.
+const EVENTS: usize = 1000;
+/// Events of the driver in a round; opening one takes a hundred times as long.
+const NATIVE_EVENTS: usize = 16;
+/// Rounds that are not recorded: they map the arena.
+const WARM_UP_ROUNDS: usize = 2;
 
 fn rounds(participant: &Participant) -> usize {
-    WARM_UP + participant.plan.rounds()
+    WARM_UP_ROUNDS + participant.plan.rounds()
 }
 
-/// Each round has events of its own: none is opened twice.
+/// Runs the exporter. Each round has new events, so none is opened twice.
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
     for round in 0..rounds(participant) {
-        let events = (0..OBJECTS).map(|_| Ok(context.create_event()?));
+        let events = (0..EVENTS).map(|_| Ok(context.create_event()?));
         let events = events.collect::<Result<Vec<_>>>()?;
         let handles = events.iter().map(|event| Ok(*event.handle()?.as_bytes()));
         link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
-        let natives = (0..NATIVE_OBJECTS).map(|_| Event::create(&gpu));
+        let natives = (0..NATIVE_EVENTS).map(|_| Event::create(&gpu));
         let natives = natives.collect::<Result<Vec<_>>>()?;
         let handles = natives.iter().map(Event::export);
         link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
@@ -81,8 +82,8 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         let handles = link.receive()?.bytes;
         let natives = link.receive()?.bytes;
         ensure!(
-            handles.len() == OBJECTS * HANDLE_SIZE
-                && natives.len() == NATIVE_OBJECTS * EVENT_HANDLE_SIZE,
+            handles.len() == EVENTS * HANDLE_SIZE
+                && natives.len() == NATIVE_EVENTS * EVENT_HANDLE_SIZE,
             "expected more handles"
         );
         let mut figures = Recorder::default();
@@ -92,7 +93,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
                 Side::Raw => open_native(&gpu, &natives, clock, &mut figures)?,
             }
         }
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
         link.send_number(round as u64)?;
@@ -101,8 +102,8 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
 }
 
 fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Result<()> {
-    let mut opened = Vec::with_capacity(OBJECTS);
-    let each = |start: Instant| nanoseconds(start.elapsed()) / OBJECTS as f64;
+    let mut opened = Vec::with_capacity(EVENTS);
+    let each = |start: Instant| nanoseconds(start.elapsed()) / EVENTS as f64;
     let start = Instant::now();
     for bytes in each_handle(handles) {
         opened.push(open_event(context, bytes, Waiters::Default)?);
@@ -116,7 +117,7 @@ fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Resul
 
 fn open_native(gpu: &Gpu, handles: &[u8], clock: f64, figures: &mut Recorder) -> Result<()> {
     let (handles, _) = handles.as_chunks();
-    let mut opened = Vec::with_capacity(NATIVE_OBJECTS);
+    let mut opened = Vec::with_capacity(NATIVE_EVENTS);
     for bytes in handles {
         let (event, elapsed) = once(clock, || Event::open(gpu, *bytes))?;
         figures.push(OPEN, Side::Raw, elapsed);

@@ -1,4 +1,4 @@
-//! The first event that a process opens of each of several others.
+//! Opening the first event of each of several processes.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// The importer.
+/// Runs the importer.
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
@@ -86,7 +86,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// An exporter, which signals once it is told to.
+/// Runs an exporter, which signals at the importer's request.
 fn run_follower(participant: &Participant) -> Result<Outcome> {
     let link = participant.peer()?;
     let gpu = Gpu::open(0)?;

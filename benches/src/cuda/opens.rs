@@ -17,11 +17,11 @@ use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Ph
 use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target};
 
-pub(super) const LENGTH: usize = 64 << 20;
+pub(super) const MEMORY_BYTES: usize = 64 << 20;
 
-/// Rows of one arrangement.
+/// GPUs of the two processes, and the rows.
 struct Arrangement {
-    /// The importer's GPU; the exporter has 0.
+    /// The importer's GPU. The exporter uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
     first: &'static str,
@@ -139,21 +139,25 @@ pub(crate) static TWO_GPUS: Scenario = Scenario {
     follower: |participant| run_follower(participant, &TWO),
 };
 
-/// Allocations that nobody measures: the first one finds no connection.
-const WARM_UP: usize = 2;
-const AGAIN: usize = 100;
-/// What the raw exporter offers.
+/// Allocations that are not recorded: the first one finds no connection.
+const WARM_UP_ALLOCATIONS: usize = 2;
+/// Openings of memory that is open already, for each allocation.
+const REPEATED_OPENS: usize = 100;
+/// Number under which the raw exporter offers the memory that is timed.
 const MEASURED: u64 = 0;
-/// Opened right before what is timed, and kept meanwhile, on both sides: the exporter's threads
-/// have slept, and the first mapping of another GPU's memory takes a millisecond.
+/// Number under which the raw exporter offers the memory that wakes its thread.
+///
+/// Each side opens such memory right before the memory that is timed, and keeps it open meanwhile:
+/// the exporter's threads have slept, and the first mapping of another GPU's memory takes a
+/// millisecond.
 const WARMING: u64 = 1;
-const WARMING_LENGTH: usize = 2 << 20;
+const WARMING_BYTES: usize = 2 << 20;
 
 fn objects(participant: &Participant) -> usize {
-    WARM_UP + participant.plan.pick(41, 15)
+    WARM_UP_ALLOCATIONS + participant.plan.pick(41, 15)
 }
 
-/// What the `index`-th allocation starts with: the same word twice.
+/// Returns the first eight bytes of allocation `index`: a number of four bytes, twice.
 fn token(index: usize) -> u64 {
     let word = index as u64 + 1;
     word << 32 | word
@@ -175,16 +179,16 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     offers.serve(exporter.into())?;
     for index in 0..objects(participant) {
         let word = u32::try_from(token(index) & 0xffff_ffff)?;
-        let physical = Physical::create(&gpu, LENGTH)?;
+        let physical = Physical::create(&gpu, MEMORY_BYTES)?;
         offers.add(MEASURED, physical.export()?);
-        let mapped = physical.map(LENGTH)?;
+        let mapped = physical.map(MEMORY_BYTES)?;
         mapped.set_first_word(&stream, word)?;
-        let legacy = Memory::allocate(&gpu, LENGTH)?;
+        let legacy = Memory::allocate(&gpu, MEMORY_BYTES)?;
         legacy.fill(&stream, word)?;
-        let memory = context.allocate(LENGTH)?;
+        let memory = context.allocate(MEMORY_BYTES)?;
         ours::set_first_word(&queue, &memory, token(index))?;
-        let warming = context.allocate(WARMING_LENGTH)?;
-        let raw_warming = Physical::create(&gpu, WARMING_LENGTH)?;
+        let warming = context.allocate(WARMING_BYTES)?;
+        let raw_warming = Physical::create(&gpu, WARMING_BYTES)?;
         offers.add(WARMING, raw_warming.export()?);
         let mut message = memory.handle()?.as_bytes().to_vec();
         message.extend(warming.handle()?.as_bytes());
@@ -227,8 +231,8 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
                     let _warming = open_memory(&context, warming)?;
                     let (memory, opened) = once(clock, || open_memory(&context, handle))?;
                     ours::check(ours::first_word(&context, &queue, &memory)?, token(index))?;
-                    let mut again = Vec::with_capacity(AGAIN);
-                    let each = per_operation(AGAIN, || {
+                    let mut again = Vec::with_capacity(REPEATED_OPENS);
+                    let each = per_operation(REPEATED_OPENS, || {
                         again.push(open_memory(&context, handle)?);
                         anyhow::Ok(())
                     })?;
@@ -243,8 +247,8 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
                     figures.push(arrangement.again, side, each);
                 }
                 Side::Raw => {
-                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_LENGTH)?;
-                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, LENGTH);
+                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_BYTES)?;
+                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, MEMORY_BYTES);
                     let (memory, opened) = once(clock, open)?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
@@ -258,7 +262,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
                 }
             }
         }
-        if index >= WARM_UP {
+        if index >= WARM_UP_ALLOCATIONS {
             recorder.absorb(figures);
         }
         link.send_number(index as u64)?;
@@ -266,6 +270,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     Ok(recorder.finish())
 }
 
+/// Opens memory that the raw exporter offers under `number`.
 fn open_raw(gpu: &Gpu, socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapped> {
     let descriptor = descriptor::request(socket, number)?;
     Physical::import(gpu, descriptor)?.map(length)

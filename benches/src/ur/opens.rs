@@ -30,7 +30,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "Context::open_memory",
         ),
         row(CLOSE, "urIPCCloseMemHandleExp", "drop"),
-        // An event is an object of its own here, made and destroyed.
+        // The adapter creates and destroys an object for each opened event.
         row(
             EVENT_OPEN,
             "urIPCOpenEventHandleExp, segment mapped",
@@ -43,14 +43,15 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
+/// Objects of each kind in a round.
 const OBJECTS: usize = 1_000;
-/// Rounds that map the segments and fill the lists before anything is measured.
-const WARM_UP: usize = 3;
+/// Rounds that map the segments and fill the lists before figures are recorded.
+const WARM_UP_ROUNDS: usize = 3;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
     let link = participant.peer()?;
-    // One exporter for each side, so that neither finds what the other has mapped.
+    // Each side has its own exporter, so that neither finds segments that the other has mapped.
     let exporters: [(Context, Vec<Memory>, Vec<Event>); 2] = [export()?, export()?];
     for (_, memory, events) in &exporters {
         let handles = memory.iter().map(|memory| Ok(*memory.handle()?.as_bytes()));
@@ -62,6 +63,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
+/// Creates the objects of one exporter.
 fn export() -> Result<(Context, Vec<Memory>, Vec<Event>)> {
     let context = ours::context()?;
     let memory = (0..OBJECTS).map(|_| Ok(context.allocate(4096)?));
@@ -86,7 +88,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
         messages.push(bytes);
     }
     let mut recorder = Recorder::default();
-    for round in 0..WARM_UP + participant.plan.pick(100, 20) {
+    for round in 0..WARM_UP_ROUNDS + participant.plan.pick(100, 20) {
         let mut figures = Recorder::default();
         for side in Side::order(round) {
             match side {
@@ -97,7 +99,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
                 Side::Raw => directly(&context, &messages[2], &messages[3], &mut figures)?,
             }
         }
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
     }
@@ -105,6 +107,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
+/// Measures one round through the loader and the adapter.
 fn through_loader(
     runtime: &Runtime,
     memory: &mut [u8],
@@ -135,6 +138,7 @@ fn through_loader(
     Ok(())
 }
 
+/// Measures one round of the library's own calls.
 fn directly(
     context: &Context,
     memory: &[u8],
@@ -163,7 +167,7 @@ fn directly(
     Ok(())
 }
 
-/// Nanoseconds per object since `start`.
+/// Returns the nanoseconds per object since `start`.
 fn each(start: Instant) -> f64 {
     nanoseconds(start.elapsed()) / OBJECTS as f64
 }

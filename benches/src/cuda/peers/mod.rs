@@ -1,4 +1,4 @@
-//! What Python programs have for the same purpose: torch and cuda.core, where they are installed.
+//! Peers for Python programs: torch and cuda.core, if they are installed.
 
 mod ours;
 mod python;
@@ -15,38 +15,43 @@ use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
 use python::Peer;
 
-/// One of them.
+/// A peer's script, rows and abilities.
 struct PeerSpec {
     script: &'static str,
     rows: &'static [RowSpec],
-    /// What is measured: the ability's name, the series in its answer, our own way, and the row.
     abilities: &'static [Ability],
 }
 
+/// An operation that a peer measures, and that the library measures too.
 struct Ability {
+    /// Name of the operation in the peer's script.
     name: &'static str,
-    /// Times that it is measured in a round.
+    /// Number of samples in a round.
     count: usize,
-    own: Own,
-    /// Each series of the answer, and its row.
+    own: OwnOperation,
+    /// Names of the series in the peer's answer, each with its row.
     series: &'static [(&'static str, &'static str)],
 }
 
-/// What is ours of it.
+/// The library's operation that is compared with a peer's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Own {
+enum OwnOperation {
+    /// Opening and closing memory.
     Memory,
+    /// Opening an event.
     Event,
+    /// A round trip between two streams.
     Trip,
-    /// From imported memory to memory of one's own, within a GPU or from GPU 1.
+    /// Copies from imported memory, within a GPU.
     Copy,
+    /// Copies from imported memory of GPU 1.
     PeerCopy,
 }
 
 const fn ability(
     name: &'static str,
     count: usize,
-    own: Own,
+    own: OwnOperation,
     series: &'static [(&'static str, &'static str)],
 ) -> Ability {
     Ability {
@@ -57,6 +62,7 @@ const fn ability(
     }
 }
 
+/// Returns a row that compares bandwidth.
 const fn bandwidth(mut row: RowSpec) -> RowSpec {
     row.unit = Unit::GigabytesPerSecond;
     row
@@ -106,13 +112,33 @@ static TORCH_SPEC: PeerSpec = PeerSpec {
         ability(
             "open",
             8,
-            Own::Memory,
+            OwnOperation::Memory,
             &[("open", "cuda-torch.open"), ("close", "cuda-torch.close")],
         ),
-        ability("event", 16, Own::Event, &[("event", "cuda-torch.event")]),
-        ability("trip", 32, Own::Trip, &[("trip", "cuda-torch.trip")]),
-        ability("copy", 4, Own::Copy, &[("copy", "cuda-torch.copy")]),
-        ability("copy2", 4, Own::PeerCopy, &[("copy", "cuda-torch.copy2")]),
+        ability(
+            "event",
+            16,
+            OwnOperation::Event,
+            &[("event", "cuda-torch.event")],
+        ),
+        ability(
+            "trip",
+            32,
+            OwnOperation::Trip,
+            &[("trip", "cuda-torch.trip")],
+        ),
+        ability(
+            "copy",
+            4,
+            OwnOperation::Copy,
+            &[("copy", "cuda-torch.copy")],
+        ),
+        ability(
+            "copy2",
+            4,
+            OwnOperation::PeerCopy,
+            &[("copy", "cuda-torch.copy2")],
+        ),
     ],
 };
 
@@ -152,11 +178,21 @@ static CORE_SPEC: PeerSpec = PeerSpec {
         ability(
             "open",
             8,
-            Own::Memory,
+            OwnOperation::Memory,
             &[("open", "cuda-core.open"), ("close", "cuda-core.close")],
         ),
-        ability("event", 16, Own::Event, &[("event", "cuda-core.event")]),
-        ability("trip", 32, Own::Trip, &[("trip", "cuda-core.trip")]),
+        ability(
+            "event",
+            16,
+            OwnOperation::Event,
+            &[("event", "cuda-core.event")],
+        ),
+        ability(
+            "trip",
+            32,
+            OwnOperation::Trip,
+            &[("trip", "cuda-core.trip")],
+        ),
     ],
 };
 
@@ -180,12 +216,12 @@ pub(crate) static CORE: Scenario = Scenario {
     follower: ours::run_follower,
 };
 
-/// Rounds, after one that nobody measures.
+/// Returns the number of rounds. The first one is not recorded.
 fn rounds(participant: &Participant) -> usize {
     1 + participant.plan.pick(7, 3)
 }
 
-/// The importer, which also asks the peer.
+/// Runs the library's importer, and has the peer measure.
 fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
     let link = participant.peer()?;
     let mut recorder = Recorder::default();
@@ -205,7 +241,7 @@ fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
     for round in 0..rounds(participant) {
         let mut figures = Recorder::default();
         for ability in spec.abilities {
-            if ability.own == Own::PeerCopy && gpus < 2 {
+            if ability.own == OwnOperation::PeerCopy && gpus < 2 {
                 for (_, row) in ability.series {
                     recorder.absent(row, format!("needs 2 GPUs, and there is {gpus}"));
                 }
@@ -229,6 +265,7 @@ fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
+/// Has the peer measure an ability, and records its samples.
 fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()> {
     let mut answer = peer.ask(ability.name, ability.count)?;
     for (series, row) in ability.series {
@@ -239,8 +276,8 @@ fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()>
     Ok(())
 }
 
-impl Own {
-    /// Times that each byte of a copy passes the memory of one GPU.
+impl OwnOperation {
+    /// Returns the number of times that each byte of a copy passes the memory of one GPU.
     fn passes(self) -> f64 {
         if self == Self::Copy { 2.0 } else { 1.0 }
     }

@@ -1,23 +1,23 @@
-//! What is ours of what peers do.
+//! The library's operations that are compared with those of peers.
 
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Context, Queue};
 
-use super::{Ability, Own};
-use crate::cuda::copy::{COPIES, LENGTH as COPY, copy};
-use crate::cuda::opens::LENGTH;
+use super::{Ability, OwnOperation};
+use crate::cuda::copy::{COPIES, COPY_BYTES, copy};
+use crate::cuda::opens::MEMORY_BYTES;
 use crate::cuda::ours;
-use crate::cuda::trip::{BATCH, peer as trip};
+use crate::cuda::trip::{TRIPS_PER_BATCH, peer as trip};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, drop_once, once};
 use crate::host::ours::{Waiters, open_event, open_memory};
 
-/// What exported memory starts with.
+/// First word of exported memory.
 const TOKEN: u64 = 0x5_0000_0005;
 
-/// The importer.
+/// The importer, which measures.
 pub(super) struct Leader<'a> {
     link: &'a Link,
     context: Context,
@@ -38,31 +38,31 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Does once what a peer does as often when it is asked once.
+    /// Takes as many samples of an ability as the peer takes in a round.
     pub(super) fn measure(&mut self, ability: &Ability, figures: &mut Recorder) -> Result<()> {
         let mut push = |series: usize, figure| {
             figures.push(ability.series[series].1, Side::Ours, figure);
         };
         match ability.own {
-            Own::Memory => {
+            OwnOperation::Memory => {
                 for _ in 0..ability.count {
                     let (opened, closed) = self.open_memory()?;
                     push(0, opened);
                     push(1, closed);
                 }
             }
-            Own::Event => {
+            OwnOperation::Event => {
                 for _ in 0..ability.count {
-                    let handle = self.ask(b"event")?;
+                    let handle = self.request(b"event")?;
                     let open = || open_event(&self.context, &handle, Waiters::Default);
                     let (_event, opened) = once(self.clock, open)?;
                     push(0, opened);
                     self.link.send_number(0)?;
                 }
             }
-            Own::Trip => {
+            OwnOperation::Trip => {
                 for index in 0..ability.count {
-                    if index.is_multiple_of(BATCH) {
+                    if index.is_multiple_of(TRIPS_PER_BATCH) {
                         self.link.send(b"trips")?;
                         let ready = self.link.receive_number()? == 0;
                         ensure!(ready, "the other process lost count");
@@ -70,20 +70,20 @@ impl<'a> Leader<'a> {
                     push(0, once(self.clock, || self.trips.run_trip())?.1);
                 }
             }
-            Own::Copy | Own::PeerCopy => {
-                let handle = self.ask(match ability.own {
-                    Own::Copy => b"copy from GPU 0",
+            OwnOperation::Copy | OwnOperation::PeerCopy => {
+                let handle = self.request(match ability.own {
+                    OwnOperation::Copy => b"copy from GPU 0",
                     _ => b"copy from GPU 1",
                 })?;
                 let imported = open_memory(&self.context, &handle)?;
-                let own = self.context.allocate(COPY)?;
+                let own = self.context.allocate(COPY_BYTES)?;
                 let copies = || {
                     copy(&self.queue, |_| {
                         Ok(Command::copy(imported.all(), own.all())?)
                     })
                 };
                 copies()?;
-                let bytes = (COPY * COPIES) as f64 * ability.own.passes();
+                let bytes = (COPY_BYTES * COPIES) as f64 * ability.own.passes();
                 for _ in 0..ability.count {
                     let ((), elapsed) = once(self.clock, copies)?;
                     push(0, bytes / elapsed);
@@ -94,9 +94,9 @@ impl<'a> Leader<'a> {
         Ok(())
     }
 
-    /// Opens and closes memory that was not seen before; nanoseconds of both.
+    /// Opens and closes memory that was not open before. Returns the nanoseconds of both.
     fn open_memory(&self) -> Result<(f64, f64)> {
-        let handle = self.ask(b"memory")?;
+        let handle = self.request(b"memory")?;
         let open = || open_memory(&self.context, &handle);
         let (memory, opened) = once(self.clock, open)?;
         let found = ours::first_word(&self.context, &self.queue, &memory)?;
@@ -106,13 +106,14 @@ impl<'a> Leader<'a> {
         Ok((opened, closed))
     }
 
-    fn ask(&self, what: &[u8]) -> Result<Vec<u8>> {
+    /// Requests an object of the exporter, and returns its handle.
+    fn request(&self, what: &[u8]) -> Result<Vec<u8>> {
         self.link.send(what)?;
         Ok(self.link.receive()?.bytes)
     }
 }
 
-/// The exporter, which does what it is told.
+/// Runs the exporter, which serves the importer's requests.
 pub(super) fn run_follower(participant: &Participant) -> Result<Outcome> {
     let link = participant.peer()?;
     if link.receive()?.bytes == b"end" {
@@ -125,7 +126,7 @@ pub(super) fn run_follower(participant: &Participant) -> Result<Outcome> {
     loop {
         match &link.receive()?.bytes[..] {
             b"memory" => {
-                let memory = unpooled.allocate(LENGTH)?;
+                let memory = unpooled.allocate(MEMORY_BYTES)?;
                 ours::set_first_word(&queue, &memory, TOKEN)?;
                 link.send(memory.handle()?.as_bytes())?;
                 link.receive_number()?;
@@ -139,16 +140,16 @@ pub(super) fn run_follower(participant: &Participant) -> Result<Outcome> {
                 trips.answer()?;
                 link.send_number(0)?;
             }
-            b"copy from GPU 0" => lend(&context, link)?,
-            b"copy from GPU 1" => lend(&ours::context(1)?, link)?,
+            b"copy from GPU 0" => export_for_copy(&context, link)?,
+            b"copy from GPU 1" => export_for_copy(&ours::context(1)?, link)?,
             _ => return Ok(Outcome::default()),
         }
     }
 }
 
-/// Lets the other process copy from memory of a context.
-fn lend(context: &Context, link: &Link) -> Result<()> {
-    let memory = context.allocate(COPY)?;
+/// Exports memory of a context until the importer has copied from it.
+fn export_for_copy(context: &Context, link: &Link) -> Result<()> {
+    let memory = context.allocate(COPY_BYTES)?;
     let queue = context.create_queue()?;
     queue.submit(Command::fill(memory.all(), &[1])?)?;
     queue.finish()?;

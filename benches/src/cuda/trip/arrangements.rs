@@ -17,11 +17,13 @@ const DEVICE: &str = "the same on words in the memory of the GPU that waits, wri
 const CLOSE: Target = Target::AtMostTimesRaw(1.1);
 const NONE: Target = Target::None;
 
+/// Returns a row that compares the 99th percentile.
 const fn p99(mut row: RowSpec) -> RowSpec {
     row.statistic = Statistic::P99;
     row
 }
 
+/// Makes the scenario of an arrangement.
 const fn scenario(
     name: &'static str,
     arrangement: &'static Arrangement,

@@ -1,4 +1,4 @@
-//! Round trips: something starts in one process, passes a stream of another one, and comes back.
+//! Round trips: a signal starts in the leader, passes a stream of the follower, and comes back.
 
 mod arrangements;
 mod ours;
@@ -17,38 +17,41 @@ use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
+use crate::tuning::LOOKS_PER_YIELD;
 pub(crate) use arrangements::{
     ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
 };
 
-/// The way of one trip. The other process's stream always waits for it and sends it back, with
-/// commands that were submitted before the trip starts.
+/// The start and the end of a trip.
+///
+/// Between them, a stream of the follower waits for the signal and signals back, with commands that
+/// were submitted before the trip starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// From a stream of this process, back to that stream, and then to the host.
+    /// From a stream of the leader, back to that stream, and then to the host.
     Back,
-    /// From a stream of this process, back to the host.
+    /// From a stream of the leader, back to the host.
     ToHost,
     /// From the host, back to the host.
     Echo,
 }
 
-/// What the library is compared with.
+/// The raw technique with which the library is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     /// Counters in a page of host memory that both processes have registered.
     Page,
-    /// The same, with all operations of one end in one call.
+    /// Counters as for `Page`, with all operations of one process in one call.
     Batches,
     /// Counters in device memory: each GPU waits for a word in its own memory.
     DeviceWords,
-    /// The driver's inter-process events, with a message to say that one was recorded.
+    /// The driver's inter-process events, with a message after each record.
     Native,
 }
 
-/// One arrangement.
+/// The GPUs of the two processes, the raw technique, and the rows.
 struct Arrangement {
-    /// The GPU of the answering process; the other has 0.
+    /// The follower's GPU. The leader uses GPU 0.
     gpu: usize,
     rival: Rival,
     /// Each route with its rows.
@@ -56,30 +59,31 @@ struct Arrangement {
     rows: &'static [RowSpec],
 }
 
-/// The process where trips start.
+/// A technique's part in the process in which trips start and end.
 trait TripStarter {
+    /// Starts a trip and waits for its end.
     fn run_trip(&mut self, route: Route) -> Result<()>;
 }
 
-/// The process that sends them back.
+/// A technique's part in the process that signals back.
 trait TripAnswerer {
-    /// Sees to the next `count` trips of a route; calls `ready` as soon as they may start.
+    /// Answers the next `count` trips of a route. Calls `ready` as soon as the trips may start.
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()>;
 }
 
-/// Trips that the answering process submits its commands for at once. Few, so that nothing of the
-/// driver fills up behind the wait.
-pub(super) const BATCH: usize = 8;
-/// Batches of each turn that nobody measures.
-const WARM_UP: usize = 2;
+/// Trips whose commands the follower submits together: few enough that no queue of the driver fills
+/// up behind the wait.
+pub(super) const TRIPS_PER_BATCH: usize = 8;
+/// Batches of a side that are not recorded, in each round.
+const WARM_UP_BATCHES: usize = 2;
 
 impl Arrangement {
-    /// The pairs of words or events that the routes use: each its own.
+    /// Returns the number of pairs of words or events. Each route has its own pair.
     fn pairs(&self) -> usize {
         self.routes.len()
     }
 
-    /// Which of them a route uses.
+    /// Returns the index of a route's pair.
     fn pair(&self, route: Route) -> Result<usize> {
         let mut routes = self.routes.iter();
         routes
@@ -87,47 +91,50 @@ impl Arrangement {
             .context("not a route of this scenario")
     }
 
+    /// Returns the number of batches of one side in one round.
     fn batches(&self, participant: &Participant, side: Side) -> usize {
         let batches = match (self.rival, side) {
-            // Slow.
+            // These trips are slow.
             (Rival::Native, Side::Raw) => participant.plan.pick(8, 4),
             _ => participant.plan.pick(40, 20),
         };
-        WARM_UP + batches
+        WARM_UP_BATCHES + batches
     }
 }
 
-/// Where on the page the two words are that keep both processes in step.
-const READY: usize = 0;
-const TAKEN: usize = 256;
-/// Where those of the first pair are, and from one word to the next.
-const PAIRS: usize = 512;
-const STEP: usize = 256;
+/// Offset on the page of the word with the latest batch that the follower is ready for, in bytes.
+const READY_OFFSET: usize = 0;
+/// Offset on the page of the word with the latest batch that the leader has finished, in bytes.
+const FINISHED_OFFSET: usize = 256;
+/// Offset on the page of the pairs' words, in bytes.
+const PAIRS_OFFSET: usize = 512;
+/// Distance of two words of pairs, in bytes.
+const WORD_STRIDE_BYTES: usize = 256;
 
-/// Lets both processes take turns: the hand is ready for a batch of trips, the lead has taken it.
-struct Step {
+/// The words that keep both processes in the same batch.
+struct BatchBarrier {
     ready: &'static AtomicU64,
-    taken: &'static AtomicU64,
+    finished: &'static AtomicU64,
     batch: u64,
 }
 
-impl Step {
+impl BatchBarrier {
     fn on(page: &Page) -> Result<Self> {
         Ok(Self {
-            ready: page.word(READY)?,
-            taken: page.word(TAKEN)?,
+            ready: page.word(READY_OFFSET)?,
+            finished: page.word(FINISHED_OFFSET)?,
             batch: 0,
         })
     }
 }
 
-/// Looks at a word until it has reached a value.
-fn watch(word: &AtomicU64, value: u64) {
+/// Spins until a word has reached a value.
+fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {
         looks += 1;
         // The other process may need this CPU to get there.
-        if looks.is_multiple_of(1024) {
+        if looks.is_multiple_of(LOOKS_PER_YIELD) {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
@@ -151,7 +158,7 @@ fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> R
     );
     participant.plan.pin(0)?;
 
-    let mut step = Step::on(&page)?;
+    let mut barrier = BatchBarrier::on(&page)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for round in 0..participant.plan.rounds() {
@@ -162,17 +169,17 @@ fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> R
                     Side::Raw => &mut *rival,
                 };
                 for batch in 0..arrangement.batches(participant, side) {
-                    step.batch += 1;
-                    watch(step.ready, step.batch);
-                    for _ in 0..BATCH {
+                    barrier.batch += 1;
+                    spin_until(barrier.ready, barrier.batch);
+                    for _ in 0..TRIPS_PER_BATCH {
                         let ((), elapsed) = once(clock, || starter.run_trip(*route))?;
-                        if batch >= WARM_UP {
+                        if batch >= WARM_UP_BATCHES {
                             for row in *rows {
                                 recorder.push(row, side, elapsed);
                             }
                         }
                     }
-                    step.taken.store(step.batch, Ordering::Release);
+                    barrier.finished.store(barrier.batch, Ordering::Release);
                 }
             }
         }
@@ -197,7 +204,7 @@ fn run_follower(participant: &Participant, arrangement: &'static Arrangement) ->
     link.send_number(0)?;
     participant.plan.pin(1)?;
 
-    let mut step = Step::on(&page)?;
+    let mut barrier = BatchBarrier::on(&page)?;
     for round in 0..participant.plan.rounds() {
         for (route, _) in arrangement.routes {
             for side in Side::order(round) {
@@ -206,10 +213,10 @@ fn run_follower(participant: &Participant, arrangement: &'static Arrangement) ->
                     Side::Raw => &mut *rival,
                 };
                 for _ in 0..arrangement.batches(participant, side) {
-                    step.batch += 1;
-                    let mut ready = || step.ready.store(step.batch, Ordering::Release);
-                    answerer.answer(*route, BATCH, &mut ready)?;
-                    watch(step.taken, step.batch);
+                    barrier.batch += 1;
+                    let mut ready = || barrier.ready.store(barrier.batch, Ordering::Release);
+                    answerer.answer(*route, TRIPS_PER_BATCH, &mut ready)?;
+                    spin_until(barrier.finished, barrier.batch);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Trips through the library: an event each way, and one for the way's end.
+//! Trips through the library: an event in each direction, and an event for the end.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Command, Context, Event, Queue};
@@ -15,6 +15,7 @@ struct Pair {
     number: u64,
 }
 
+/// The leader's part: its queue, and its events.
 pub(super) struct Leader {
     arrangement: &'static Arrangement,
     queue: Queue,
@@ -70,6 +71,7 @@ impl super::TripStarter for Leader {
     }
 }
 
+/// The follower's part: its queue, and the leader's events.
 pub(super) struct Follower {
     arrangement: &'static Arrangement,
     queue: Queue,

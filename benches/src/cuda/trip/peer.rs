@@ -3,10 +3,10 @@
 use anyhow::Result;
 
 use super::arrangements::ONE;
-use super::{BATCH, Route, TripAnswerer as _, TripStarter as _, ours};
+use super::{Route, TRIPS_PER_BATCH, TripAnswerer as _, TripStarter as _, ours};
 use crate::harness::link::Link;
 
-/// Where trips start.
+/// The process in which trips start.
 pub(crate) struct Leader(ours::Leader);
 
 impl Leader {
@@ -14,13 +14,13 @@ impl Leader {
         ours::Leader::new(&ONE, link).map(Self)
     }
 
-    /// A trip back to the stream where it starts, and to the host.
+    /// Makes a trip from a stream, back to that stream, and to the host.
     pub(crate) fn run_trip(&mut self) -> Result<()> {
         self.0.run_trip(Route::Back)
     }
 }
 
-/// Who sends them back.
+/// The process that signals back.
 pub(crate) struct Follower(ours::Follower);
 
 impl Follower {
@@ -28,8 +28,8 @@ impl Follower {
         ours::Follower::new(&ONE, link).map(Self)
     }
 
-    /// Sees to the next trips.
+    /// Answers the next batch of trips.
     pub(crate) fn answer(&mut self) -> Result<()> {
-        self.0.answer(Route::Back, BATCH, &mut || ())
+        self.0.answer(Route::Back, TRIPS_PER_BATCH, &mut || ())
     }
 }

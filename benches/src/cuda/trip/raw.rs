@@ -6,21 +6,21 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context as _, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Arrangement, PAIRS, Rival, Route, STEP};
+use super::{Arrangement, PAIRS_OFFSET, Rival, Route, WORD_STRIDE_BYTES};
 use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
 use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
 
-/// Bytes of device memory that a word needs: the least that the driver gives.
-const DEVICE_MEMORY: usize = 2 << 20;
+/// Bytes of device memory for one word: the smallest allocation that the driver makes.
+const DEVICE_WORD_ALLOCATION_BYTES: usize = 2 << 20;
 
 /// The words of one route.
 struct Pair {
     ping: Word,
     pong: Word,
-    /// Where the lead's stream says that it is back.
+    /// Word that the leader's stream writes at the end of a trip.
     done: Word,
-    /// The same for the host, where it can reach them.
+    /// The words on the page, as the host accesses them.
     host_ping: &'static AtomicU64,
     host_pong: &'static AtomicU64,
     host_done: &'static AtomicU64,
@@ -29,8 +29,12 @@ struct Pair {
 
 impl Pair {
     fn on(page: &Page, index: usize) -> Result<Self> {
-        let start = PAIRS + index * 3 * STEP;
-        let [ping, pong, done] = [start, start + STEP, start + 2 * STEP];
+        let start = PAIRS_OFFSET + index * 3 * WORD_STRIDE_BYTES;
+        let [ping, pong, done] = [
+            start,
+            start + WORD_STRIDE_BYTES,
+            start + 2 * WORD_STRIDE_BYTES,
+        ];
         Ok(Self {
             ping: page.device_word(ping)?,
             pong: page.device_word(pong)?,
@@ -49,12 +53,14 @@ impl Pair {
     }
 }
 
+/// A stream, and the counters on which it waits and writes.
 struct Counters {
     arrangement: &'static Arrangement,
     stream: Stream,
     pairs: Vec<Pair>,
 }
 
+/// Makes the leader's part of an arrangement's raw technique.
 pub(super) fn leader(
     arrangement: &'static Arrangement,
     gpu: &Gpu,
@@ -71,10 +77,10 @@ pub(super) fn leader(
         Rival::DeviceWords => {
             let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
-                // In this order on both sides.
-                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                // Both processes do these steps in the same order.
+                let own = Physical::create(gpu, DEVICE_WORD_ALLOCATION_BYTES)?;
                 let peers = exchange(link, &own)?;
-                pair.pong = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                pair.pong = zeroed(own.map(DEVICE_WORD_ALLOCATION_BYTES)?, &stream)?;
                 link.send_number(1)?;
                 link.receive_number()?;
                 pair.ping = import(gpu, peers)?;
@@ -89,6 +95,7 @@ pub(super) fn leader(
     })
 }
 
+/// Makes the follower's part of an arrangement's raw technique.
 pub(super) fn follower(
     arrangement: &'static Arrangement,
     gpu: &Gpu,
@@ -105,9 +112,9 @@ pub(super) fn follower(
         Rival::DeviceWords => {
             let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
-                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                let own = Physical::create(gpu, DEVICE_WORD_ALLOCATION_BYTES)?;
                 let peers = exchange(link, &own)?;
-                pair.ping = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                pair.ping = zeroed(own.map(DEVICE_WORD_ALLOCATION_BYTES)?, &stream)?;
                 link.receive_number()?;
                 link.send_number(1)?;
                 pair.pong = import(gpu, peers)?;
@@ -122,7 +129,7 @@ pub(super) fn follower(
     })
 }
 
-/// Sends memory to the other process, and receives its.
+/// Sends memory to the other process, and receives that process's memory.
 fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
     link.send_with(b"memory", &[own.export()?.as_fd()])?;
     let message = link.receive()?;
@@ -130,14 +137,16 @@ fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
     descriptors.next().context("expected a descriptor")
 }
 
+/// Sets the first word of mapped memory to zero, and returns the word.
 fn zeroed(memory: Mapped, stream: &Stream) -> Result<Word> {
     memory.set_first_word(stream, 0)?;
     memory.into_word(0)
 }
 
+/// Imports memory of the other process, and returns its first word.
 fn import(gpu: &Gpu, descriptor: OwnedFd) -> Result<Word> {
     Physical::import(gpu, descriptor)?
-        .map(DEVICE_MEMORY)?
+        .map(DEVICE_WORD_ALLOCATION_BYTES)?
         .into_word(0)
 }
 
@@ -195,8 +204,9 @@ impl super::TripAnswerer for Counters {
     }
 }
 
-/// The driver's events. Waiting for one means its latest record, so the other process must be
-/// told that it was made.
+/// The driver's events.
+///
+/// A wait is for the latest record of an event, so each process sends a byte after its record.
 struct Native {
     stream: Stream,
     own: Event,
@@ -204,7 +214,7 @@ struct Native {
     socket: OwnedFd,
 }
 
-/// `is_leader`: which of the two processes this is; it makes the socket.
+/// Makes the part of either process. The leader creates the socket.
 fn native(gpu: &Gpu, stream: Stream, link: &Link, is_leader: bool) -> Result<Native> {
     let own = Event::create(gpu)?;
     link.send(&own.export()?)?;
@@ -226,13 +236,15 @@ fn native(gpu: &Gpu, stream: Stream, link: &Link, is_leader: bool) -> Result<Nat
 }
 
 impl Native {
-    fn tell(&self) -> Result<()> {
+    /// Sends a byte to the other process.
+    fn send_byte(&self) -> Result<()> {
         send(&self.socket, &[1], SendFlags::NOSIGNAL)
             .map(drop)
             .context("cannot tell the other process")
     }
 
-    fn hear(&self) -> Result<()> {
+    /// Waits for a byte of the other process.
+    fn receive_byte(&self) -> Result<()> {
         let mut byte = [0];
         let (received, _) = recv(&self.socket, &mut byte, RecvFlags::empty())
             .context("cannot hear of the other process")?;
@@ -246,8 +258,8 @@ impl Native {
 impl super::TripStarter for Native {
     fn run_trip(&mut self, _: Route) -> Result<()> {
         self.stream.record(&self.own)?;
-        self.tell()?;
-        self.hear()?;
+        self.send_byte()?;
+        self.receive_byte()?;
         self.stream.wait_event(&self.other)?;
         self.stream.synchronize()
     }
@@ -257,10 +269,10 @@ impl super::TripAnswerer for Native {
     fn answer(&mut self, _: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
         ready();
         for _ in 0..count {
-            self.hear()?;
+            self.receive_byte()?;
             self.stream.wait_event(&self.other)?;
             self.stream.record(&self.own)?;
-            self.tell()?;
+            self.send_byte()?;
         }
         Ok(())
     }
