@@ -1,16 +1,16 @@
-//! The result of one check.
+//! The outcome of one check.
 
 use serde::Serialize;
 
-/// The severity of a result.
+/// Severity of a check's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
-    /// Everything works.
+    /// All is as it should be.
     Ok,
-    /// It works, but could work better, or the user should know something.
+    /// Sharing works, but could do better, or there is something to know.
     Note,
-    /// Something does not work.
+    /// Sharing does not work, or not fully.
     Problem,
 }
 
@@ -24,9 +24,9 @@ impl Level {
     }
 }
 
-/// A check, what it found, and what to do.
+/// The name of a check, its outcome, and advice.
 #[derive(Serialize, Debug)]
-pub(super) struct Row {
+pub(super) struct Check {
     pub(super) check: String,
     pub(super) level: Level,
     pub(super) found: String,
@@ -34,7 +34,7 @@ pub(super) struct Row {
     pub(super) advice: Option<String>,
 }
 
-impl Row {
+impl Check {
     pub(super) fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
         Self {
             check: check.into(),

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Kind, Rival, Route, hand, lead};
-use crate::cuda::row;
+use super::{Arrangement, Rival, Route, run_follower, run_leader};
+use crate::cuda::rows::row;
 use crate::harness::outcome::Outcome;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::report::row::{RowSpec, Statistic, Target};
 
 const PAGE: &str =
@@ -17,29 +17,31 @@ const DEVICE: &str = "the same on words in the memory of the GPU that waits, wri
 const CLOSE: Target = Target::AtMostTimesRaw(1.1);
 const NONE: Target = Target::None;
 
+/// Returns a row that compares the 99th percentile.
 const fn p99(mut row: RowSpec) -> RowSpec {
     row.statistic = Statistic::P99;
     row
 }
 
+/// Makes the scenario of an arrangement.
 const fn scenario(
     name: &'static str,
-    kind: &'static Kind,
-    lead: fn(&Seat) -> anyhow::Result<Outcome>,
-    hand: fn(&Seat) -> anyhow::Result<Outcome>,
+    arrangement: &'static Arrangement,
+    leader: fn(&Participant) -> anyhow::Result<Outcome>,
+    follower: fn(&Participant) -> anyhow::Result<Outcome>,
 ) -> Scenario {
     Scenario {
         name,
-        hands: 1,
+        followers: 1,
         cores: 2,
         limit: Duration::from_secs(90),
-        rows: kind.rows,
-        lead,
-        hand,
+        rows: arrangement.rows,
+        leader,
+        follower,
     }
 }
 
-pub(super) static ONE: Kind = Kind {
+pub(super) static ONE: Arrangement = Arrangement {
     gpu: 0,
     rival: Rival::Page,
     routes: &[
@@ -84,11 +86,11 @@ pub(super) static ONE: Kind = Kind {
 pub(crate) static ONE_GPU: Scenario = scenario(
     "cuda-trip",
     &ONE,
-    |seat| lead(seat, &ONE),
-    |seat| hand(seat, &ONE),
+    |participant| run_leader(participant, &ONE),
+    |participant| run_follower(participant, &ONE),
 );
 
-pub(super) static ONE_BATCHES: Kind = Kind {
+pub(super) static ONE_BATCHES: Arrangement = Arrangement {
     gpu: 0,
     rival: Rival::Batches,
     routes: &[(Route::Back, &["cuda-trip-batches.back"])],
@@ -103,11 +105,11 @@ pub(super) static ONE_BATCHES: Kind = Kind {
 pub(crate) static ONE_GPU_BATCHES: Scenario = scenario(
     "cuda-trip-batches",
     &ONE_BATCHES,
-    |seat| lead(seat, &ONE_BATCHES),
-    |seat| hand(seat, &ONE_BATCHES),
+    |participant| run_leader(participant, &ONE_BATCHES),
+    |participant| run_follower(participant, &ONE_BATCHES),
 );
 
-pub(super) static ONE_NATIVE: Kind = Kind {
+pub(super) static ONE_NATIVE: Arrangement = Arrangement {
     gpu: 0,
     rival: Rival::Native,
     routes: &[(Route::Back, &["cuda-trip-native.back"])],
@@ -122,11 +124,11 @@ pub(super) static ONE_NATIVE: Kind = Kind {
 pub(crate) static ONE_GPU_NATIVE: Scenario = scenario(
     "cuda-trip-native",
     &ONE_NATIVE,
-    |seat| lead(seat, &ONE_NATIVE),
-    |seat| hand(seat, &ONE_NATIVE),
+    |participant| run_leader(participant, &ONE_NATIVE),
+    |participant| run_follower(participant, &ONE_NATIVE),
 );
 
-pub(super) static TWO: Kind = Kind {
+pub(super) static TWO: Arrangement = Arrangement {
     gpu: 1,
     rival: Rival::Page,
     routes: &[
@@ -165,11 +167,11 @@ pub(super) static TWO: Kind = Kind {
 pub(crate) static TWO_GPUS: Scenario = scenario(
     "cuda-trip2",
     &TWO,
-    |seat| lead(seat, &TWO),
-    |seat| hand(seat, &TWO),
+    |participant| run_leader(participant, &TWO),
+    |participant| run_follower(participant, &TWO),
 );
 
-pub(super) static TWO_NATIVE: Kind = Kind {
+pub(super) static TWO_NATIVE: Arrangement = Arrangement {
     gpu: 1,
     rival: Rival::Native,
     routes: &[(Route::Back, &["cuda-trip2-native.back"])],
@@ -184,11 +186,11 @@ pub(super) static TWO_NATIVE: Kind = Kind {
 pub(crate) static TWO_GPUS_NATIVE: Scenario = scenario(
     "cuda-trip2-native",
     &TWO_NATIVE,
-    |seat| lead(seat, &TWO_NATIVE),
-    |seat| hand(seat, &TWO_NATIVE),
+    |participant| run_leader(participant, &TWO_NATIVE),
+    |participant| run_follower(participant, &TWO_NATIVE),
 );
 
-pub(super) static TWO_DEVICE: Kind = Kind {
+pub(super) static TWO_DEVICE: Arrangement = Arrangement {
     gpu: 1,
     rival: Rival::DeviceWords,
     routes: &[(Route::Back, &["cuda-trip2-device.back"])],
@@ -203,6 +205,6 @@ pub(super) static TWO_DEVICE: Kind = Kind {
 pub(crate) static TWO_GPUS_DEVICE_WORDS: Scenario = scenario(
     "cuda-trip2-device",
     &TWO_DEVICE,
-    |seat| lead(seat, &TWO_DEVICE),
-    |seat| hand(seat, &TWO_DEVICE),
+    |participant| run_leader(participant, &TWO_DEVICE),
+    |participant| run_follower(participant, &TWO_DEVICE),
 );
