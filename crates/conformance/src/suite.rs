@@ -37,6 +37,7 @@ macro_rules! for_each_case {
                 every_kind_is_shared
                 alignment_is_kept
                 handles_start_anywhere_inside
+                buffers_hold_elements
                 opens_close_independently
                 rounds_of_get_open_close
                 opens_in_its_own_process

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Allocates the memory, and says where it is.
+/// Allocates the memory, and passes its handle on.
 fn exporter() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.allocate(1 << 20)?;

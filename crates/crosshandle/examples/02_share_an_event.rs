@@ -1,40 +1,41 @@
-//! Shares an event: one process produces data and signals, another waits for that and consumes.
+//! Shares an event: one process produces numbers and signals, another waits for that and adds them up.
 //!
-//! Run it with `cargo run --example 02_share_an_event`. What was written before a signal is there
-//! for everybody who has waited for that signal. A wait ends with an error when its timeout has
-//! passed, or when the process that was to signal has died; it never hangs.
+//! Run it with `cargo run --example 02_share_an_event`. What was written before a signal is visible
+//! to every process that has waited for that signal. A wait ends with an error when its timeout has
+//! passed, or when the process that was to signal has died; it never hangs. The numbers lie in a typed
+//! buffer, which both processes open as elements of the same type.
 
-use crosshandle::{Context, Device};
+use crosshandle::{Buffer, Context, Device};
 use std::error::Error;
 use std::process::Command;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+const COUNT: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
-        [memory, ready] => consumer(memory, ready),
+        [squares, ready] => consumer(squares, ready),
         _ => producer(),
     }
 }
 
 fn producer() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
-    let memory = context.allocate(8 * 1000)?;
+    let squares: Buffer<u64> = context.allocate_buffer(COUNT as usize)?;
     let ready = context.create_event()?;
     let mut consumer = Command::new(std::env::current_exe()?)
-        .arg(memory.handle()?.to_string())
+        .arg(squares.handle()?.to_string())
         .arg(ready.handle()?.to_string())
         .spawn()?;
 
-    let squares: Vec<u64> = (0..1000).map(|n| n * n).collect();
-    memory.typed::<u64>()?.write(0, &squares)?;
+    let numbers: Vec<u64> = (0..COUNT).map(|n| n * n).collect();
+    squares.write(0, &numbers)?;
     let number = ready.signal()?;
     println!("producer: wrote {} squares, signal {number}", squares.len());
 
-    // The consumer may still be on its way to its wait. Whoever creates an event holds it until
-    // all have opened it.
+    // The consumer may not have opened the event yet: its creator keeps it until all have.
     let status = consumer.wait()?;
     if !status.success() {
         return Err(format!("the consumer failed: {status}").into());
@@ -42,15 +43,14 @@ fn producer() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn consumer(memory: &str, ready: &str) -> Result<(), Box<dyn Error>> {
+fn consumer(squares: &str, ready: &str) -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
-    let memory = context.open_memory(&memory.parse()?)?;
+    let squares: Buffer<u64> = context.open_buffer(&squares.parse()?)?;
     let ready = context.open_event(&ready.parse()?)?;
 
-    // The first signal, whether it has been given yet or not.
+    // The first signal, whether it was submitted yet or not.
     ready.wait_value_timeout(1, TIMEOUT)?;
-    let squares = memory.typed::<u64>()?;
-    let sum: u64 = (0..squares.len()).filter_map(|n| squares.get(n)).sum();
+    let sum: u64 = squares.to_vec()?.iter().sum();
     println!("consumer: they add up to {sum}");
     assert_eq!(sum, 332_833_500);
     Ok(())

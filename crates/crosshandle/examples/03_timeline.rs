@@ -71,7 +71,7 @@ fn consumer(ring: &str, produced: &str) -> Result<(), Box<dyn Error>> {
         consume(&ring, &produced, step)?;
         consumed.signal()?;
     }
-    // What is signalled stays so for those who have the event open, also when this process ends.
+    // Signals that are complete stay so for processes that have the event open, also when this one ends.
     Ok(())
 }
 
@@ -83,7 +83,7 @@ fn consume(ring: &Memory, produced: &Event, step: u64) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Where in the ring a step's bytes are.
+/// Returns the offset of a step's bytes in the ring.
 fn place(step: u64) -> usize {
     (step % RING) as usize * LEN
 }

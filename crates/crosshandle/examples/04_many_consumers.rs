@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn publisher() -> Result<(), Box<dyn Error>> {
-    // Without pooling, each allocation has a segment of its own: who opens it sees nothing else.
+    // Without pooling, each allocation has a segment of its own: importers can see nothing else.
     let options = ContextOptions::new().pooling(false);
     let context = Context::with_options(&Device::find("host")?, options)?;
     let memory = context.allocate(LEN)?;
@@ -47,7 +47,7 @@ fn publisher() -> Result<(), Box<dyn Error>> {
     published.signal()?;
     println!("publisher: published {LEN} bytes to {CONSUMERS} processes");
 
-    // Their signals count together, whoever gives which.
+    // The signals of all consumers count together, in any order.
     answered.wait_value_timeout(CONSUMERS, TIMEOUT)?;
     println!("publisher: all have answered");
     for mut consumer in consumers {

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::process::Command;
 
 const MESSAGE: &[u8] = b"across the seam";
-/// How much of the message lies before the seam, in bytes.
+/// The part of the message that lies before the seam, in bytes.
 const BEFORE: usize = 6;
 
 fn main() -> Result<(), Box<dyn Error>> {

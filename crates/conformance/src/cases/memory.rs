@@ -126,6 +126,27 @@ pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// A buffer is memory of one type on every device, filled from a slice and opened by its handle.
+pub(crate) fn buffers_hold_elements(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    let transfer = Transfer::new(&context)?;
+    let peer = harness.peer()?;
+    let bytes = pattern(3, 4_000);
+    let elements: Vec<[u8; 40]> = bytes
+        .chunks_exact(40)
+        .map(|chunk| chunk.try_into().expect("as long"))
+        .collect();
+    let buffer = context.allocate_buffer_from(&elements)?;
+    assert_eq!(buffer.len(), 100);
+    assert!(transfer.read(buffer.as_memory(), 0, 4_000)? == bytes);
+    peer.ask(format!("open-memory m {}", buffer.handle()?))?;
+    peer.ask("check m 0 3 4000")?;
+    assert_eq!(buffer.range(10..=19)?.len(), 400);
+    let refused = buffer.range(..101).map(drop);
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    PASSED
+}
+
 /// Each open has its own close, and the exporter's free is not theirs.
 pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
     let context = harness.context()?;

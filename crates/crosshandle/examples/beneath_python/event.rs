@@ -1,16 +1,16 @@
-//! Events, ours and the driver's.
+//! Events of this library and of the driver.
 
 use crate::boundary::{Text, done, enter, freed, given, made, text, time};
 use crosshandle::{Context, Event, EventOptions, NativeEvent, NativeObject, Ownership};
 use std::ffi::c_char;
 
-/// A fresh event, which can be shared.
+/// Makes an event that can be shared.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_new(context: Option<&Context>) -> Option<Box<Event>> {
     made(|| Ok(given(context)?.create_event()?))
 }
 
-/// An event that gets signal 1 when one of the driver's happens, as it was recorded last.
+/// Adopts an event of the driver, as it was recorded last: the result gets signal 1 when it happens.
 ///
 /// # Safety
 /// `native` is an event of the driver, and lives until the result is complete.
@@ -27,7 +27,7 @@ unsafe extern "C" fn crosshandle_event_adopt(
     })
 }
 
-/// The event of a handle.
+/// Opens the event of a handle.
 ///
 /// # Safety
 /// `handle` is null or text.
@@ -58,13 +58,13 @@ extern "C" fn crosshandle_event_wait(event: Option<&Event>, value: u64, seconds:
     done(|| Ok(given(event)?.wait_value_timeout(value, time(seconds)?)?))
 }
 
-/// Closes it here.
+/// Closes an event in this process.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_free(event: Option<Box<Event>>) {
     freed(event);
 }
 
-/// An event of the driver that happens when the latest signal of `event` is finished.
+/// Makes an event of the driver that happens when the latest signal of `event` is finished.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_new(
     context: Option<&Context>,
@@ -73,13 +73,13 @@ extern "C" fn crosshandle_native_event_new(
     made(|| Ok(given(context)?.native_event(given(event)?)?))
 }
 
-/// The driver's own event.
+/// Returns the driver's own event.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_value(event: Option<&NativeEvent>) -> usize {
     enter(0, || Ok(given(event)?.native().raw()))
 }
 
-/// Destroys it.
+/// Destroys an event of the driver.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_free(event: Option<Box<NativeEvent>>) {
     freed(event);

@@ -1,15 +1,15 @@
-//! Queues: our own, and streams of the caller's.
+//! Queues: this library's own, and streams of the caller.
 
 use crate::boundary::{done, enter, freed, given, made, time};
 use crosshandle::{Command, Context, Event, NativeObject, Ownership, Queue};
 
-/// A queue that runs its commands in order.
+/// Makes a queue that runs its commands in order.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_new(context: Option<&Context>) -> Option<Box<Queue>> {
     made(|| Ok(given(context)?.create_queue()?))
 }
 
-/// A queue that submits to one of the driver's, a stream, say.
+/// Adopts a queue of the driver, for instance a stream.
 ///
 /// # Safety
 /// `native` is a queue of the driver, and lives until the result is freed and has nothing left to
@@ -27,7 +27,7 @@ unsafe extern "C" fn crosshandle_queue_adopt(
     })
 }
 
-/// The driver's own queue. That there is none is an error.
+/// Returns the driver's own queue. A queue without one is an error.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_value(queue: Option<&Queue>) -> usize {
     enter(0, || {
@@ -42,7 +42,7 @@ extern "C" fn crosshandle_queue_signal(queue: Option<&Queue>, event: Option<&Eve
     done(|| Ok(given(queue)?.signal(given(event)?)?))
 }
 
-/// Lets everything submitted later wait for signal `value` of an event, which need not have been
+/// Makes everything submitted later wait for signal `value` of an event, which need not have been
 /// submitted yet.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_wait(
@@ -62,7 +62,7 @@ extern "C" fn crosshandle_queue_finish(queue: Option<&Queue>, seconds: f64) -> i
     done(|| Ok(given(queue)?.finish_timeout(time(seconds)?)?))
 }
 
-/// Lets what was submitted run on.
+/// Frees a queue. What was submitted runs on.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_free(queue: Option<Box<Queue>>) {
     freed(queue);

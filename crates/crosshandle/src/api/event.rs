@@ -17,12 +17,11 @@ use std::time::{Duration, Instant};
 ///
 /// Each signal gets the next number when it is submitted, by the host or in a queue, in any
 /// process. A wait without a number is for the signal submitted last; an event that was never
-/// signalled is complete. A wait with a number (a *value*) may be for a signal that nobody has
-/// submitted yet, so an event is a timeline too.
+/// signalled is complete. A wait with a number (a *value*) may be for a signal that was not submitted
+/// yet, so an event is a timeline too.
 ///
 /// A process that ends with signals unfinished fails those: their waiters get
-/// [`Error::PeerDied`], everybody else carries on. Waits for numbers that nobody has submitted
-/// fail when the process that created the event ends.
+/// [`Error::PeerDied`]; all other work carries on. Waits for numbers that were never submitted fail when the process that created the event ends.
 ///
 /// Cheap to clone; any thread may use it. Dropping the last clone closes it for this process
 /// alone. A write before a signal is visible after a wait for that signal.

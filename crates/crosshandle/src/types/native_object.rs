@@ -28,7 +28,7 @@ impl NativeObject {
     }
 }
 
-/// Who destroys a driver's object that was adopted.
+/// The owner of a driver's object that was adopted, who destroys it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ownership {
     /// The program destroys the object, after everything here that uses it is gone.

@@ -125,7 +125,8 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// Returns the range as 64-bit words for atomic access, by several processes at once.
+    /// Returns the range as 64-bit words for atomic access, by several processes at once. A copy that
+    /// races with them is as [above](Self): it may see a part of a word.
     ///
     /// # Errors
     /// As [`typed`](Self::typed); [`Error::ReadOnly`] if the memory was opened read-only.
@@ -256,7 +257,7 @@ impl<'a, T: Pod> TypedSlice<'a, T> {
     pub unsafe fn as_mut_slice(&self) -> Result<&'a mut [T]> {
         self.bytes.check_writable()?;
         // SAFETY: mapped, writable and aligned for 'a; any bytes are a T; the caller keeps
-        // everybody else away.
+        // all others away.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) })
     }
 }

@@ -71,7 +71,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.len() / size_of::<T>()
     }
 
-    /// Returns whether there are no elements, which a buffer never is without.
+    /// Returns whether it is empty, which a buffer never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -7,7 +7,7 @@ use crate::handle::Fields;
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
-/// One open of memory.
+/// Memory that was opened once; each open of a handle makes one.
 pub(crate) struct Opened {
     imported: Arc<Imported>,
     record: u32,

@@ -6,12 +6,9 @@ use super::queue::HostQueue;
 use crate::error::Result;
 use crate::hal::{AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Segment};
 use crate::handle::{BackendKind, DeviceUuid};
-use crate::ipc::Import;
-use crate::ipc::Shared;
+use crate::ipc::{Import, Shared};
 use crate::os::mapping::page_size;
-use crate::types::Access;
-use crate::types::{DeviceInfo, MemoryKind, QueueOrder};
-
+use crate::types::{Access, DeviceInfo, MemoryKind, QueueOrder};
 use std::sync::Arc;
 
 /// The host's memory and threads.

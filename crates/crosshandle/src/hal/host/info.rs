@@ -1,4 +1,4 @@
-//! What the system says of the host.
+//! The description of the host.
 
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::page_size;
@@ -116,7 +116,7 @@ impl Features {
     }
 }
 
-/// The PCI vendor number of a maker, as `/proc/cpuinfo` calls it.
+/// Returns the PCI vendor number of a maker, by its name in `/proc/cpuinfo`.
 fn pci_vendor(name: &str) -> Option<u32> {
     match name {
         "GenuineIntel" => Some(0x8086),
@@ -155,25 +155,25 @@ fn largest_cache() -> Option<(u64, u32)> {
         .map(|(_, size, line)| (size, line))
 }
 
-/// What the machine has, or what this process's control group may use of it.
+/// Returns the machine's memory, or the part that this process's control group may use, in bytes.
 fn total_memory() -> u64 {
     let all = kibibytes("MemTotal").unwrap_or(0);
     control_group("max").map_or(all, |limit| limit.min(all))
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// Returns a value of `/proc/meminfo`, in bytes.
 fn kibibytes(name: &str) -> Option<u64> {
     let lines = fs::read_to_string("/proc/meminfo").ok()?;
     Some(leading_number(value_in(&lines, name)?)? * 1024)
 }
 
-/// Bytes of memory in the control group that a container shows its processes as the topmost one;
-/// none where nothing is limited.
+/// Returns a value, in bytes, of the control group that a container shows its processes as the topmost
+/// one; `None` where nothing is limited.
 fn control_group(name: &str) -> Option<u64> {
     number_in(format!("/sys/fs/cgroup/memory.{name}"))
 }
 
-/// The number with which a file starts.
+/// Returns the number that a file starts with.
 fn number_in(path: impl AsRef<Path>) -> Option<u64> {
     leading_number(fs::read_to_string(path).ok()?.trim())
 }
@@ -183,7 +183,7 @@ fn leading_number(text: &str) -> Option<u64> {
     text[..digits].parse().ok()
 }
 
-/// The value behind the first `name : value` in lines of such.
+/// Returns the value of the first line `name : value`.
 fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
     lines.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -191,7 +191,7 @@ fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Its identity: the same in every process until the system is started again.
+/// Returns the host's identity: the same in every process until the system is started again.
 pub(super) fn uuid() -> DeviceUuid {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(b"xh-host\0");

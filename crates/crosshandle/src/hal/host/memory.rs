@@ -10,7 +10,7 @@ use crate::types::{Access, Address};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// A sealed memfd that we made, with descriptors for both kinds of access.
+/// A sealed memfd that this process made, with descriptors for both kinds of access.
 struct File {
     writable: Arc<OwnedFd>,
     read_only: OnceLock<Arc<OwnedFd>>,
@@ -43,14 +43,14 @@ impl File {
 pub(crate) struct HostSegment {
     mapping: Mapping,
     access: Access,
-    /// Present in the process that made it. Importers need no descriptor once it is mapped.
+    /// The file, in the process that made it. Importers need no descriptor once the memory is mapped.
     file: Option<File>,
 }
 
 impl HostSegment {
     pub(crate) fn create(len: usize) -> Result<Self> {
         let file = File::create("crosshandle-memory", len)?;
-        // What is a multiple of a power of two may be wanted at such an address.
+        // Aligned to the largest power of two that divides its length, as the contract says.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         let mapping = map(&file.writable, len, align, Access::ReadWrite)?;
@@ -77,7 +77,7 @@ impl HostSegment {
     }
 }
 
-/// Makes sure that no peer can make touching the memory fatal.
+/// Refuses a file that a peer could shrink, which would make touching its memory fatal.
 fn check(file: &OwnedFd, len: usize) -> Result<()> {
     let (actual, sealed) = memfd::check(file).map_err(Error::os("looking at imported memory"))?;
     if actual != len as u64 {
@@ -118,12 +118,12 @@ impl Segment for HostSegment {
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
         let writable = self.access == Access::ReadWrite;
-        // SAFETY: the mapping lives as long as `self`, and is shared memory for everybody.
+        // SAFETY: the mapping lives as long as `self`, and is accessed as shared memory alone.
         Some(unsafe { SharedBytes::new(self.mapping.start(), self.mapping.len(), writable) })
     }
 
     fn populate(&self, offset: usize, len: usize) {
-        // Whole huge pages only; the rest comes with the first touch.
+        // Only whole huge pages; the rest comes with the first touch.
         let len = len - len % HUGE_PAGE;
         if len > 0 && !self.mapping.collapse(offset, len) {
             tracing::debug!(len, "the kernel has no huge pages for this memory");
@@ -185,8 +185,8 @@ impl AddressRange for HostRange {
 
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>> {
         let writable = access == Access::ReadWrite;
-        // SAFETY: the reservation lives as long as `self`; by contract only what is mapped in it
-        // is touched.
+        // SAFETY: the reservation lives as long as `self`; by contract callers touch only what is mapped
+        // in it.
         Some(unsafe { SharedBytes::new(self.0.start(), self.0.len(), writable) })
     }
 
