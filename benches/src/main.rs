@@ -1,8 +1,8 @@
 //! Benchmarks of crosshandle beside the raw techniques it is built on.
 //!
-//! Each row of the table is measured in fresh processes of this same binary. The library and the
-//! raw technique take turns in the same processes, so that the machine's noise affects both alike.
-//! `docs/performance.md` says what is measured and how.
+//! Each row of the table is measured in fresh child processes of this binary. The library (*ours*)
+//! and the raw technique alternate in the same processes, so that the machine's noise hits both
+//! alike. `docs/performance.md` explains the rows and the method.
 
 mod cuda;
 mod harness;
@@ -11,6 +11,7 @@ mod level_zero;
 mod raw;
 mod report;
 mod suites;
+mod tuning;
 mod ur;
 
 use std::process::ExitCode;
@@ -70,8 +71,8 @@ struct SuiteArgs {
 #[derive(Args)]
 struct ChildArgs {
     scenario: String,
-    /// 0 for the process that leads, 1 and up for the others
-    seat: usize,
+    /// 0 for the leader, 1 and up for the followers
+    rank: usize,
     /// The plan, as JSON
     plan: String,
 }
@@ -94,11 +95,13 @@ fn main() -> ExitCode {
             bench(level_zero::SCENARIOS, &args, level_zero::machine)
         }
         Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
-        Command::Child(args) => harness::child::run(&args.scenario, args.seat, &args.plan),
+        Command::Child(args) => {
+            harness::child::run(suites::find, &args.scenario, args.rank, &args.plan)
+        }
     }
 }
 
-/// Measures a suite. `gpus` names the GPUs of its figures.
+/// Measures a suite and prints its rows. `gpus` returns the names of the GPUs that were measured.
 fn bench(
     scenarios: &[&'static Scenario],
     args: &SuiteArgs,
@@ -124,7 +127,7 @@ fn bench(
             return ExitCode::from(2);
         }
     };
-    // A pipe may close early (`| head`), and then no reader is left.
+    // If the reader closes the pipe early (`| head`), the rest of the output has no reader.
     let _ = if args.json {
         report.print_json()
     } else if args.markdown {
@@ -145,6 +148,7 @@ fn bench(
     ExitCode::from(u8::from(failed))
 }
 
+/// Prints the scenarios and their rows.
 fn list(scenarios: &[&Scenario]) -> ExitCode {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

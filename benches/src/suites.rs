@@ -1,4 +1,4 @@
-//! The list of all scenarios.
+//! All scenarios of all suites.
 
 use crate::harness::scenario::Scenario;
 use crate::{cuda, host, level_zero, ur};
@@ -10,7 +10,7 @@ static SUITES: &[&[&Scenario]] = &[
     ur::SCENARIOS,
 ];
 
-/// Returns the scenario of this name.
+/// Finds a scenario by its name.
 pub(crate) fn find(name: &str) -> Option<&'static Scenario> {
     let mut all = SUITES.iter().flat_map(|suite| suite.iter().copied());
     all.find(|scenario| scenario.name == name)

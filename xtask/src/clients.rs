@@ -17,12 +17,12 @@ use crate::workspace::Workspace;
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// What several of them include.
 const HEADERS: [&str; 6] = [
-    "kernels.h",
-    "peer.h",
-    "refusals.h",
-    "rows.h",
-    "ur.h",
-    "ze.h",
+    "include/kernels.h",
+    "include/peer.h",
+    "include/refusals.h",
+    "include/rows.h",
+    "include/ur.h",
+    "include/ze.h",
 ];
 /// For the stock loader, in C.
 pub(crate) const FOR_LOADER: [&str; 13] = [
@@ -67,14 +67,15 @@ pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clie
         let text = fs::read(&header).map_err(|error| cannot(&header, error))?;
         text.hash(&mut headers);
     }
-    let c = FOR_LOADER.map(|name| (sources.join(name).with_extension("c"), false));
-    let cpp = FOR_SYCL.map(|name| (sources.join(name).with_extension("cpp"), true));
+    let c = FOR_LOADER.map(|name| (sources.join("ur").join(name).with_extension("c"), false));
+    let cpp = FOR_SYCL.map(|name| (sources.join("sycl").join(name).with_extension("cpp"), true));
     let example = [(workspace.root.join(EXAMPLE), true)];
     let mut names = Vec::new();
     for (source, is_sycl) in c.into_iter().chain(cpp).chain(example) {
         let name = source.file_stem().unwrap_or_default().to_string_lossy();
         let program = directory.join(&*name);
         let mut command = compile(&source, is_sycl, runtime);
+        command.arg("-I").arg(sources.join("include"));
         command.arg("-o").arg(&program);
         let text = fs::read(&source).map_err(|error| cannot(&source, error))?;
         let mut hasher = headers.clone();

@@ -139,7 +139,10 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
             .arg(&required);
         Step::new(workspace, format!("dpctl for Python {python}"), download).run()?;
     }
-    let script = workspace.root.join(clients::SOURCES).join("arrays.py");
+    let script = workspace
+        .root
+        .join(clients::SOURCES)
+        .join("python/arrays.py");
     copy(&script, &programs.join("arrays.py"))?;
     let kernels = workspace.root.join(KERNELS);
     copy(&kernels, &programs.join("kernels.ptx"))

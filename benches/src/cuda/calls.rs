@@ -1,4 +1,4 @@
-//! Costs of single calls of the driver, to explain the other rows.
+//! The cost of single calls of the driver, which explains other rows.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use crosshandle::Command;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::{clock_cost, nanoseconds, once, per_operation};
 use crate::raw::cuda::{Event, Gpu, Memory, Operation, Page, Registered, Stream};
 use crate::raw::memfd::{self, Mapping};
@@ -17,7 +18,7 @@ use crate::report::row::{RowSpec, Target};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-calls",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -40,59 +41,64 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         call(REGISTER[1].1, "cuMemHostRegister, 64 KiB"),
         call(REGISTER[2].1, "cuMemHostRegister, 2 MiB"),
         row(
-            NOTHING,
+            MARKER,
             "submit a command that does nothing",
             "none",
             Target::None,
         ),
         row(IS_IDLE, "ask a queue that is idle", "none", Target::None),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
+/// Describes a row that shows the cost of a call of the driver.
 const fn call(id: &'static str, what: &'static str) -> RowSpec {
     row(id, what, "the call itself", Target::None)
 }
 
-const NOTHING: &str = "cuda-calls.nothing";
+const MARKER: &str = "cuda-calls.nothing";
 const IS_IDLE: &str = "cuda-calls.is-idle";
 
-/// The parts of what the first wait for a peer's event needs.
+/// Lengths that are registered, as the first wait for an event of another process does.
 const REGISTER: [(usize, &str); 3] = [
     (4 << 10, "cuda-calls.register-4KiB"),
     (64 << 10, "cuda-calls.register-64KiB"),
     (2 << 20, "cuda-calls.register-2MiB"),
 ];
 
-const BATCH: usize = 32;
+const CALLS_PER_BATCH: usize = 32;
 const COPIES: usize = 16;
-const COPY: usize = 64 << 20;
+const COPY_BYTES: usize = 64 << 20;
 
-/// Offsets of words on the page, in bytes.
-const GATE: usize = 0;
-const WRITTEN: usize = 256;
+/// Offset on the page of the word that the host writes and streams wait for, in bytes.
+const RELEASE_OFFSET: usize = 0;
+/// Offset on the page of the word that streams write, in bytes.
+const WRITTEN_OFFSET: usize = 256;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
-    let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
-    let written = page.device_word(WRITTEN)?;
+    let (release, host_release) = (
+        page.device_word(RELEASE_OFFSET)?,
+        page.word(RELEASE_OFFSET)?,
+    );
+    let written = page.device_word(WRITTEN_OFFSET)?;
     let stream = Stream::create(&gpu)?;
     let event = Event::create(&gpu)?;
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
     let mut recorder = Recorder::default();
     let mut time = |row, call: &dyn Fn() -> Result<()>| -> Result<()> {
-        let elapsed = per_operation(BATCH, call)?;
+        let elapsed = per_operation(CALLS_PER_BATCH, call)?;
         recorder.push(row, Side::Raw, elapsed);
         Ok(())
     };
-    for number in 1..=seat.plan.pick(300_u32, 100) {
+    for number in 1..=participant.plan.pick(300_u32, 100) {
         let value = u64::from(number);
-        time("cuda-calls.current", &|| gpu.ask_current())?;
+        time("cuda-calls.current", &|| gpu.query_current())?;
         time("cuda-calls.write-64", &|| stream.write(written, value))?;
         stream.synchronize()?;
         time("cuda-calls.query", &|| {
@@ -101,30 +107,33 @@ fn lead(seat: &Seat) -> Result<Outcome> {
         })?;
         time("cuda-calls.write-32", &|| stream.write_32(written, number))?;
         stream.synchronize()?;
-        time("cuda-calls.wait-64", &|| stream.wait(gate, 0))?;
+        time("cuda-calls.wait-64", &|| stream.wait(release, 0))?;
         stream.synchronize()?;
-        time("cuda-calls.wait-32", &|| stream.wait_32(gate, 0))?;
+        time("cuda-calls.wait-32", &|| stream.wait_32(release, 0))?;
         stream.synchronize()?;
         time("cuda-calls.batch-write", &|| {
             stream.batch([Operation::Write(written, value)])
         })?;
         stream.synchronize()?;
         time("cuda-calls.batch-two", &|| {
-            stream.batch([Operation::Wait(gate, 0), Operation::Write(written, value)])
+            stream.batch([
+                Operation::Wait(release, 0),
+                Operation::Write(written, value),
+            ])
         })?;
         stream.synchronize()?;
         time("cuda-calls.record", &|| stream.record(&event))?;
         stream.synchronize()?;
-        stream.wait(gate, value)?;
+        stream.wait(release, value)?;
         time("cuda-calls.blocked-query", &|| {
             stream.query();
             Ok(())
         })?;
-        host_gate.store(value, Ordering::Release);
+        host_release.store(value, Ordering::Release);
         stream.synchronize()?;
     }
     let clock = clock_cost();
-    for _ in 0..seat.plan.pick(30, 10) {
+    for _ in 0..participant.plan.pick(30, 10) {
         for (length, row) in REGISTER {
             let mapping = Mapping::shared(memfd::create(length)?, length)?;
             mapping.region().touch_pages(1);
@@ -133,16 +142,19 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             recorder.push(row, Side::Raw, elapsed);
         }
     }
-    let (to, from) = (Memory::allocate(&gpu, COPY)?, Memory::allocate(&gpu, COPY)?);
-    for _ in 0..seat.plan.pick(100, 30) {
-        for (row, mark) in [
+    let (to, from) = (
+        Memory::allocate(&gpu, COPY_BYTES)?,
+        Memory::allocate(&gpu, COPY_BYTES)?,
+    );
+    for _ in 0..participant.plan.pick(100, 30) {
+        for (row, copies_per_write) in [
             ("cuda-calls.copies", COPIES),
             ("cuda-calls.copies-marked", COPIES / 4),
         ] {
             let start = Instant::now();
             for copy in 1..=COPIES {
-                stream.copy(&to, &from, COPY)?;
-                if copy < COPIES && copy.is_multiple_of(mark) {
+                stream.copy(&to, &from, COPY_BYTES)?;
+                if copy < COPIES && copy.is_multiple_of(copies_per_write) {
                     stream.write(written, 0)?;
                 }
             }
@@ -150,15 +162,15 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             recorder.push(row, Side::Raw, nanoseconds(start.elapsed()));
         }
     }
-    for _ in 0..seat.plan.pick(300, 100) {
-        let elapsed = per_operation(BATCH, || queue.submit(Command::marker()))?;
-        recorder.push(NOTHING, Side::Ours, elapsed);
+    for _ in 0..participant.plan.pick(300, 100) {
+        let elapsed = per_operation(CALLS_PER_BATCH, || queue.submit(Command::marker()))?;
+        recorder.push(MARKER, Side::Ours, elapsed);
         queue.finish()?;
         let ask = || -> Result<()> {
             black_box(queue.is_idle());
             Ok(())
         };
-        recorder.push(IS_IDLE, Side::Ours, per_operation(BATCH, ask)?);
+        recorder.push(IS_IDLE, Side::Ours, per_operation(CALLS_PER_BATCH, ask)?);
     }
     Ok(recorder.finish())
 }

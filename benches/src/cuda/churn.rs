@@ -1,4 +1,4 @@
-//! A thousand importers, one after the other: no resource may grow.
+//! Growth of the exporter and the GPU with a thousand importers, one after the other.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -10,25 +10,26 @@ use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, Physical};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
+use crate::tuning::CONNECTIONS_CLOSE_TIME;
 
-const LENGTH: usize = 2 << 20;
+const MEMORY_BYTES: usize = 2 << 20;
 
 const MEMORY: &str = "cuda-churn.memory";
 const DESCRIPTORS: &str = "cuda-churn.descriptors";
 const MAPPINGS: &str = "cuda-churn.mappings";
 const TIME: &str = "cuda-churn.time";
 
-const NOTHING: Target = Target::AtMost(0.0);
+const NO_GROWTH: Target = Target::AtMost(0.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-churn",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(90),
     rows: &[
@@ -36,13 +37,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             MEMORY,
             "growth with 1,000 importers: memory of the GPU",
             Unit::Bytes,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             DESCRIPTORS,
             "growth: descriptors, both processes",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             MAPPINGS,
@@ -57,8 +58,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -> RowSpec {
@@ -72,17 +73,19 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-const WARM_UP: usize = 100;
+/// Importers before growth is measured.
+const WARM_UP_ROUNDS: usize = 100;
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(1000, 300)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(1000, 300)
 }
 
-/// The resources of a process, and the bytes that are free on the GPU.
+/// Resources of a process, and the GPU's free memory.
 #[derive(Clone, Copy)]
 struct Holdings {
     descriptors: u64,
     mappings: u64,
+    /// Free memory of the GPU in bytes.
     free: u64,
 }
 
@@ -97,19 +100,19 @@ impl Holdings {
 }
 
 /// Runs the exporter.
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
-    let memory = context.allocate(LENGTH)?;
+    let memory = context.allocate(MEMORY_BYTES)?;
     let handle = *memory.handle()?.as_bytes();
-    let physical = Physical::create(&gpu, LENGTH)?;
+    let physical = Physical::create(&gpu, MEMORY_BYTES)?;
     let file = physical.export()?;
     let mut recorder = Recorder::default();
     for side in [Side::Raw, Side::Ours] {
         let mut before = None;
-        for round in 0..WARM_UP + rounds(seat) {
-            if round == WARM_UP {
+        for round in 0..WARM_UP_ROUNDS + rounds(participant) {
+            if round == WARM_UP_ROUNDS {
                 await_closed_connections(link)?;
                 before = Some((Holdings::now(&gpu)?, remote_holdings(link)?));
             }
@@ -119,37 +122,38 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                 Side::Raw => link.send_with(b"raw", &[file.as_fd()])?,
             }
             ensure!(link.receive_number()? == 1, "the other process lost count");
-            if round >= WARM_UP {
+            if round >= WARM_UP_ROUNDS {
                 recorder.push(TIME, side, nanoseconds(start.elapsed()));
             }
         }
         await_closed_connections(link)?;
-        let (lead, hand) = before.context("no round was measured")?;
-        let (lead_now, hand_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
+        let (leader, follower) = before.context("no round was measured")?;
+        let (leader_now, follower_now) = (Holdings::now(&gpu)?, remote_holdings(link)?);
         let both = |field: fn(&Holdings) -> u64| {
             let sum = |a: &Holdings, b: &Holdings| field(a) as f64 + field(b) as f64;
-            sum(&lead_now, &hand_now) - sum(&lead, &hand)
+            sum(&leader_now, &follower_now) - sum(&leader, &follower)
         };
         recorder.push(DESCRIPTORS, side, both(|held| held.descriptors));
         recorder.push(MAPPINGS, side, both(|held| held.mappings));
-        // Both processes see the same GPU.
-        recorder.push(MEMORY, side, lead.free as f64 - lead_now.free as f64);
+        // Both processes see the same GPU, so one's figure is enough.
+        recorder.push(MEMORY, side, leader.free as f64 - leader_now.free as f64);
     }
     link.send(b"end")?;
-    if seat.plan.quick {
+    if participant.plan.quick {
         recorder.note(MEMORY, "a quick run: 300 importers only");
     }
     Ok(recorder.finish())
 }
 
-/// Waits until threads have closed their connections.
+/// Waits until the library's threads have closed the connections of past importers.
 fn await_closed_connections(link: &Link) -> Result<()> {
-    thread::sleep(Duration::from_millis(200));
+    thread::sleep(CONNECTIONS_CLOSE_TIME);
     link.send(b"wait")?;
     ensure!(link.receive_number()? == 2, "the other process lost count");
     Ok(())
 }
 
+/// Requests the resources of the other process.
 fn remote_holdings(link: &Link) -> Result<Holdings> {
     link.send(b"holdings")?;
     Ok(Holdings {
@@ -159,9 +163,9 @@ fn remote_holdings(link: &Link) -> Result<Holdings> {
     })
 }
 
-/// Runs all importers: each a context of its own, with a connection of its own.
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+/// Runs all importers, each with its own context and its own connection.
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     loop {
         let message = link.receive()?;
@@ -178,7 +182,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
             b"raw" => {
                 let file = message.descriptors.first();
                 let file = file.context("expected a descriptor")?;
-                drop(Physical::import(&gpu, file)?.map(LENGTH)?);
+                drop(Physical::import(&gpu, file)?.map(MEMORY_BYTES)?);
                 drop(message);
                 link.send_number(1)?;
             }

@@ -5,28 +5,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Queue};
 
-use super::{ours, too_few_gpus};
+use super::ours;
+use super::rows::{self, too_few_gpus};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, Memory, Stream};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-pub(super) const LENGTH: usize = 1 << 30;
-/// Number of copies between two readings of the clock, each between other allocations: the place of
-/// memory makes a difference of one in a hundred.
+pub(super) const COPY_BYTES: usize = 1 << 30;
+/// Copies between two readings of the clock. Each copies between other allocations, since the
+/// address of memory changes the speed by one in a hundred.
 pub(super) const COPIES: usize = 4;
 /// First word of the exported memory.
 const TOKEN: u64 = 0x7_0000_0007;
 
-/// One arrangement of GPUs.
-struct Kind {
-    /// Index of the exporter's GPU. The importer, which copies, uses GPU 0.
+/// GPUs of the two processes, and the rows.
+struct Arrangement {
+    /// The exporter's GPU. The importer, which copies, uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
+    /// Row of copies from imported memory.
     pull: &'static str,
+    /// Row of copies to imported memory.
     push: &'static str,
     /// Row of the time of all copies from imported memory, with a wait that sleeps.
     finish: Option<&'static str>,
@@ -48,7 +51,7 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
 const LOCAL: &str = "cuMemcpyAsync between two allocations of the process's own";
 const PEER: &str = "cuMemcpyPeerAsync between allocations of one process on two GPUs";
 
-static ONE: Kind = Kind {
+static ONE: Arrangement = Arrangement {
     gpu: 0,
     rows: &[
         row(
@@ -63,7 +66,7 @@ static ONE: Kind = Kind {
             LOCAL,
             Target::AtLeastTimesRaw(0.99),
         ),
-        super::row(
+        rows::row(
             "cuda-copy.finish",
             "wait asleep for 4 such copies, one GPU",
             "cuStreamSynchronize, which does not sleep",
@@ -76,7 +79,7 @@ static ONE: Kind = Kind {
     passes: 2.0,
 };
 
-static TWO: Kind = Kind {
+static TWO: Arrangement = Arrangement {
     gpu: 1,
     rows: &[
         row(
@@ -100,33 +103,33 @@ static TWO: Kind = Kind {
 
 pub(crate) static ONE_GPU: Scenario = Scenario {
     name: "cuda-copy",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: ONE.rows,
-    lead: |seat| lead(seat, &ONE),
-    hand: |seat| hand(seat, &ONE),
+    leader: |participant| run_leader(participant, &ONE),
+    follower: |participant| run_follower(participant, &ONE),
 };
 
 pub(crate) static TWO_GPUS: Scenario = Scenario {
     name: "cuda-copy2",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: TWO.rows,
-    lead: |seat| lead(seat, &TWO),
-    hand: |seat| hand(seat, &TWO),
+    leader: |participant| run_leader(participant, &TWO),
+    follower: |participant| run_follower(participant, &TWO),
 };
 
 /// Runs the exporter.
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let context = ours::context(kind.gpu)?;
+    let link = participant.peer()?;
+    let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
-    let memory = (0..COPIES).map(|_| Ok(context.allocate(LENGTH)?));
+    let memory = (0..COPIES).map(|_| Ok(context.allocate(COPY_BYTES)?));
     let memory = memory.collect::<Result<Vec<_>>>()?;
     for memory in &memory {
         queue.submit(Command::fill(memory.all(), &TOKEN.to_le_bytes())?)?;
@@ -139,16 +142,16 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
-    let peer = Gpu::open(kind.gpu)?;
+    let peer = Gpu::open(arrangement.gpu)?;
     let other = allocate(&peer)?;
-    if kind.gpu != 0 {
+    if arrangement.gpu != 0 {
         peer.enable_peer(&gpu)?;
         gpu.make_current()?;
         gpu.enable_peer(&peer)?;
@@ -165,23 +168,26 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         let memory = open_memory(&context, &link.receive()?.bytes)?;
         ours::check(ours::first_word(&context, &queue, &memory)?, TOKEN)?;
         imported.push(memory);
-        local.push(context.allocate(LENGTH)?);
+        local.push(context.allocate(COPY_BYTES)?);
     }
 
-    let bytes = (LENGTH * COPIES) as f64 * kind.passes;
+    let bytes = (COPY_BYTES * COPIES) as f64 * arrangement.passes;
     let mut recorder = Recorder::default();
-    for round in 0..1 + seat.plan.rounds() {
-        for row in [kind.pull, kind.push].into_iter().chain(kind.finish) {
-            for side in Side::turns(round) {
-                for _ in 0..seat.plan.pick(10, 4) {
-                    let is_push = row == kind.push;
+    for round in 0..1 + participant.plan.rounds() {
+        for row in [arrangement.pull, arrangement.push]
+            .into_iter()
+            .chain(arrangement.finish)
+        {
+            for side in Side::order(round) {
+                for _ in 0..participant.plan.pick(10, 4) {
+                    let is_push = row == arrangement.push;
                     let command = |index: usize| {
                         let (to, from) = ends(is_push, &local[index], &imported[index]);
                         Ok(Command::copy(from.all(), to.all())?)
                     };
                     let start = Instant::now();
                     match side {
-                        Side::Ours if Some(row) == kind.finish => {
+                        Side::Ours if Some(row) == arrangement.finish => {
                             for index in 0..COPIES {
                                 queue.submit(command(index)?)?;
                             }
@@ -191,18 +197,18 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                         Side::Raw => {
                             for (own, other) in own.iter().zip(&other) {
                                 let (to, from) = ends(is_push, own, other);
-                                if kind.gpu == 0 {
-                                    stream.copy(to, from, LENGTH)?;
+                                if arrangement.gpu == 0 {
+                                    stream.copy(to, from, COPY_BYTES)?;
                                 } else {
-                                    stream.copy_peer(to, from, LENGTH)?;
+                                    stream.copy_peer(to, from, COPY_BYTES)?;
                                 }
                             }
                             stream.synchronize()?;
                         }
                     }
                     let elapsed = nanoseconds(start.elapsed());
-                    // The first round warms up.
-                    if round > 0 && Some(row) == kind.finish {
+                    // The first round is a warm-up.
+                    if round > 0 && Some(row) == arrangement.finish {
                         recorder.push(row, side, elapsed);
                     } else if round > 0 {
                         // Bytes per nanosecond are gigabytes per second.
@@ -219,9 +225,11 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Allocates memory on the current GPU.
+/// Allocates memory for all copies on the current GPU, which is `gpu`.
 fn allocate(gpu: &Gpu) -> Result<Vec<Memory>> {
-    (0..COPIES).map(|_| Memory::allocate(gpu, LENGTH)).collect()
+    (0..COPIES)
+        .map(|_| Memory::allocate(gpu, COPY_BYTES))
+        .collect()
 }
 
 /// Returns the destination and the source of a copy.
@@ -233,8 +241,8 @@ fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     }
 }
 
-/// Submits all copies and polls until they are done. A wait that sleeps would end late, by a part
-/// of the time it has slept.
+/// Submits all copies and spins until they are done. A sleeping thread would wake late, by a part of
+/// the time that it has slept.
 pub(super) fn copy(queue: &Queue, command: impl Fn(usize) -> Result<Command>) -> Result<()> {
     for index in 0..COPIES {
         queue.submit(command(index)?)?;

@@ -1,4 +1,4 @@
-//! Costs of submitting a signal and a wait.
+//! The cost of submitting a signal and a wait.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use crosshandle::Command;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Page, Stream};
 use crate::raw::memfd;
@@ -23,7 +24,7 @@ const CLOSE: Target = Target::AtMostTimesRaw(1.2);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-enqueue",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -34,7 +35,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "cuStreamWaitValue64",
             CLOSE,
         ),
-        // The stream polls another event meanwhile.
+        // The stream waits for another event meanwhile.
         row(
             BEHIND,
             "submit a wait behind that for another event",
@@ -48,41 +49,49 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-/// Number of operations between two times that the stream is empty, so that no buffer of the driver
-/// fills up.
-const BATCH: usize = 32;
-/// Number of unmeasured batches of each turn.
-const WARM_UP: usize = 2;
+/// Operations that are submitted before the stream is emptied: few enough that no queue of the
+/// driver fills up.
+const OPERATIONS_PER_BATCH: usize = 32;
+/// Batches of a side that are not recorded, in each round.
+const WARM_UP_BATCHES: usize = 2;
 
-/// Offsets of words on the page, in bytes.
-const GATE: usize = 0;
-const WRITTEN: usize = 256;
-const FIRST_GATE: usize = 512;
+/// Offset on the page of the word for which streams wait, in bytes.
+const RELEASE_OFFSET: usize = 0;
+/// Offset on the page of the word that streams write, in bytes.
+const WRITTEN_OFFSET: usize = 256;
+/// Offset on the page of the word that a stream awaits before the measured waits, in bytes.
+const BLOCKER_OFFSET: usize = 512;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let page = Page::register(&gpu, memfd::create(Page::LENGTH)?)?;
-    let (gate, host_gate) = (page.device_word(GATE)?, page.word(GATE)?);
-    let written = page.device_word(WRITTEN)?;
-    let (first_gate, host_first_gate) = (page.device_word(FIRST_GATE)?, page.word(FIRST_GATE)?);
+    let (release, host_release) = (
+        page.device_word(RELEASE_OFFSET)?,
+        page.word(RELEASE_OFFSET)?,
+    );
+    let written = page.device_word(WRITTEN_OFFSET)?;
+    let (raw_blocker, host_blocker) = (
+        page.device_word(BLOCKER_OFFSET)?,
+        page.word(BLOCKER_OFFSET)?,
+    );
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
     let (signalled, waited) = (context.create_event()?, context.create_event()?);
     let blocker = context.create_event()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
     let mut number = 0;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(40, 20);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(40, 20);
+    for round in 0..participant.plan.rounds() {
         for row in [SIGNAL, WAIT, BEHIND, BOTH] {
-            for side in Side::turns(round) {
-                for batch in 0..WARM_UP + batches {
+            for side in Side::order(round) {
+                for batch in 0..WARM_UP_BATCHES + batches {
                     number += 1;
                     if row == BEHIND {
                         match side {
@@ -90,51 +99,53 @@ fn lead(seat: &Seat) -> Result<Outcome> {
                                 let value = blocker.submitted() + 1;
                                 queue.submit(Command::barrier().after_value(&blocker, value))?;
                             }
-                            Side::Raw => stream.wait(first_gate, number)?,
+                            Side::Raw => stream.wait(raw_blocker, number)?,
                         }
                     }
                     let elapsed = match (side, row) {
-                        (Side::Ours, SIGNAL) => per_operation(BATCH, || queue.signal(&signalled))?,
+                        (Side::Ours, SIGNAL) => {
+                            per_operation(OPERATIONS_PER_BATCH, || queue.signal(&signalled))?
+                        }
                         (Side::Ours, WAIT | BEHIND) => {
                             let value = waited.submitted() + 1;
-                            per_operation(BATCH, || {
+                            per_operation(OPERATIONS_PER_BATCH, || {
                                 queue.submit(Command::barrier().after_value(&waited, value))
                             })?
                         }
                         (Side::Ours, _) => {
                             let value = waited.submitted() + 1;
-                            per_operation(BATCH, || {
+                            per_operation(OPERATIONS_PER_BATCH, || {
                                 let wait = Command::barrier().after_value(&waited, value);
                                 queue.submit(wait.signal(&signalled))
                             })?
                         }
                         (Side::Raw, SIGNAL) => {
-                            per_operation(BATCH, || stream.write(written, number))?
+                            per_operation(OPERATIONS_PER_BATCH, || stream.write(written, number))?
                         }
                         (Side::Raw, WAIT | BEHIND) => {
-                            per_operation(BATCH, || stream.wait(gate, number))?
+                            per_operation(OPERATIONS_PER_BATCH, || stream.wait(release, number))?
                         }
-                        (Side::Raw, _) => per_operation(BATCH, || {
-                            stream.wait(gate, number)?;
+                        (Side::Raw, _) => per_operation(OPERATIONS_PER_BATCH, || {
+                            stream.wait(release, number)?;
                             stream.write(written, number)
                         })?,
                     };
                     if row == BEHIND {
                         match side {
                             Side::Ours => drop(blocker.signal()?),
-                            Side::Raw => host_first_gate.store(number, Ordering::Release),
+                            Side::Raw => host_blocker.store(number, Ordering::Release),
                         }
                     }
                     match side {
                         Side::Ours if row != SIGNAL => drop(waited.signal()?),
                         Side::Ours => {}
-                        Side::Raw => host_gate.store(number, Ordering::Release),
+                        Side::Raw => host_release.store(number, Ordering::Release),
                     }
                     match side {
                         Side::Ours => queue.finish()?,
                         Side::Raw => stream.synchronize()?,
                     }
-                    if batch >= WARM_UP {
+                    if batch >= WARM_UP_BATCHES {
                         recorder.push(row, side, elapsed);
                     }
                 }

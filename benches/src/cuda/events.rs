@@ -1,4 +1,4 @@
-//! Opens of another process's events.
+//! Opening events of another process.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 use crosshandle::Context;
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, nanoseconds, once};
 use crate::host::ours::{Waiters, each_handle, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
@@ -21,7 +22,7 @@ const NATIVE: &str = "cuIpcOpenEventHandle; cuEventDestroy";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-events",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -33,31 +34,32 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(CLOSE, "close an event", NATIVE, Target::None),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
-const OBJECTS: usize = 1000;
-/// Number of the driver's events, each of which takes a hundred times as long.
-const NATIVE_OBJECTS: usize = 16;
-/// Number of unmeasured rounds, which map the arena.
-const WARM_UP: usize = 2;
+/// Events of the library in a round.
+const EVENTS: usize = 1000;
+/// Events of the driver in a round; opening one takes a hundred times as long.
+const NATIVE_EVENTS: usize = 16;
+/// Rounds that are not recorded: they map the arena.
+const WARM_UP_ROUNDS: usize = 2;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.rounds()
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP_ROUNDS + participant.plan.rounds()
 }
 
-/// Runs the exporter. Each round has events of its own, so that none is opened twice.
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+/// Runs the exporter. Each round has new events, so none is opened twice.
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
-    for round in 0..rounds(seat) {
-        let events = (0..OBJECTS).map(|_| Ok(context.create_event()?));
+    for round in 0..rounds(participant) {
+        let events = (0..EVENTS).map(|_| Ok(context.create_event()?));
         let events = events.collect::<Result<Vec<_>>>()?;
         let handles = events.iter().map(|event| Ok(*event.handle()?.as_bytes()));
         link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
-        let natives = (0..NATIVE_OBJECTS).map(|_| Event::create(&gpu));
+        let natives = (0..NATIVE_EVENTS).map(|_| Event::create(&gpu));
         let natives = natives.collect::<Result<Vec<_>>>()?;
         let handles = natives.iter().map(Event::export);
         link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
@@ -69,29 +71,29 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let context = ours::context(0)?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let handles = link.receive()?.bytes;
         let natives = link.receive()?.bytes;
         ensure!(
-            handles.len() == OBJECTS * HANDLE_SIZE
-                && natives.len() == NATIVE_OBJECTS * EVENT_HANDLE_SIZE,
+            handles.len() == EVENTS * HANDLE_SIZE
+                && natives.len() == NATIVE_EVENTS * EVENT_HANDLE_SIZE,
             "expected more handles"
         );
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => open_ours(&context, &handles, &mut figures)?,
                 Side::Raw => open_native(&gpu, &natives, clock, &mut figures)?,
             }
         }
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
         link.send_number(round as u64)?;
@@ -100,8 +102,8 @@ fn hand(seat: &Seat) -> Result<Outcome> {
 }
 
 fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Result<()> {
-    let mut opened = Vec::with_capacity(OBJECTS);
-    let each = |start: Instant| nanoseconds(start.elapsed()) / OBJECTS as f64;
+    let mut opened = Vec::with_capacity(EVENTS);
+    let each = |start: Instant| nanoseconds(start.elapsed()) / EVENTS as f64;
     let start = Instant::now();
     for bytes in each_handle(handles) {
         opened.push(open_event(context, bytes, Waiters::Default)?);
@@ -115,7 +117,7 @@ fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Resul
 
 fn open_native(gpu: &Gpu, handles: &[u8], clock: f64, figures: &mut Recorder) -> Result<()> {
     let (handles, _) = handles.as_chunks();
-    let mut opened = Vec::with_capacity(NATIVE_OBJECTS);
+    let mut opened = Vec::with_capacity(NATIVE_EVENTS);
     for bytes in handles {
         let (event, elapsed) = once(clock, || Event::open(gpu, *bytes))?;
         figures.push(OPEN, Side::Raw, elapsed);

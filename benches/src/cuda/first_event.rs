@@ -1,4 +1,4 @@
-//! The first event that a process opens of each of several others.
+//! Opening the first event of each of several processes.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 use crosshandle::Command;
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{Waiters, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu, Stream};
@@ -19,7 +20,7 @@ const WAIT: &str = "cuda-first-event.wait";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-first-event",
-    hands: 8,
+    followers: 8,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -36,26 +37,26 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 /// Runs the importer.
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
     let mut recorder = Recorder::default();
     let mut kept = (Vec::new(), Vec::new());
-    for (index, link) in seat.links.iter().enumerate() {
+    for (index, link) in participant.links.iter().enumerate() {
         let handles = link.receive()?.bytes;
         ensure!(
             handles.len() == HANDLE_SIZE + EVENT_HANDLE_SIZE,
             "expected two handles"
         );
         let (handle, native) = handles.split_at(HANDLE_SIZE);
-        for side in Side::turns(index) {
+        for side in Side::order(index) {
             let start = Instant::now();
             let opened = match side {
                 Side::Ours => {
@@ -77,7 +78,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
             recorder.push(OPEN, side, nanoseconds(opened));
         }
     }
-    for link in &seat.links {
+    for link in &participant.links {
         link.send_number(0)?;
     }
     queue.finish()?;
@@ -85,9 +86,9 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Runs an exporter, which signals when it is told to.
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+/// Runs an exporter, which signals at the importer's request.
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;

@@ -1,4 +1,4 @@
-//! Opens of another process's device memory.
+//! Opening device memory of another process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -6,21 +6,22 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{ours, row, too_few_gpus};
+use super::ours;
+use super::rows::{row, too_few_gpus};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, once, per_operation};
 use crate::host::ours::open_memory;
 use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Physical, Stream};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target};
 
-pub(super) const LENGTH: usize = 64 << 20;
+pub(super) const MEMORY_BYTES: usize = 64 << 20;
 
-/// One arrangement of GPUs, and its rows.
-struct Kind {
-    /// Index of the importer's GPU. The exporter uses GPU 0.
+/// GPUs of the two processes, and the rows.
+struct Arrangement {
+    /// The importer's GPU. The exporter uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
     first: &'static str,
@@ -36,7 +37,7 @@ const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
 const LEGACY: &str = "cuIpcOpenMemHandle";
 const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 
-static ONE: Kind = Kind {
+static ONE: Arrangement = Arrangement {
     gpu: 0,
     rows: &[
         row(
@@ -77,7 +78,7 @@ static ONE: Kind = Kind {
     close_legacy: "cuda-open.close-legacy",
 };
 
-static TWO: Kind = Kind {
+static TWO: Arrangement = Arrangement {
     gpu: 1,
     rows: &[
         row(
@@ -120,50 +121,53 @@ static TWO: Kind = Kind {
 
 pub(crate) static ONE_GPU: Scenario = Scenario {
     name: "cuda-open",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: ONE.rows,
-    lead: |seat| lead(seat, &ONE),
-    hand: |seat| hand(seat, &ONE),
+    leader: |participant| run_leader(participant, &ONE),
+    follower: |participant| run_follower(participant, &ONE),
 };
 
 pub(crate) static TWO_GPUS: Scenario = Scenario {
     name: "cuda-open2",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: TWO.rows,
-    lead: |seat| lead(seat, &TWO),
-    hand: |seat| hand(seat, &TWO),
+    leader: |participant| run_leader(participant, &TWO),
+    follower: |participant| run_follower(participant, &TWO),
 };
 
-/// Number of unmeasured allocations: the first one finds no connection.
-const WARM_UP: usize = 2;
-const AGAIN: usize = 100;
-/// Number under which the raw exporter offers the measured memory.
+/// Allocations that are not recorded: the first one finds no connection.
+const WARM_UP_ALLOCATIONS: usize = 2;
+/// Openings of memory that is open already, for each allocation.
+const REPEATED_OPENS: usize = 100;
+/// Number under which the raw exporter offers the memory that is timed.
 const MEASURED: u64 = 0;
-/// Number of the memory that both sides open right before the measured one, and keep meanwhile: the
-/// exporter's threads have slept, and the first mapping of another GPU's memory takes a
+/// Number under which the raw exporter offers the memory that wakes its thread.
+///
+/// Each side opens such memory right before the memory that is timed, and keeps it open meanwhile:
+/// the exporter's threads have slept, and the first mapping of another GPU's memory takes a
 /// millisecond.
 const WARMING: u64 = 1;
-const WARMING_LENGTH: usize = 2 << 20;
+const WARMING_BYTES: usize = 2 << 20;
 
-fn objects(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(41, 15)
+fn objects(participant: &Participant) -> usize {
+    WARM_UP_ALLOCATIONS + participant.plan.pick(41, 15)
 }
 
-/// Returns the first words of the `index`-th allocation: the same word twice.
+/// Returns the first eight bytes of allocation `index`: a number of four bytes, twice.
 fn token(index: usize) -> u64 {
     let word = index as u64 + 1;
     word << 32 | word
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::unpooled_context(0)?;
@@ -171,20 +175,20 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
-    for index in 0..objects(seat) {
+    for index in 0..objects(participant) {
         let word = u32::try_from(token(index) & 0xffff_ffff)?;
-        let physical = Physical::create(&gpu, LENGTH)?;
+        let physical = Physical::create(&gpu, MEMORY_BYTES)?;
         offers.add(MEASURED, physical.export()?);
-        let mapped = physical.map(LENGTH)?;
+        let mapped = physical.map(MEMORY_BYTES)?;
         mapped.set_first_word(&stream, word)?;
-        let legacy = Memory::allocate(&gpu, LENGTH)?;
+        let legacy = Memory::allocate(&gpu, MEMORY_BYTES)?;
         legacy.fill(&stream, word)?;
-        let memory = context.allocate(LENGTH)?;
+        let memory = context.allocate(MEMORY_BYTES)?;
         ours::set_first_word(&queue, &memory, token(index))?;
-        let warming = context.allocate(WARMING_LENGTH)?;
-        let raw_warming = Physical::create(&gpu, WARMING_LENGTH)?;
+        let warming = context.allocate(WARMING_BYTES)?;
+        let raw_warming = Physical::create(&gpu, WARMING_BYTES)?;
         offers.add(WARMING, raw_warming.export()?);
         let mut message = memory.handle()?.as_bytes().to_vec();
         message.extend(warming.handle()?.as_bytes());
@@ -199,19 +203,19 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let gpu = Gpu::open(kind.gpu)?;
-    let context = ours::context(kind.gpu)?;
+    let link = participant.peer()?;
+    let gpu = Gpu::open(arrangement.gpu)?;
+    let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
     let message = link.receive()?;
     let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for index in 0..objects(seat) {
+    for index in 0..objects(participant) {
         let message = link.receive()?.bytes;
         ensure!(
             message.len() == 2 * HANDLE_SIZE + MEMORY_HANDLE_SIZE,
@@ -221,44 +225,44 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         let (warming, legacy) = others.split_at(HANDLE_SIZE);
         let legacy: [u8; MEMORY_HANDLE_SIZE] = legacy.try_into()?;
         let mut figures = Recorder::default();
-        for side in Side::turns(index) {
+        for side in Side::order(index) {
             match side {
                 Side::Ours => {
                     let _warming = open_memory(&context, warming)?;
                     let (memory, opened) = once(clock, || open_memory(&context, handle))?;
                     ours::check(ours::first_word(&context, &queue, &memory)?, token(index))?;
-                    let mut again = Vec::with_capacity(AGAIN);
-                    let each = per_operation(AGAIN, || {
+                    let mut again = Vec::with_capacity(REPEATED_OPENS);
+                    let each = per_operation(REPEATED_OPENS, || {
                         again.push(open_memory(&context, handle)?);
                         anyhow::Ok(())
                     })?;
                     drop(again);
                     let closed = drop_once(clock, memory);
-                    for row in [kind.first, kind.first_legacy] {
+                    for row in [arrangement.first, arrangement.first_legacy] {
                         figures.push(row, side, opened);
                     }
-                    for row in [kind.close, kind.close_legacy] {
+                    for row in [arrangement.close, arrangement.close_legacy] {
                         figures.push(row, side, closed);
                     }
-                    figures.push(kind.again, side, each);
+                    figures.push(arrangement.again, side, each);
                 }
                 Side::Raw => {
-                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_LENGTH)?;
-                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, LENGTH);
+                    let _warming = open_raw(&gpu, socket.as_fd(), WARMING, WARMING_BYTES)?;
+                    let open = || open_raw(&gpu, socket.as_fd(), MEASURED, MEMORY_BYTES);
                     let (memory, opened) = once(clock, open)?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
-                    figures.push(kind.first, side, opened);
-                    figures.push(kind.close, side, closed);
+                    figures.push(arrangement.first, side, opened);
+                    figures.push(arrangement.close, side, closed);
                     let (memory, opened) = once(clock, || LegacyMemory::open(&gpu, legacy))?;
                     ours::check(memory.first_word()?, token(index))?;
                     let closed = drop_once(clock, memory);
-                    figures.push(kind.first_legacy, side, opened);
-                    figures.push(kind.close_legacy, side, closed);
+                    figures.push(arrangement.first_legacy, side, opened);
+                    figures.push(arrangement.close_legacy, side, closed);
                 }
             }
         }
-        if index >= WARM_UP {
+        if index >= WARM_UP_ALLOCATIONS {
             recorder.absorb(figures);
         }
         link.send_number(index as u64)?;
@@ -266,6 +270,7 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
+/// Opens memory that the raw exporter offers under `number`.
 fn open_raw(gpu: &Gpu, socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapped> {
     let descriptor = descriptor::request(socket, number)?;
     Physical::import(gpu, descriptor)?.map(length)

@@ -1,21 +1,18 @@
-//! The measured calls of the library, in the form that the scenarios need.
-
-use std::time::Duration;
+//! Calls of the library that are measured, in the form that scenarios need.
 
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::{
     AllocationOptions, Command, Context, ContextOptions, Device, Memory, MemoryKind, Queue,
 };
 
-/// Time limit of every wait: longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(20);
+use crate::tuning::GPU_CHECK_TIMEOUT;
 
-/// Returns a context on a GPU, with default options.
+/// Creates a context on a GPU, with default options.
 pub(super) fn context(gpu: usize) -> Result<Context> {
     context_with(gpu, ContextOptions::new())
 }
 
-/// Returns a context on a GPU in which each allocation owns its memory and returns it when freed.
+/// Creates a context without a pool: each allocation has its own memory, which is freed with it.
 pub(super) fn unpooled_context(gpu: usize) -> Result<Context> {
     context_with(gpu, ContextOptions::new().pooling(false))
 }
@@ -28,20 +25,20 @@ fn context_with(gpu: usize, options: ContextOptions) -> Result<Context> {
 /// Sets the first eight bytes of device memory.
 pub(super) fn set_first_word(queue: &Queue, memory: &Memory, word: u64) -> Result<()> {
     queue.submit(Command::fill(memory.range(..8)?, &word.to_le_bytes())?)?;
-    Ok(queue.finish_timeout(LIMIT)?)
+    Ok(queue.finish_timeout(GPU_CHECK_TIMEOUT)?)
 }
 
-/// Returns the first eight bytes of device memory.
+/// Reads the first eight bytes of device memory.
 pub(super) fn first_word(context: &Context, queue: &Queue, memory: &Memory) -> Result<u64> {
     let host = context.allocate_with(AllocationOptions::new(8).kind(MemoryKind::Host))?;
     queue.submit(Command::copy(memory.range(..8)?, host.all())?)?;
-    queue.finish_timeout(LIMIT)?;
+    queue.finish_timeout(GPU_CHECK_TIMEOUT)?;
     let mut bytes = [0; 8];
     host.read(0, &mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Fails unless memory starts with the exporter's word.
+/// Fails unless `found` is the word that the exporter wrote.
 pub(super) fn check(found: u64, expected: u64) -> Result<()> {
     ensure!(
         found == expected,

@@ -1,13 +1,14 @@
-//! Allocations of device memory that is never exported.
+//! Allocating and freeing device memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{ours, row};
+use super::ours;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Memory, Stream, pool_round};
 use crate::report::row::Target;
@@ -18,15 +19,15 @@ const SIZES: [(usize, &str); 4] = [
     (16 << 20, "cuda-recycle.16MiB"),
     (64 << 20, "cuda-recycle.64MiB"),
 ];
-/// Size and row of the comparison with the driver's own pool.
-const POOL: (usize, &str) = (1 << 20, "cuda-recycle.pool-1MiB");
+/// Length and row that compare with the driver's own pool.
+const POOL_SIZE: (usize, &str) = (1 << 20, "cuda-recycle.pool-1MiB");
 
 const RAW: &str = "cuMemAlloc, cuMemFree";
-const FAST: Target = Target::AtMost(1000.0);
+const MICROSECOND: Target = Target::AtMost(1000.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cuda-recycle",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -34,59 +35,65 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             SIZES[0].1,
             "alloc + free, never exported, 64 KiB",
             RAW,
-            FAST,
+            MICROSECOND,
         ),
-        row(SIZES[1].1, "alloc + free, never exported, 1 MiB", RAW, FAST),
+        row(
+            SIZES[1].1,
+            "alloc + free, never exported, 1 MiB",
+            RAW,
+            MICROSECOND,
+        ),
         row(
             SIZES[2].1,
             "alloc + free, never exported, 16 MiB",
             RAW,
-            FAST,
+            MICROSECOND,
         ),
         row(
             SIZES[3].1,
             "alloc + free, never exported, 64 MiB",
             RAW,
-            FAST,
+            MICROSECOND,
         ),
         row(
-            POOL.1,
+            POOL_SIZE.1,
             "alloc + free, 1 MiB, beside the driver's pool",
             "cuMemAllocAsync, cuMemFreeAsync",
             Target::None,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-const OURS_BATCH: usize = 1000;
-const RAW_BATCH: usize = 10;
-const POOL_BATCH: usize = 32;
+const OURS_CYCLES_PER_BATCH: usize = 1000;
+const RAW_CYCLES_PER_BATCH: usize = 10;
+const POOL_CYCLES_PER_BATCH: usize = 32;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::open(0)?;
     let stream = Stream::create(&gpu)?;
     let context = ours::context(0)?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(10, 3);
-    for round in 0..seat.plan.rounds() {
-        for (length, row) in SIZES.into_iter().chain([POOL]) {
-            for side in Side::turns(round) {
+    let batches = participant.plan.pick(10, 3);
+    for round in 0..participant.plan.rounds() {
+        for (length, row) in SIZES.into_iter().chain([POOL_SIZE]) {
+            for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
-                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                        Side::Ours => per_operation(OURS_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(context.allocate(black_box(length))?));
                             Ok(())
                         })?,
-                        Side::Raw if row == POOL.1 => {
-                            let each =
-                                per_operation(POOL_BATCH, || pool_round(&gpu, &stream, length))?;
+                        Side::Raw if row == POOL_SIZE.1 => {
+                            let each = per_operation(POOL_CYCLES_PER_BATCH, || {
+                                pool_round(&gpu, &stream, length)
+                            })?;
                             stream.synchronize()?;
                             each
                         }
-                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                        Side::Raw => per_operation(RAW_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(Memory::allocate(&gpu, black_box(length))?));
                             Ok(())
                         })?,

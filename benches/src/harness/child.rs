@@ -1,4 +1,4 @@
-//! The main function of a measuring process.
+//! The main function of a child process, which measures.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -9,34 +9,36 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{HungUp, Link};
 use super::outcome::Outcome;
-use super::scenario::Seat;
-use crate::suites;
+use super::scenario::{Participant, Scenario};
 
-/// The last message of a measuring process.
+/// The last message of a child process to the parent process.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Verdict {
+pub(crate) enum ChildResult {
     Done(Outcome),
     Failed {
         reason: String,
-        /// Whether the only failure is that another process has gone, which then has the cause.
+        /// True if the process failed because another process has gone, which has the cause.
         hung_up: bool,
     },
 }
 
-/// Runs one seat of a scenario. Standard input is the control link.
-pub(crate) fn run(scenario: &str, seat: usize, plan: &str) -> ExitCode {
-    match run_seat(scenario, seat, plan) {
+/// Finds a scenario by its name.
+type FindScenario = fn(&str) -> Option<&'static Scenario>;
+
+/// Runs the process of one rank in a scenario. Standard input is the link to the parent process.
+pub(crate) fn run(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> ExitCode {
+    match measure_and_report(find, scenario, rank, plan) {
         Ok(()) => ExitCode::SUCCESS,
-        // Started by hand, or the benchmark has ended: only standard error is left.
+        // The parent process has gone, or a user started this one: only standard error is left.
         Err(error) => {
-            eprintln!("error: {scenario}, process {seat}: {error:#}");
+            eprintln!("error: {scenario}, process {rank}: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
-    // Killed with the benchmark, since a spinning process would not notice its end.
+fn measure_and_report(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> Result<()> {
+    // A process that spins would not notice that the parent process was interrupted.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to be ended with the benchmark")?;
     let control = Link::from(
@@ -45,31 +47,38 @@ fn run_seat(scenario: &str, seat: usize, plan: &str) -> Result<()> {
             .try_clone_to_owned()
             .context("cannot duplicate standard input")?,
     );
-    let verdict = match measure(scenario, seat, plan, &control) {
-        Ok(outcome) => Verdict::Done(outcome),
-        Err(error) => Verdict::Failed {
+    let result = match measure(find, scenario, rank, plan, &control) {
+        Ok(outcome) => ChildResult::Done(outcome),
+        Err(error) => ChildResult::Failed {
             hung_up: error.chain().any(|cause| cause.is::<HungUp>()),
             reason: format!("{error:#}"),
         },
     };
-    control.send(&serde_json::to_vec(&verdict)?)
+    control.send(&serde_json::to_vec(&result)?)
 }
 
-fn measure(scenario: &str, seat: usize, plan: &str, control: &Link) -> Result<Outcome> {
-    let scenario = suites::find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
+/// Receives this process's links, and runs its part of the scenario.
+fn measure(
+    find: FindScenario,
+    scenario: &str,
+    rank: usize,
+    plan: &str,
+    control: &Link,
+) -> Result<Outcome> {
+    let scenario = find(scenario).with_context(|| format!("no scenario {scenario:?}"))?;
     let plan = serde_json::from_str(plan).context("the plan is not valid JSON")?;
     let start = control.receive().context("waiting for the start")?;
     let links: Vec<Link> = start.descriptors.into_iter().map(Link::from).collect();
-    let expected = if seat == 0 { scenario.hands } else { 1 };
+    let expected = if rank == 0 { scenario.followers } else { 1 };
     ensure!(
         links.len() == expected,
         "expected {expected} links, not {}",
         links.len()
     );
-    let place = Seat { plan, links };
-    if seat == 0 {
-        (scenario.lead)(&place)
+    let participant = Participant { plan, links };
+    if rank == 0 {
+        (scenario.leader)(&participant)
     } else {
-        (scenario.hand)(&place)
+        (scenario.follower)(&participant)
     }
 }

@@ -5,8 +5,9 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns the CPUs on which this process may run, one of each physical core: two hardware threads
-/// of one core would measure the core's sharing rather than the technique.
+/// Returns the CPUs that this process may run on, one of each physical core.
+///
+/// Two hardware threads of one core would measure the core's sharing rather than the technique.
 pub(crate) fn one_per_core() -> Result<Vec<usize>> {
     let allowed = sched_getaffinity(None).context("cannot read this process's CPU affinity")?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
@@ -16,8 +17,8 @@ pub(crate) fn one_per_core() -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Returns the lowest allowed CPU that shares a core with `cpu`, or `cpu` itself where the kernel
-/// does not tell.
+/// Returns the lowest allowed CPU that shares a core with `cpu`, or `cpu` itself if the kernel does
+/// not tell.
 fn first_allowed_thread(cpu: usize, allowed: &CpuSet) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     fs::read_to_string(path)

@@ -1,4 +1,4 @@
-//! A two-way channel between two processes that carries messages and descriptors.
+//! Two-way channel between two processes, for messages and descriptors.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -14,13 +14,9 @@ use rustix::net::{
     sendmsg, socketpair,
 };
 
-/// Longest message in bytes. One of that size must fit into a socket's default send buffer.
-pub(crate) const MESSAGE_MAX: usize = 128 * 1024;
+use crate::tuning::{DESCRIPTORS_MAX, MESSAGE_MAX_BYTES};
 
-/// Greatest number of descriptors in one message.
-const DESCRIPTORS_MAX: usize = 64;
-
-/// The error that the process at the other end of a link has gone.
+/// Error of a link whose other process has gone.
 #[derive(Debug)]
 pub(crate) struct HungUp;
 
@@ -32,15 +28,15 @@ impl fmt::Display for HungUp {
 
 impl std::error::Error for HungUp {}
 
-/// One end of a sequenced-packet socket: each `send` arrives as one `receive`.
+/// One end of a sequenced-packet socket: each `send` is received by one `receive`.
 pub(crate) struct Link {
     socket: OwnedFd,
-    /// Buffer for the next message. Kept, so that receiving allocates no memory, which would count
-    /// as a scenario's.
+    /// Space for the next message. The link keeps the buffer, so that receiving allocates nothing
+    /// large that a scenario could count as its own.
     buffer: Mutex<Vec<u8>>,
 }
 
-/// The contents of one `send`.
+/// A received message.
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
@@ -63,11 +59,11 @@ impl Link {
     }
 
     pub(crate) fn send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        // An empty message would look like a hang-up.
+        // A receiver could not tell an empty message from a hang-up.
         ensure!(!bytes.is_empty(), "a message has at least one byte");
         ensure!(
-            bytes.len() <= MESSAGE_MAX,
-            "a message has at most {MESSAGE_MAX} bytes"
+            bytes.len() <= MESSAGE_MAX_BYTES,
+            "a message has at most {MESSAGE_MAX_BYTES} bytes"
         );
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -92,7 +88,8 @@ impl Link {
         }
     }
 
-    /// Waits for the next message. There is no deadline here: the benchmark kills a late process.
+    /// Waits for the next message. There is no deadline: the parent process kills a late child
+    /// process.
     pub(crate) fn receive(&self) -> Result<Message> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -130,7 +127,7 @@ impl Link {
         Ok(Message { bytes, descriptors })
     }
 
-    /// Waits for a message that is exactly the `N` bytes of a number or tag.
+    /// Waits for a message of exactly `N` bytes.
     pub(crate) fn receive_array<const N: usize>(&self) -> Result<[u8; N]> {
         let message = self.receive()?;
         let found = message.bytes.len();
@@ -153,7 +150,7 @@ impl From<OwnedFd> for Link {
     fn from(socket: OwnedFd) -> Self {
         Self {
             socket,
-            buffer: Mutex::new(vec![0; MESSAGE_MAX]),
+            buffer: Mutex::new(vec![0; MESSAGE_MAX_BYTES]),
         }
     }
 }

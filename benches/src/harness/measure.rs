@@ -1,15 +1,16 @@
-//! Runs of scenarios, one after the other.
+//! Measures scenarios one after the other.
 
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use super::crew;
+use super::launcher;
 use super::plan::Plan;
 use super::scenario::Scenario;
 use crate::report::Report;
 use crate::report::machine::Machine;
 use crate::report::row::{Row, Verdict};
+use crate::tuning::BUSY_LOAD_PER_CPU;
 
 /// Measures every scenario whose name contains `only`, one after the other.
 pub(crate) fn measure(
@@ -29,7 +30,7 @@ pub(crate) fn measure(
     let machine = Machine::here();
     if machine
         .load
-        .is_some_and(|load| load > 0.3 * machine.cpus as f64)
+        .is_some_and(|load| load > BUSY_LOAD_PER_CPU * machine.cpus as f64)
     {
         eprintln!("warning: this machine is busy; {machine}");
     }
@@ -47,7 +48,7 @@ pub(crate) fn measure(
     })
 }
 
-/// Returns each row of the scenario, measured or with the reason why not.
+/// Measures a scenario. Returns each of its rows, with figures or with the reason for none.
 fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
     let all = |verdict, note: &str| {
         scenario
@@ -64,7 +65,7 @@ fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
         );
         return all(Verdict::Skipped, &note);
     }
-    match crew::run(scenario, plan) {
+    match launcher::run(scenario, plan) {
         Ok(outcome) => scenario
             .rows
             .iter()

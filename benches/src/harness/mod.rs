@@ -1,9 +1,9 @@
-//! Tools of every measurement: processes that can be killed, links between them, clocks and order
-//! statistics, the machine's CPUs, and facts about a process from `/proc`.
+//! Parts that every measurement needs: child processes that can be killed, links between them,
+//! clocks, order statistics, the machine's CPUs, and the contents of `/proc`.
 
 pub(crate) mod child;
 pub(crate) mod cpu;
-pub(crate) mod crew;
+pub(crate) mod launcher;
 pub(crate) mod link;
 pub(crate) mod measure;
 pub(crate) mod outcome;

@@ -1,4 +1,4 @@
-//! The results that a measuring process reports.
+//! Samples of a measurement, and their summaries.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Returns the summary of a series; `None` if it has no samples.
+    /// Computes the statistics of a series. Returns `None` if it has no samples.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -31,17 +31,20 @@ impl Summary {
     }
 }
 
-/// The side that was measured: the library or the raw technique.
+/// One of the two techniques that a row compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
+    /// The library.
     Ours,
+    /// The raw technique.
     Raw,
 }
 
 impl Side {
-    /// Returns the order of both sides in `round`. It alternates, so that neither always finds the
-    /// caches as the other left them.
-    pub(crate) fn turns(round: usize) -> [Self; 2] {
+    /// Returns the order in which both sides are measured in `round`.
+    ///
+    /// The order alternates, so that neither side always finds the caches as the other left them.
+    pub(crate) fn order(round: usize) -> [Self; 2] {
         if round.is_multiple_of(2) {
             [Self::Raw, Self::Ours]
         } else {
@@ -50,7 +53,7 @@ impl Side {
     }
 }
 
-/// Samples by row, while measuring.
+/// Samples by row, collected while measuring.
 #[derive(Default)]
 pub(crate) struct Recorder {
     ours: BTreeMap<&'static str, Vec<f64>>,
@@ -73,17 +76,17 @@ impl Recorder {
         self.series(row, side).extend(samples);
     }
 
-    /// Adds a note for the reader of a row.
+    /// Adds a note for readers of the row.
     pub(crate) fn note(&mut self, row: &'static str, text: impl Into<String>) {
         self.notes.insert(row, text.into());
     }
 
-    /// Records why this machine cannot measure a row, or not all of it.
+    /// Records the reason for which this machine cannot measure a row, or not all of it.
     pub(crate) fn absent(&mut self, row: &'static str, reason: impl Into<String>) {
         self.absent.insert(row, reason.into());
     }
 
-    /// Adds another recorder's samples, measured later.
+    /// Adds the samples of another recorder, which were measured later.
     pub(crate) fn absorb(&mut self, other: Self) {
         for (row, samples) in other.ours {
             self.extend(row, Side::Ours, samples);
@@ -104,6 +107,7 @@ impl Recorder {
         .or_default()
     }
 
+    /// Summarises the samples.
     pub(crate) fn finish(self) -> Outcome {
         let summarise = |series: BTreeMap<&'static str, Vec<f64>>| {
             series
@@ -124,18 +128,18 @@ impl Recorder {
     }
 }
 
-/// Summaries by row identifier, in the form in which they cross the process boundary.
+/// Summaries by row identifier, as a child process sends them to the parent process.
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) ours: BTreeMap<String, Summary>,
     pub(crate) raw: BTreeMap<String, Summary>,
     pub(crate) notes: BTreeMap<String, String>,
-    /// Rows that this machine cannot measure, or not completely, with the reasons.
+    /// Reasons by row, for rows that this machine cannot measure, or not completely.
     pub(crate) absent: BTreeMap<String, String>,
 }
 
 impl Outcome {
-    /// Adds the outcome of another process of the same scenario.
+    /// Adds the outcome of another process of the scenario.
     pub(crate) fn merge(&mut self, other: Self) {
         self.ours.extend(other.ours);
         self.raw.extend(other.raw);

@@ -1,14 +1,15 @@
-//! The amount of measurement, and the CPUs for it.
+//! The plan of a run: the amount of work, and the CPUs.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
+use crate::tuning::{FULL_ROUNDS, QUICK_ROUNDS};
 
-/// The settings of a run, equal for all measuring processes.
+/// Settings that the parent process gives to every child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Whether runs are shorter, so that their figures are not to be quoted.
+    /// True for a short run, whose figures are not to be quoted.
     pub(crate) quick: bool,
     /// CPUs to pin to: one of each physical core, in the order of their numbers.
     pub(crate) cpus: Vec<usize>,
@@ -22,18 +23,18 @@ impl Plan {
         })
     }
 
-    /// Returns how often the library and the raw technique take turns.
+    /// Returns the number of rounds in which ours and the raw technique alternate.
     pub(crate) fn rounds(&self) -> usize {
-        self.pick(11, 5)
+        self.pick(FULL_ROUNDS, QUICK_ROUNDS)
     }
 
-    /// Returns the first value in a full run, and the second in a quick one.
+    /// Returns `full` in a full run and `quick` in a quick one.
     pub(crate) fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Pins the calling thread, and the threads it starts from now on, to the `index`-th CPU of the
-    /// plan, or to the last one where the machine has fewer.
+    /// Pins the calling thread to the plan's CPU `index`, or to the last CPU if there are fewer.
+    /// Threads that the calling thread starts later inherit the CPU.
     pub(crate) fn pin(&self, index: usize) -> Result<()> {
         cpu::pin(self.cpus[index.min(self.cpus.len() - 1)])
     }

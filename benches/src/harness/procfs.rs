@@ -1,19 +1,19 @@
-//! Facts about processes and the machine from `/proc`.
+//! Facts about processes and the machine, read from `/proc`.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 
-/// The resources of a process at one moment.
+/// Resources that a process holds at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: u64,
-    /// Number of mappings: lines of `/proc/self/maps`.
+    /// Lines of `/proc/self/maps`.
     pub(crate) mappings: u64,
     /// Private memory in RAM, in bytes.
     pub(crate) anonymous: u64,
-    /// Shared memory in RAM that this process has mapped, in bytes. Of a page that several
-    /// processes have mapped, its share counts.
+    /// Shared memory in RAM that this process has mapped, in bytes. A page that several processes
+    /// have mapped counts in equal parts for each.
     pub(crate) shared: u64,
 }
 
@@ -23,8 +23,8 @@ impl Holdings {
         Ok(Self {
             descriptors: descriptors()?,
             mappings: mappings()?,
-            // Counted page by page; the figures in `/proc/self/status` lag behind by up to
-            // hundreds of pages.
+            // The kernel counts these page by page; the figures in `/proc/self/status` lag behind
+            // by up to hundreds of pages.
             anonymous: field("/proc/self/smaps_rollup", "Pss_Anon:")?,
             shared: field("/proc/self/smaps_rollup", "Pss_Shmem:")?,
         })
@@ -51,14 +51,14 @@ impl Holdings {
     }
 }
 
-/// Returns the number of descriptors that the calling process has open.
+/// Counts the descriptors that the calling process has open.
 pub(crate) fn descriptors() -> Result<u64> {
     let entries = fs::read_dir("/proc/self/fd").context("cannot list /proc/self/fd")?;
-    // The listing itself has one open.
+    // The listing itself holds one descriptor.
     Ok((entries.count() as u64).saturating_sub(1))
 }
 
-/// Returns the number of mappings of the calling process.
+/// Counts the mappings of the calling process.
 pub(crate) fn mappings() -> Result<u64> {
     let maps = fs::read_to_string("/proc/self/maps").context("cannot read /proc/self/maps")?;
     Ok(maps.lines().count() as u64)
@@ -69,13 +69,12 @@ pub(crate) fn machine_shared_memory() -> Result<u64> {
     field("/proc/meminfo", "Shmem:")
 }
 
-/// Returns the bytes of memory that are available on the machine.
+/// Returns the bytes of memory that the machine can still give out.
 pub(crate) fn machine_available_memory() -> Result<u64> {
     field("/proc/meminfo", "MemAvailable:")
 }
 
-/// Returns the number of processes and threads that ran or waited for a CPU, averaged over the last
-/// minute.
+/// Returns the number of threads that ran or waited for a CPU, averaged over the last minute.
 pub(crate) fn load_average() -> Result<f64> {
     let text = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
     text.split(' ')
@@ -88,14 +87,14 @@ pub(crate) fn load_average() -> Result<f64> {
 pub(crate) fn is_asleep(pid: u64) -> Result<bool> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    // The second field is the command's name in brackets and may contain anything.
+    // The second field is the command's name in brackets, which may contain any characters.
     let state = stat
         .rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next());
     Ok(state.with_context(|| format!("{path} has an unknown form"))? == 'S')
 }
 
-/// Returns how many bytes of the mapping at `address` are mapped with huge pages.
+/// Returns the bytes of huge pages in the mapping that contains `address`.
 pub(crate) fn huge_bytes(address: usize) -> Result<u64> {
     let smaps = fs::read_to_string("/proc/self/smaps").context("cannot read /proc/self/smaps")?;
     let mut inside = false;
@@ -112,14 +111,13 @@ pub(crate) fn huge_bytes(address: usize) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Parses a range such as `55d0c0000000-55d0c0021000`, with which a line of `maps` and `smaps`
-/// starts.
+/// Parses the start of a line of `maps` or `smaps`: `55d0c0000000-55d0c0021000`.
 fn parse_range(text: &str) -> Option<std::ops::Range<usize>> {
     let (start, end) = text.split_once('-')?;
     Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
 }
 
-/// Returns the field `key` of a file of lines like `Shmem:   123 kB`, in bytes.
+/// Returns field `key`, in bytes, of a file with lines like `Shmem:   123 kB`.
 fn field(path: &str, key: &str) -> Result<u64> {
     fs::read_to_string(path)
         .with_context(|| format!("cannot read {path}"))?

@@ -1,66 +1,80 @@
-//! Reads and writes of large shared memory.
+//! Reads and writes of mapped memory that processes share.
 
-/// Distance of two touches that reach every page, in bytes.
-const PAGE: usize = 4096;
+use std::marker::PhantomData;
 
-/// Mapped bytes that another process may change at any time, hence accessed by pointer and never by
-/// reference.
+/// Bytes of the smallest page: a touch at each multiple reaches every page, huge or not.
+const PAGE_BYTES: usize = 4096;
+/// Bytes of a word.
+const WORD_BYTES: usize = 8;
+
+/// Memory that this process has mapped for `'a`, as words of eight bytes.
+///
+/// Another process may change the words at any time, so no reference to them is ever made.
 #[derive(Clone, Copy)]
-pub(crate) struct Region {
+pub(crate) struct Region<'a> {
     start: *mut u64,
     words: usize,
+    mapping: PhantomData<&'a ()>,
 }
 
-impl Region {
+impl Region<'_> {
+    /// Makes a region of mapped memory.
+    ///
     /// # Safety
     ///
-    /// `start` is aligned to eight bytes. `length` bytes from there stay mapped and readable, and
-    /// writable if anything is written, as long as the region is used.
+    /// - `start` is aligned to eight bytes.
+    /// - `length` bytes from `start` on stay mapped, readable and writable for the region's
+    ///   lifetime.
+    /// - Meanwhile this process accesses these bytes through regions and atomics only.
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
         debug_assert!(start.cast::<u64>().is_aligned());
         Self {
             start: start.cast(),
-            words: length / 8,
+            words: length / WORD_BYTES,
+            mapping: PhantomData,
         }
     }
 
-    /// Returns the `index`-th eight bytes.
+    /// Reads the word at `index`.
     pub(crate) fn read(&self, index: usize) -> u64 {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: within the region, by the assertion; the caller of `new` keeps it mapped. A
-        // volatile access may race with another process: it yields some value of eight bytes.
+        // SAFETY: the word is inside the region, by the assertion. The caller of `new` promises
+        // that the region is aligned and stays mapped and readable. If another process writes the
+        // word meanwhile, a volatile read of eight bytes still yields a valid `u64`.
         unsafe { self.start.add(index).read_volatile() }
     }
 
-    /// Sets the `index`-th eight bytes.
+    /// Writes the word at `index`.
     pub(crate) fn write(&self, index: usize, value: u64) {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: as in `read`.
+        // SAFETY: the word is inside the region, by the assertion. The caller of `new` promises
+        // that the region is aligned and stays mapped and writable, and that this process has no
+        // reference to these bytes other than to atomics.
         unsafe { self.start.add(index).write_volatile(value) }
     }
 
     /// Writes a word to each page.
     pub(crate) fn touch_pages(&self, value: u64) {
-        for index in (0..self.words).step_by(PAGE / 8) {
+        for index in (0..self.words).step_by(PAGE_BYTES / WORD_BYTES) {
             self.write(index, value);
         }
     }
 
-    /// Reads a word of each page, and returns their wrapping sum.
+    /// Reads a word of each page, and returns the wrapping sum of these words.
     pub(crate) fn read_pages(&self) -> u64 {
         (0..self.words)
-            .step_by(PAGE / 8)
+            .step_by(PAGE_BYTES / WORD_BYTES)
             .fold(0, |sum: u64, index| sum.wrapping_add(self.read(index)))
     }
 
-    /// Writes its own number into each word.
+    /// Writes its own index into each word.
     pub(crate) fn number_words(&self) {
         for index in 0..self.words {
             self.write(index, index as u64);
         }
     }
 
-    /// Returns the result of `sum` after `number_words`.
+    /// Returns what `sum` returns after `number_words`.
     pub(crate) fn numbered_sum(&self) -> u64 {
         let words = self.words as u64;
         if words.is_multiple_of(2) {
@@ -70,12 +84,16 @@ impl Region {
         }
     }
 
-    /// Reads all words, and returns their wrapping sum. No process may write to the region
-    /// meanwhile.
-    pub(crate) fn sum(&self) -> u64 {
-        // SAFETY: within the region, which the caller of `new` keeps mapped, and no process writes
-        // meanwhile. Plain loads, so that the compiler may use vectors as in any program that reads
-        // memory.
+    /// Reads all words with plain loads, and returns their wrapping sum.
+    ///
+    /// The compiler may use vectors, as in any program that reads memory.
+    ///
+    /// # Safety
+    ///
+    /// No thread of any process writes to the region during the call.
+    pub(crate) unsafe fn sum(&self) -> u64 {
+        // SAFETY: the caller of `new` promises that these words are aligned and stay mapped and
+        // readable. The caller of this function promises that they don't change.
         let words = unsafe { std::slice::from_raw_parts(self.start, self.words) };
         words
             .iter()
@@ -91,20 +109,25 @@ mod tests {
     fn sums() {
         for words in [1, 2, 5, 512, 1025] {
             let mut memory = vec![0_u64; words];
-            // SAFETY: the vector outlives the region and has this many bytes.
+            // SAFETY: the vector outlives the region, has this many bytes, and is not used
+            // otherwise.
             let region = unsafe { Region::new(memory.as_mut_ptr().cast(), memory.len() * 8) };
             region.number_words();
-            assert_eq!(region.sum(), region.numbered_sum());
-            assert_eq!(region.sum(), (0..words as u64).sum::<u64>());
+            // SAFETY: no other thread knows the vector.
+            let sum = unsafe { region.sum() };
+            assert_eq!(sum, region.numbered_sum());
+            assert_eq!(sum, (0..words as u64).sum::<u64>());
         }
     }
 
     #[test]
     fn pages() {
         let mut memory = vec![0_u64; 3 * 512];
-        // SAFETY: the vector outlives the region and has this many bytes.
-        let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 3 * PAGE) };
+        // SAFETY: the vector outlives the region, has this many bytes, and is not used otherwise.
+        let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 3 * PAGE_BYTES) };
         region.touch_pages(7);
-        assert_eq!((region.read_pages(), region.sum()), (21, 21));
+        // SAFETY: no other thread knows the vector.
+        let sum = unsafe { region.sum() };
+        assert_eq!((region.read_pages(), sum), (21, 21));
     }
 }

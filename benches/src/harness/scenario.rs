@@ -9,36 +9,38 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::report::row::RowSpec;
 
-/// One arrangement of processes: a *lead*, which steers the measurement, and the *hands* that it
-/// works with. Lead and hands run the same rounds in step.
+/// One arrangement of child processes: a *leader*, which steers the measurement, and *followers*.
+/// All of them run the same rounds in step.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    pub(crate) hands: usize,
-    /// Number of cores without which the figures would have another meaning.
+    /// Number of followers. Their ranks start at 1; the leader has rank 0.
+    pub(crate) followers: usize,
+    /// Fewest cores with which the figures mean what the rows say.
     pub(crate) cores: usize,
-    /// Time after which the whole scenario is taken to hang and is killed.
+    /// Time after which the scenario counts as stuck and its processes are killed. Each scenario's
+    /// limit is several times what a full run takes.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
-    pub(crate) lead: fn(&Seat) -> Result<Outcome>,
-    pub(crate) hand: fn(&Seat) -> Result<Outcome>,
+    pub(crate) leader: fn(&Participant) -> Result<Outcome>,
+    pub(crate) follower: fn(&Participant) -> Result<Outcome>,
 }
 
-/// The start-up state of a process of a scenario.
-pub(crate) struct Seat {
+/// The plan and the links of one process of a scenario.
+pub(crate) struct Participant {
     pub(crate) plan: Plan,
-    /// Links of the lead to each hand, or the one link of a hand to the lead.
+    /// The leader's links to each follower, or a follower's one link to the leader.
     pub(crate) links: Vec<Link>,
 }
 
-impl Seat {
-    /// Returns the link between the lead and the only (or first) hand.
+impl Participant {
+    /// Returns the link between the leader and the first follower.
     pub(crate) fn peer(&self) -> Result<&Link> {
         ensure!(!self.links.is_empty(), "this scenario has one process only");
         Ok(&self.links[0])
     }
 }
 
-/// Fails: the hand of a scenario that has none.
-pub(crate) fn no_hand(_: &Seat) -> Result<Outcome> {
+/// Does nothing: the follower's part of a scenario that has no followers.
+pub(crate) fn no_follower(_: &Participant) -> Result<Outcome> {
     Ok(Outcome::default())
 }

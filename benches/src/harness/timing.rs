@@ -4,19 +4,24 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
+use crate::tuning::CLOCK_SAMPLES;
+
+/// Reads `CLOCK_MONOTONIC`, which all processes of a machine share, in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // The clock starts at boot, so neither part is ever negative.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
+/// Converts a duration to nanoseconds.
 pub(crate) fn nanoseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e9
 }
 
-/// Runs `operation` `count` times between two clock readings, and returns the nanoseconds of each.
-/// With a thousand operations or more, the cost of the readings is negligible.
+/// Runs `operation` `count` times between two clock readings. Returns the nanoseconds per
+/// operation.
+///
+/// With a thousand operations or more, the cost of the readings vanishes in the result.
 pub(crate) fn per_operation<E>(
     count: usize,
     mut operation: impl FnMut() -> Result<(), E>,
@@ -28,17 +33,17 @@ pub(crate) fn per_operation<E>(
     Ok(nanoseconds(start.elapsed()) / count as f64)
 }
 
-/// Returns the cost of two successive clock readings in nanoseconds, to subtract from an operation
-/// that is timed alone.
+/// Measures the cost of two clock readings in nanoseconds, which is subtracted from the time of an
+/// operation that is timed alone.
 pub(crate) fn clock_cost() -> f64 {
-    let mut samples: Vec<f64> = (0..10_001)
+    let mut samples: Vec<f64> = (0..CLOCK_SAMPLES)
         .map(|_| nanoseconds(Instant::now().elapsed()))
         .collect();
     samples.sort_unstable_by(f64::total_cmp);
     samples[samples.len() / 2]
 }
 
-/// Times one operation alone, in nanoseconds, less the clock's cost.
+/// Runs one operation. Returns its result, and its time in nanoseconds less the clock's cost.
 pub(crate) fn once<T, E>(
     clock_cost: f64,
     operation: impl FnOnce() -> Result<T, E>,
@@ -49,7 +54,7 @@ pub(crate) fn once<T, E>(
     Ok((value, (elapsed - clock_cost).max(0.0)))
 }
 
-/// Times dropping a value, in nanoseconds, less the clock's cost.
+/// Drops a value. Returns the time in nanoseconds less the clock's cost.
 pub(crate) fn drop_once<T>(clock_cost: f64, value: T) -> f64 {
     let start = Instant::now();
     drop(value);

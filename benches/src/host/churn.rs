@@ -1,4 +1,4 @@
-//! Thousands of rounds of allocate, export, open, close, free: no resource may grow.
+//! Growth of both processes in thousands of rounds of allocate, export, open, close, free.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::Holdings;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// One size of allocation.
+/// One size of allocation, and the identifiers of its rows.
 struct Size {
     bytes: usize,
     memory: &'static str,
@@ -25,7 +25,7 @@ struct Size {
     time: &'static str,
 }
 
-/// Defines a size and its rows' identifiers.
+/// Makes a size with the identifiers of its rows.
 macro_rules! size {
     ($name:literal, $bytes:expr) => {
         Size {
@@ -41,14 +41,13 @@ macro_rules! size {
 static SMALL: Size = size!("64KiB", 64 << 10);
 static LARGE: Size = size!("2MiB", 2 << 20);
 
-/// Growth that is not a leak: less than seven bytes in each round, and any leak in each round is
-/// larger.
+/// Growth that counts as noise: less than seven bytes a round, and any leak is larger.
 const MEMORY_NOISE: Target = Target::AtMost(64.0 * 1024.0);
-const NOTHING: Target = Target::AtMost(0.0);
+const NO_GROWTH: Target = Target::AtMost(0.0);
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "churn",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(240),
     rows: &[
@@ -62,13 +61,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             SMALL.descriptors,
             "growth, 64 KiB: descriptors",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             SMALL.mappings,
             "growth, 64 KiB: mappings",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             SMALL.time,
@@ -86,13 +85,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             LARGE.descriptors,
             "growth, 2 MiB: descriptors",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             LARGE.mappings,
             "growth, 2 MiB: mappings",
             Unit::Count,
-            NOTHING,
+            NO_GROWTH,
         ),
         row(
             LARGE.time,
@@ -101,8 +100,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -> RowSpec {
@@ -116,43 +115,47 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Number of rounds of one turn, and of turns before growth is measured.
-const TURN: usize = 500;
-const WARM_UP: usize = 2;
+/// Rounds between two readings of the clock.
+const ROUNDS_PER_BATCH: usize = 500;
+/// Batches before growth is measured.
+const WARM_UP_BATCHES: usize = 2;
 
-fn turns(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(20, 4)
+fn batches(participant: &Participant) -> usize {
+    WARM_UP_BATCHES + participant.plan.pick(20, 4)
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
-            // One side after the other, so that one side's leak does not vanish in the other's
-            // memory.
+            // One side after the other, so that neither hides what the other leaks.
             let context = ours::context()?;
             let mut before = None;
-            for turn in 0..turns(seat) {
-                if turn == WARM_UP {
+            for batch in 0..batches(participant) {
+                if batch == WARM_UP_BATCHES {
                     before = Some((Holdings::now()?, remote_holdings(link)?));
                 }
                 let start = Instant::now();
-                for round in 0..TURN {
+                for round in 0..ROUNDS_PER_BATCH {
                     match side {
                         Side::Ours => export_ours(&context, link, size, round)?,
                         Side::Raw => export_raw(link, size, round)?,
                     }
                 }
-                if turn >= WARM_UP {
-                    recorder.push(size.time, side, nanoseconds(start.elapsed()) / TURN as f64);
+                if batch >= WARM_UP_BATCHES {
+                    recorder.push(
+                        size.time,
+                        side,
+                        nanoseconds(start.elapsed()) / ROUNDS_PER_BATCH as f64,
+                    );
                 }
             }
-            let before = before.context("no turn was measured")?;
+            let before = before.context("no batch was measured")?;
             let after = (Holdings::now()?, remote_holdings(link)?);
             record_growth(size, side, before, after, &mut recorder);
-            if seat.plan.quick {
+            if participant.plan.quick {
                 recorder.note(size.memory, "a quick run: 2,000 rounds only");
             }
         }
@@ -181,12 +184,12 @@ fn record_growth(
     recorder.push(size.mappings, side, grown(|held| held.mappings));
 }
 
-/// Returns the first and last word of an allocation.
+/// Returns the value of an allocation's first and last word.
 fn token(round: usize) -> u64 {
     round as u64 + 1
 }
 
-/// Asks the other process for its resources.
+/// Requests the holdings of the other process.
 fn remote_holdings(link: &Link) -> Result<Holdings> {
     link.send(b"holdings")?;
     Ok(Holdings::from_bytes(link.receive_array()?))
@@ -198,7 +201,7 @@ fn export_ours(context: &Context, link: &Link, size: &Size, round: usize) -> Res
     region.write(0, token(round));
     region.write(size.bytes / 8 - 1, token(round));
     link.send(memory.handle()?.as_bytes())?;
-    closed(link, round)
+    await_close(link, round)
 }
 
 fn export_raw(link: &Link, size: &Size, round: usize) -> Result<()> {
@@ -207,11 +210,11 @@ fn export_raw(link: &Link, size: &Size, round: usize) -> Result<()> {
     mapping.region().write(0, token(round));
     mapping.region().write(size.bytes / 8 - 1, token(round));
     link.send_with(b"raw", &[file.as_fd()])?;
-    closed(link, round)
+    await_close(link, round)
 }
 
 /// Waits until the other process has read and closed the memory.
-fn closed(link: &Link, round: usize) -> Result<()> {
+fn await_close(link: &Link, round: usize) -> Result<()> {
     ensure!(
         link.receive_number()? == 2 * token(round),
         "the importer does not read what the exporter wrote"
@@ -219,17 +222,17 @@ fn closed(link: &Link, round: usize) -> Result<()> {
     Ok(())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
             let context = ours::context()?;
-            for turn in 0..turns(seat) {
-                if turn == WARM_UP {
+            for batch in 0..batches(participant) {
+                if batch == WARM_UP_BATCHES {
                     answer_holdings(link)?;
                 }
-                for _ in 0..TURN {
+                for _ in 0..ROUNDS_PER_BATCH {
                     match side {
                         Side::Ours => import_ours(&context, link, size)?,
                         Side::Raw => import_raw(link, size)?,

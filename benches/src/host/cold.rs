@@ -1,4 +1,4 @@
-//! A large segment from creation to end, with no page touched before.
+//! The life of a large segment of which no page has been touched before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::{machine_available_memory, machine_shared_memory};
 use crate::harness::region::Region;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::once;
 use crate::raw::memfd::{self, Mapping, Pages};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
+use crate::tuning::SHARED_MEMORY_NOISE_BYTES;
 
 const CREATE: &str = "cold.create";
 const READ: &str = "cold.read";
@@ -26,7 +27,7 @@ const READ_ALL: &str = "cold.read-all";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "cold",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(180),
     rows: &[
@@ -61,8 +62,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             Target::None,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
@@ -76,41 +77,43 @@ const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
     }
 }
 
-const LENGTH: usize = 1 << 30;
-/// Number of unmeasured rounds: the machine itself may get its memory only at the first touch.
-const WARM_UP: usize = 1;
-/// Change of the machine's shared memory that other processes may cause, in bytes.
-const NOISE: u64 = 256 << 20;
+const SEGMENT_BYTES: usize = 1 << 30;
+/// Rounds that are not recorded: a virtual machine may get its own memory at first touch.
+const WARM_UP_ROUNDS: usize = 1;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.rounds()
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP_ROUNDS + participant.plan.rounds()
 }
 
-/// Touches and frees more memory than a round needs, so that the following rounds measure this
-/// system alone. A virtual machine may have returned free memory to its host, and the next touch of
-/// any process then waits for the host for tenths of a second.
-fn back_free_memory() -> Result<()> {
-    // The kernel takes small and huge pages from different places.
+/// Touches and frees more memory than a round needs.
+///
+/// A virtual machine may have given free memory back to its host. The next process to touch that
+/// memory then waits for the host, for tenths of a second. After this call the machine has the
+/// memory, so a round measures this system alone.
+fn claim_free_memory() -> Result<()> {
+    // The kernel takes small and huge pages from different lists.
     for pages in [Pages::Small, Pages::Huge] {
-        let memory = Mapping::private(LENGTH + LENGTH / 2, pages)?;
+        let memory = Mapping::private(SEGMENT_BYTES + SEGMENT_BYTES / 2, pages)?;
         memory.region().touch_pages(1);
     }
     Ok(())
 }
 
-/// Returns the first word of each page.
+/// Returns the value of each page's first word.
 fn token(round: usize) -> u64 {
     round as u64 + 1
 }
 
-/// The importer's measurements, in nanoseconds.
-struct Importer {
+/// Times that the importer measured, in nanoseconds.
+struct ImporterTimes {
+    /// Reading a word of each page.
     read: f64,
+    /// Reading a word of each page, and then all words.
     read_all: f64,
     close: f64,
 }
 
-impl Importer {
+impl ImporterTimes {
     fn send(&self, link: &Link) -> Result<()> {
         let numbers = [self.read, self.read_all, self.close].map(f64::to_le_bytes);
         link.send(numbers.as_flattened())
@@ -128,33 +131,33 @@ impl Importer {
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let available = machine_available_memory()?;
     ensure!(
-        available > 2 * LENGTH as u64,
+        available > 2 * SEGMENT_BYTES as u64,
         "needs 2 GiB of free memory, and {} MiB are available",
         available >> 20
     );
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let context = ours::unpooled_context()?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
-        for side in Side::turns(round) {
-            back_free_memory()?;
+    for round in 0..rounds(participant) {
+        for side in Side::order(round) {
+            claim_free_memory()?;
             let before = machine_shared_memory()?;
             let (create, importer, free) = match side {
                 Side::Ours => export_ours(&context, link, round)?,
                 Side::Raw => export_raw(link, round)?,
             };
-            // Otherwise the next round would not be cold, and the memory not yet freed.
+            // If memory were left, the next round would not be cold, and freeing would not be done.
             let after = machine_shared_memory()?;
             ensure!(
-                after < before + NOISE,
+                after < before + SHARED_MEMORY_NOISE_BYTES,
                 "{} MiB of shared memory are left after freeing 1 GiB",
                 after.saturating_sub(before) >> 20
             );
-            if round < WARM_UP {
+            if round < WARM_UP_ROUNDS {
                 continue;
             }
             recorder.push(CREATE, side, create);
@@ -168,14 +171,14 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn export_ours(context: &Context, link: &Link, round: usize) -> Result<(f64, Importer, f64)> {
+fn export_ours(context: &Context, link: &Link, round: usize) -> Result<(f64, ImporterTimes, f64)> {
     let (memory, create) = once(0.0, || -> Result<_> {
-        let memory = context.allocate(LENGTH)?;
+        let memory = context.allocate(SEGMENT_BYTES)?;
         ours::region(&memory).touch_pages(token(round));
         Ok(memory)
     })?;
     link.send(memory.handle()?.as_bytes())?;
-    let importer = Importer::receive(link)?;
+    let importer = ImporterTimes::receive(link)?;
     let ((), free) = once(0.0, || -> Result<()> {
         drop(memory);
         Ok(())
@@ -183,15 +186,15 @@ fn export_ours(context: &Context, link: &Link, round: usize) -> Result<(f64, Imp
     Ok((create, importer, free))
 }
 
-fn export_raw(link: &Link, round: usize) -> Result<(f64, Importer, f64)> {
+fn export_raw(link: &Link, round: usize) -> Result<(f64, ImporterTimes, f64)> {
     let ((file, mapping), create) = once(0.0, || -> Result<_> {
-        let file = memfd::create(LENGTH)?;
-        let mapping = Mapping::shared_small_pages(&file, LENGTH)?;
+        let file = memfd::create(SEGMENT_BYTES)?;
+        let mapping = Mapping::shared_small_pages(&file, SEGMENT_BYTES)?;
         mapping.region().touch_pages(token(round));
         Ok((file, mapping))
     })?;
     link.send_with(b"raw", &[file.as_fd()])?;
-    let importer = Importer::receive(link)?;
+    let importer = ImporterTimes::receive(link)?;
     let ((), free) = once(0.0, || -> Result<()> {
         drop(mapping);
         drop(file);
@@ -200,23 +203,23 @@ fn export_raw(link: &Link, round: usize) -> Result<(f64, Importer, f64)> {
     Ok((create, importer, free))
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
-    for round in 0..rounds(seat) {
-        for side in Side::turns(round) {
+    for round in 0..rounds(participant) {
+        for side in Side::order(round) {
             let mut message = link.receive()?;
             let importer = match side {
                 Side::Ours => {
                     let memory = ours::open_memory(&context, &message.bytes)?;
-                    measure(ours::region(&memory), memory, round)?
+                    measure(memory, ours::region, round)?
                 }
                 Side::Raw => {
                     let file = message.descriptors.pop().context("expected a descriptor")?;
-                    let mapping = Mapping::shared_small_pages(&file, LENGTH)?;
+                    let mapping = Mapping::shared_small_pages(&file, SEGMENT_BYTES)?;
                     drop(file);
-                    measure(mapping.region(), mapping, round)?
+                    measure(mapping, Mapping::region, round)?
                 }
             };
             importer.send(link)?;
@@ -225,23 +228,25 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-/// Reads `region` and closes its `owner`.
-fn measure<T>(region: Region, owner: T, round: usize) -> Result<Importer> {
-    let expected = token(round).wrapping_mul(LENGTH as u64 / 4096);
-    let read_pages = || -> Result<u64> { Ok(region.read_pages()) };
+/// Reads the region of `memory`, and closes `memory`.
+fn measure<T>(memory: T, region: impl Fn(&T) -> Region<'_>, round: usize) -> Result<ImporterTimes> {
+    let words = region(&memory);
+    let expected = token(round).wrapping_mul(SEGMENT_BYTES as u64 / 4096);
+    let read_pages = || -> Result<u64> { Ok(words.read_pages()) };
     let (pages, read) = once(0.0, read_pages)?;
-    let read_every_byte = || -> Result<u64> { Ok(region.sum()) };
+    // SAFETY: the exporter writes nothing until it has received the times.
+    let read_every_byte = || -> Result<u64> { Ok(unsafe { words.sum() }) };
     let (sum, rest) = once(0.0, read_every_byte)?;
     ensure!(
         pages == expected && sum == expected,
         "the importer does not read what the exporter wrote"
     );
     let ((), close) = once(0.0, || -> Result<()> {
-        drop(owner);
+        drop(memory);
         Ok(())
     })?;
-    // Both passes: the second one finds the pages mapped.
-    Ok(Importer {
+    // Reading all includes the first pass, since the second one finds the pages mapped.
+    Ok(ImporterTimes {
         read,
         read_all: read + rest,
         close,

@@ -1,4 +1,4 @@
-//! Signals without waiters, and waits for finished signals.
+//! Signals without waiters, and waits for completed signals.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::counter::FutexCounter;
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -19,7 +19,7 @@ const WAIT: &str = "events.wait";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "events",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -40,34 +40,34 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             target: Target::AtMost(4.0),
         },
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-const OPERATIONS: usize = 10_000;
+const OPERATIONS_PER_BATCH: usize = 10_000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
     let event = context.create_event()?;
-    // Exported, like an event that processes share.
+    // The event is exported, as events are that processes share.
     event.handle()?;
     let word = AtomicU64::new(0);
     let counter = FutexCounter(&word);
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(20, 5);
-    for round in 0..seat.plan.rounds() {
-        for side in Side::turns(round) {
+    let batches = participant.plan.pick(20, 5);
+    for round in 0..participant.plan.rounds() {
+        for side in Side::order(round) {
             for batch in 0..=batches {
-                let signal = per_operation(OPERATIONS, || match side {
+                let signal = per_operation(OPERATIONS_PER_BATCH, || match side {
                     Side::Ours => Ok(black_box(&event).signal().map(drop)?),
                     Side::Raw => black_box(&counter).signal(),
                 })?;
-                let wait = per_operation(OPERATIONS, || match side {
+                let wait = per_operation(OPERATIONS_PER_BATCH, || match side {
                     Side::Ours => Ok(black_box(&event).wait()?),
                     Side::Raw => black_box(&counter).wait(1),
                 })?;
-                // The first batch of a turn finds the other side's data in the caches.
+                // The first batch of a side finds the other side's data in the caches.
                 if batch > 0 {
                     recorder.push(SIGNAL, side, signal);
                     recorder.push(WAIT, side, wait);

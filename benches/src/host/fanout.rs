@@ -1,4 +1,4 @@
-//! One signal that wakes many processes.
+//! A signal that wakes many processes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,13 @@ use anyhow::{Context, Result, ensure};
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::is_asleep;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::monotonic_ns;
 use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
+use crate::tuning::SLEEP_CHECK_INTERVAL;
 
 const PROCESSES: usize = 32;
 const LOW_POWER: &str = "fanout.low-power";
@@ -23,7 +24,7 @@ const DEFAULT: &str = "fanout.after-spinning";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "fanout",
-    hands: PROCESSES,
+    followers: PROCESSES,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
@@ -44,79 +45,83 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             target: Target::AtMostTimesRaw(1.15),
         },
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
-/// The sides that take turns. Each has a counter of its own.
+/// A way to signal and wait that is measured. Each has its own counter or event.
 #[derive(Clone, Copy)]
-enum Turn {
+enum Contender {
     Raw,
     LowPower,
     Default,
 }
 
-/// Returns the order of a round, which rotates so that no side always follows the same other one.
-fn turns(round: usize) -> [Turn; 3] {
-    let mut turns = [Turn::Raw, Turn::LowPower, Turn::Default];
-    turns.rotate_left(round % 3);
-    turns
+/// Returns the order in `round`. The order rotates, so that each follows each of the others.
+fn contenders(round: usize) -> [Contender; 3] {
+    let mut contenders = [Contender::Raw, Contender::LowPower, Contender::Default];
+    contenders.rotate_left(round % 3);
+    contenders
 }
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(300, 30)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(300, 30)
 }
 
-/// The words that all processes share, besides the measured ones.
-struct Board<'a> {
-    /// Starts each turn: raw in all turns, so that it costs the same in each.
-    gate: FutexCounter<'a>,
-    /// Counts the processes that are awake, over all turns.
+/// The words that all processes share beside the library's events.
+///
+/// A *pass* is one signal of one contender; passes are counted from 1.
+struct SharedWords<'a> {
+    /// Signalled by the leader to start each pass.
+    pass_started: FutexCounter<'a>,
+    /// Number of times that a follower woke, in all passes.
     awake: &'a AtomicU64,
-    /// Signalled by the last process that wakes.
+    /// Signalled by the last follower that wakes in a pass.
     all_awake: FutexCounter<'a>,
-    /// The word that the raw turn measures.
+    /// The raw technique's counter.
     raw: FutexCounter<'a>,
     page: &'a Mapping,
 }
 
-const PAGES: usize = 4 * 4096;
-const LINE: usize = 128;
+/// Bytes of the shared words.
+const WORDS_BYTES: usize = 4 * 4096;
+/// Distance of two words in bytes: a pair of cache lines, which processors load together.
+const STRIDE_BYTES: usize = 128;
 
-impl<'a> Board<'a> {
+impl<'a> SharedWords<'a> {
     fn new(page: &'a Mapping) -> Result<Self> {
         Ok(Self {
-            gate: FutexCounter(page.word(0)?),
-            awake: page.word(LINE)?,
-            all_awake: FutexCounter(page.word(2 * LINE)?),
-            raw: FutexCounter(page.word(3 * LINE)?),
+            pass_started: FutexCounter(page.word(0)?),
+            awake: page.word(STRIDE_BYTES)?,
+            all_awake: FutexCounter(page.word(2 * STRIDE_BYTES)?),
+            raw: FutexCounter(page.word(3 * STRIDE_BYTES)?),
             page,
         })
     }
 
-    /// Returns the word with the turn in which process `index` is about to wait.
+    /// Returns the word with the pass in which follower `index` is about to wait.
     fn waiting(&self, index: usize) -> Result<&AtomicU64> {
-        self.page.word((4 + index) * LINE)
+        self.page.word((4 + index) * STRIDE_BYTES)
     }
 
-    /// Returns the word with the time at which process `index` woke.
+    /// Returns the word with the time at which follower `index` woke, in nanoseconds.
     fn woken_at(&self, index: usize) -> Result<&AtomicU64> {
-        self.page.word((4 + index) * LINE + 8)
+        self.page.word((4 + index) * STRIDE_BYTES + 8)
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
     let low_power = ours::create_event(&context, Waiters::LowPower)?;
     let default = context.create_event()?;
     let mut handles = low_power.handle()?.as_bytes().to_vec();
     handles.extend_from_slice(default.handle()?.as_bytes());
-    let file = memfd::create(PAGES)?;
-    let page = Mapping::shared(&file, PAGES)?;
-    let board = Board::new(&page)?;
+    let file = memfd::create(WORDS_BYTES)?;
+    let page = Mapping::shared(&file, WORDS_BYTES)?;
+    let words = SharedWords::new(&page)?;
     let mut pids = Vec::with_capacity(PROCESSES);
-    for (index, link) in seat.links.iter().enumerate() {
+    for (index, link) in participant.links.iter().enumerate() {
         link.send_with(&handles, &[file.as_fd()])?;
         link.send_number(index as u64)?;
         pids.push(link.receive_number()?);
@@ -124,52 +129,52 @@ fn lead(seat: &Seat) -> Result<Outcome> {
 
     let mut recorder = Recorder::default();
     let mut number = 0;
-    for round in 0..rounds(seat) {
-        for turn in turns(round) {
+    for round in 0..rounds(participant) {
+        for contender in contenders(round) {
             number += 1;
-            board.gate.signal()?;
-            all_asleep(&board, &pids, number)?;
+            words.pass_started.signal()?;
+            all_asleep(&words, &pids, number)?;
             let start = monotonic_ns();
-            match turn {
-                Turn::Raw => board.raw.signal()?,
-                Turn::LowPower => low_power.signal().map(drop)?,
-                Turn::Default => default.signal().map(drop)?,
+            match contender {
+                Contender::Raw => words.raw.signal()?,
+                Contender::LowPower => low_power.signal().map(drop)?,
+                Contender::Default => default.signal().map(drop)?,
             }
-            board.all_awake.wait(number as u32)?;
+            words.all_awake.wait(number as u32)?;
             let mut last = 0;
             for index in 0..PROCESSES {
-                last = last.max(board.woken_at(index)?.load(Ordering::Acquire));
+                last = last.max(words.woken_at(index)?.load(Ordering::Acquire));
             }
             ensure!(last >= start, "a process woke before the signal");
             let elapsed = (last - start) as f64;
-            match turn {
-                Turn::Raw => {
+            match contender {
+                Contender::Raw => {
                     recorder.push(LOW_POWER, Side::Raw, elapsed);
                     recorder.push(DEFAULT, Side::Raw, elapsed);
                 }
-                Turn::LowPower => recorder.push(LOW_POWER, Side::Ours, elapsed),
-                Turn::Default => recorder.push(DEFAULT, Side::Ours, elapsed),
+                Contender::LowPower => recorder.push(LOW_POWER, Side::Ours, elapsed),
+                Contender::Default => recorder.push(DEFAULT, Side::Ours, elapsed),
             }
         }
     }
     Ok(recorder.finish())
 }
 
-/// Returns once every process has announced turn `number` and is blocked in its wait.
-fn all_asleep(board: &Board<'_>, pids: &[u64], number: u64) -> Result<()> {
+/// Waits until every follower has announced pass `number` and is blocked in its wait.
+fn all_asleep(words: &SharedWords<'_>, pids: &[u64], number: u64) -> Result<()> {
     for (index, &pid) in pids.iter().enumerate() {
-        let waiting = board.waiting(index)?;
+        let waiting = words.waiting(index)?;
         while waiting.load(Ordering::Acquire) != number || !is_asleep(pid)? {
-            // Leaves the CPU to the processes that are about to wait.
-            thread::sleep(Duration::from_micros(50));
+            // Leaves the CPU to followers that are about to block.
+            thread::sleep(SLEEP_CHECK_INTERVAL);
         }
     }
     Ok(())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
+fn run_follower(participant: &Participant) -> Result<Outcome> {
     let context = ours::context()?;
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let message = link.receive()?;
     let mut handles = ours::each_handle(&message.bytes);
     let mut open = |waiters| {
@@ -183,28 +188,28 @@ fn hand(seat: &Seat) -> Result<Outcome> {
         .descriptors
         .first()
         .context("expected a descriptor")?;
-    let page = Mapping::shared(file, PAGES)?;
-    let board = Board::new(&page)?;
+    let page = Mapping::shared(file, WORDS_BYTES)?;
+    let words = SharedWords::new(&page)?;
     let index = link.receive_number()? as usize;
-    let (waiting, woken_at) = (board.waiting(index)?, board.woken_at(index)?);
+    let (waiting, woken_at) = (words.waiting(index)?, words.woken_at(index)?);
     link.send_number(u64::from(std::process::id()))?;
 
     let mut number = 0;
-    for round in 0..rounds(seat) {
-        for turn in turns(round) {
+    for round in 0..rounds(participant) {
+        for contender in contenders(round) {
             number += 1;
-            board.gate.wait(number as u32)?;
+            words.pass_started.wait(number as u32)?;
             waiting.store(number, Ordering::Release);
-            // Each side takes one turn in a round.
+            // Each contender has one pass in a round.
             let value = round as u64 + 1;
-            match turn {
-                Turn::Raw => board.raw.wait(value as u32)?,
-                Turn::LowPower => low_power.wait_value(value).map(drop)?,
-                Turn::Default => default.wait_value(value).map(drop)?,
+            match contender {
+                Contender::Raw => words.raw.wait(value as u32)?,
+                Contender::LowPower => low_power.wait_value(value).map(drop)?,
+                Contender::Default => default.wait_value(value).map(drop)?,
             }
             woken_at.store(monotonic_ns(), Ordering::Release);
-            if board.awake.fetch_add(1, Ordering::AcqRel) + 1 == number * PROCESSES as u64 {
-                board.all_awake.signal()?;
+            if words.awake.fetch_add(1, Ordering::AcqRel) + 1 == number * PROCESSES as u64 {
+                words.all_awake.signal()?;
             }
         }
     }

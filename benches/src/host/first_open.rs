@@ -1,4 +1,4 @@
-//! Opens of memory whose segment the importer has not seen before.
+//! Opening memory whose segment the importer has not mapped before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use anyhow::{Context as _, Result, ensure};
 use super::ours;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// One size of segment.
+/// One size of segment, and its rows.
 struct Size {
     bytes: usize,
     two_cores: &'static str,
     shared_core: &'static str,
-    /// Number of opened segments in a full and in a quick run.
+    /// Number of segments that are opened in a full and in a quick run.
     count: (usize, usize),
 }
 
@@ -60,20 +60,21 @@ static SIZES: [Size; 5] = [
     },
 ];
 
-/// Number of unmeasured segments of each size: the first one finds no connection.
-const WARM_UP: usize = 2;
+/// Segments of each size that are not recorded: the first one finds no connection.
+const WARM_UP_SEGMENTS: usize = 2;
 
-/// Number under which the raw exporter offers the measured segment.
+/// Number under which the raw exporter offers the segment that is timed.
 const MEASURED: u64 = 0;
-/// Number of the segment that both sides open right before the timed ones. The exporter's threads
-/// have slept while the new segments were made, and the side that is timed first would pay for
-/// that.
+/// Number under which the raw exporter offers the segment that wakes its thread.
+///
+/// Both sides open such a segment right before those that are timed. The exporter's threads have
+/// slept while the new segments were created, so the side that is timed first would wait longer.
 const WARMING: u64 = 1;
-const WARMING_LENGTH: usize = 4 * KIB;
+const WARMING_BYTES: usize = 4 * KIB;
 
 pub(crate) static TWO_CORES: Scenario = Scenario {
     name: "first-open",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(180),
     rows: &[
@@ -98,13 +99,13 @@ pub(crate) static TWO_CORES: Scenario = Scenario {
             "first open of a new segment, 1 GiB, two cores",
         ),
     ],
-    lead: |seat| lead(seat, 1),
-    hand: |seat| hand(seat, |size| size.two_cores),
+    leader: |participant| run_leader(participant, 1),
+    follower: |participant| run_follower(participant, |size| size.two_cores),
 };
 
 pub(crate) static SHARED_CORE: Scenario = Scenario {
     name: "first-open-shared-core",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(180),
     rows: &[
@@ -129,8 +130,8 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
             "first open of a new segment, 1 GiB, one shared core",
         ),
     ],
-    lead: |seat| lead(seat, 0),
-    hand: |seat| hand(seat, |size| size.shared_core),
+    leader: |participant| run_leader(participant, 0),
+    follower: |participant| run_follower(participant, |size| size.shared_core),
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -144,37 +145,37 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-fn segments(seat: &Seat, size: &Size) -> usize {
-    WARM_UP + seat.plan.pick(size.count.0, size.count.1)
+fn segments(participant: &Participant, size: &Size) -> usize {
+    WARM_UP_SEGMENTS + participant.plan.pick(size.count.0, size.count.1)
 }
 
-/// Returns the first word of segment `index`.
+/// Returns the value of the first word of segment `index`.
 fn token(size: &Size, index: usize) -> u64 {
     size.bytes as u64 ^ (index as u64 + 1) << 40
 }
 
-/// Runs the exporter. `cpu` is for this process and for its thread that answers; the importer uses
-/// CPU 0.
-fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
-    seat.plan.pin(cpu)?;
-    let link = seat.peer()?;
+/// Runs the exporter. This process and its answering thread use the plan's CPU `cpu`; the importer
+/// uses CPU 0.
+fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
+    participant.plan.pin(cpu)?;
+    let link = participant.peer()?;
     let context = ours::unpooled_context()?;
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     for size in &SIZES {
-        for index in 0..segments(seat, size) {
+        for index in 0..segments(participant, size) {
             let file = memfd::create(size.bytes)?;
             Mapping::shared(&file, size.bytes)?
                 .region()
                 .write(0, token(size, index));
             offers.add(MEASURED, file);
-            offers.add(WARMING, memfd::create(WARMING_LENGTH)?);
+            offers.add(WARMING, memfd::create(WARMING_BYTES)?);
             let memory = context.allocate(size.bytes)?;
             ours::region(&memory).write(0, token(size, index));
-            let warming = context.allocate(WARMING_LENGTH)?;
+            let warming = context.allocate(WARMING_BYTES)?;
             link.send(warming.handle()?.as_bytes())?;
             link.send(memory.handle()?.as_bytes())?;
             ensure!(
@@ -186,9 +187,9 @@ fn lead(seat: &Seat, cpu: usize) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let socket = message.descriptors.first().context("expected a socket")?;
@@ -197,13 +198,13 @@ fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for size in &SIZES {
-        for index in 0..segments(seat, size) {
+        for index in 0..segments(participant, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;
-            // Closed only after both have been timed, since the exporter may learn of a close.
+            // Closed only after both sides have been timed, since closing may wake the exporter.
             let mut opened = vec![open_ours(&warming)?];
-            let mut mapped = vec![open_raw(WARMING, WARMING_LENGTH)?];
-            for side in Side::turns(index) {
+            let mut mapped = vec![open_raw(WARMING, WARMING_BYTES)?];
+            for side in Side::order(index) {
                 let (region, elapsed) = match side {
                     Side::Ours => {
                         let (memory, elapsed) = once(clock, || open_ours(&measured))?;
@@ -217,7 +218,7 @@ fn hand(seat: &Seat, row: fn(&Size) -> &'static str) -> Result<Outcome> {
                     }
                 };
                 check(region.read(0), size, index)?;
-                if index >= WARM_UP {
+                if index >= WARM_UP_SEGMENTS {
                     recorder.push(row(size), side, elapsed);
                 }
             }

@@ -1,4 +1,4 @@
-//! Handles of memory and events whose segment the importer has already mapped.
+//! Handles of memory and events whose segment the importer has mapped already.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use crosshandle::{Context, Event, Memory};
 
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
-use crate::raw::slab::{Segments, SlabHandle};
+use crate::raw::slab::{MappedSegments, SlabHandle};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
@@ -30,7 +30,7 @@ const NONE: &str = "none";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "handles",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
@@ -73,8 +73,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         ),
         row(EVENT_CLOSE, "close an event", NONE, Target::None),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
@@ -88,73 +88,74 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
     }
 }
 
-/// Number of objects in one batch. Their handles fit into one message.
-const BATCH: usize = 1000;
-const LENGTH: usize = 4096;
-/// Number of unmeasured batches, which fill the pools and map the segments.
-const WARM_UP: usize = 3;
+/// Objects in one batch. Their handles fit into one message.
+const BATCH_OBJECTS: usize = 1000;
+const ALLOCATION_BYTES: usize = 4096;
+/// Batches that fill the pools and map the segments before figures are recorded.
+const WARM_UP_BATCHES: usize = 3;
 
-fn batches(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(100, 20)
+fn batches(participant: &Participant) -> usize {
+    WARM_UP_BATCHES + participant.plan.pick(100, 20)
 }
 
-/// Returns the first word of allocation `index` in batch `batch`.
+/// Returns the value of the first word of allocation `index` in batch `batch`.
 fn token(batch: usize, index: usize) -> u64 {
-    (batch * BATCH + index) as u64 + 1
+    (batch * BATCH_OBJECTS + index) as u64 + 1
 }
 
 /// Returns the nanoseconds per object since `start`.
 fn each(start: Instant) -> f64 {
-    nanoseconds(start.elapsed()) / BATCH as f64
+    nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
-    let slab = memfd::create(BATCH * LENGTH)?;
+    let slab = memfd::create(BATCH_OBJECTS * ALLOCATION_BYTES)?;
     link.send_with(b"slab", &[slab.as_fd()])?;
-    let slab = Mapping::shared(&slab, BATCH * LENGTH)?;
+    let slab = Mapping::shared(&slab, BATCH_OBJECTS * ALLOCATION_BYTES)?;
     let mut recorder = Recorder::default();
-    for batch in 0..batches(seat) {
+    for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let memory = create_memory(&context, &slab, batch)?;
         link.send(&memory_handles(&memory, &mut batch_recorder)?)?;
         link.send(&slab_handles(&mut batch_recorder))?;
         let events = create_events(&context)?;
         link.send(&event_handles(&events, &mut batch_recorder)?)?;
-        // Frees the objects only after the other process has closed them.
+        // Nothing is freed before the importer has closed it.
         ensure!(
             link.receive_number()? == batch as u64,
             "the other process lost count"
         );
-        if batch >= WARM_UP {
+        if batch >= WARM_UP_BATCHES {
             recorder.absorb(batch_recorder);
         }
     }
     Ok(recorder.finish())
 }
 
-/// Returns new allocations, each with its token in the first word, as in their counterparts in the
-/// slab.
+/// Creates allocations, and writes the token of each into its first word and into the slab.
 fn create_memory(context: &Context, slab: &Mapping, batch: usize) -> Result<Vec<Memory>> {
     let slab = slab.region();
-    let mut memory = Vec::with_capacity(BATCH);
-    for index in 0..BATCH {
-        let allocation = context.allocate(LENGTH)?;
+    let mut memory = Vec::with_capacity(BATCH_OBJECTS);
+    for index in 0..BATCH_OBJECTS {
+        let allocation = context.allocate(ALLOCATION_BYTES)?;
         ours::region(&allocation).write(0, token(batch, index));
-        slab.write(index * LENGTH / 8, token(batch, index));
+        slab.write(index * ALLOCATION_BYTES / 8, token(batch, index));
         memory.push(allocation);
     }
     Ok(memory)
 }
 
 fn create_events(context: &Context) -> Result<Vec<Event>> {
-    (0..BATCH).map(|_| Ok(context.create_event()?)).collect()
+    (0..BATCH_OBJECTS)
+        .map(|_| Ok(context.create_event()?))
+        .collect()
 }
 
 fn memory_handles(memory: &[Memory], recorder: &mut Recorder) -> Result<Vec<u8>> {
-    let mut handles = Vec::with_capacity(2 * BATCH);
+    let mut handles = Vec::with_capacity(2 * BATCH_OBJECTS);
     for row in [GET, GET_AGAIN] {
         handles.clear();
         let start = Instant::now();
@@ -170,7 +171,7 @@ fn memory_handles(memory: &[Memory], recorder: &mut Recorder) -> Result<Vec<u8>>
 }
 
 fn event_handles(events: &[Event], recorder: &mut Recorder) -> Result<Vec<u8>> {
-    let mut handles = Vec::with_capacity(2 * BATCH);
+    let mut handles = Vec::with_capacity(2 * BATCH_OBJECTS);
     for row in [EVENT_GET, EVENT_GET_AGAIN] {
         handles.clear();
         let start = Instant::now();
@@ -186,31 +187,35 @@ fn event_handles(events: &[Event], recorder: &mut Recorder) -> Result<Vec<u8>> {
 }
 
 fn slab_handles(recorder: &mut Recorder) -> Vec<u8> {
-    let mut slab_handles = Vec::with_capacity(BATCH);
+    let mut slab_handles = Vec::with_capacity(BATCH_OBJECTS);
     let start = Instant::now();
-    for index in 0..BATCH {
-        slab_handles.push(SlabHandle::get(1, (index * LENGTH) as u64, LENGTH as u64));
+    for index in 0..BATCH_OBJECTS {
+        slab_handles.push(SlabHandle::get(
+            1,
+            (index * ALLOCATION_BYTES) as u64,
+            ALLOCATION_BYTES as u64,
+        ));
     }
     recorder.push(GET, Side::Raw, each(start));
     slab_handles.concat()
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let slab = message
         .descriptors
         .first()
         .context("expected a descriptor")?;
-    let size = BATCH * LENGTH;
-    let segments = Segments::one(1, Mapping::shared(slab, size)?, size as u64);
+    let size = BATCH_OBJECTS * ALLOCATION_BYTES;
+    let segments = MappedSegments::one(1, Mapping::shared(slab, size)?, size as u64);
     let mut recorder = Recorder::default();
-    for batch in 0..batches(seat) {
+    for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let (memory, slab_handles, events) = (link.receive()?, link.receive()?, link.receive()?);
-        for side in Side::turns(batch) {
+        for side in Side::order(batch) {
             match side {
                 Side::Ours => open_memory(&context, &memory.bytes, batch, &mut batch_recorder)?,
                 Side::Raw => {
@@ -220,7 +225,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
         }
         open_events(&context, &events.bytes, &mut batch_recorder)?;
         link.send_number(batch as u64)?;
-        if batch >= WARM_UP {
+        if batch >= WARM_UP_BATCHES {
             recorder.absorb(batch_recorder);
         }
     }
@@ -234,10 +239,10 @@ fn open_memory(
     recorder: &mut Recorder,
 ) -> Result<()> {
     ensure!(
-        bytes.len() == BATCH * HANDLE_SIZE,
-        "expected {BATCH} handles"
+        bytes.len() == BATCH_OBJECTS * HANDLE_SIZE,
+        "expected {BATCH_OBJECTS} handles"
     );
-    let mut opened = Vec::with_capacity(BATCH);
+    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
     let start = Instant::now();
     for bytes in ours::each_handle(bytes) {
         opened.push(ours::open_memory(context, bytes)?);
@@ -256,22 +261,22 @@ fn open_memory(
 }
 
 fn open_slab_handles(
-    segments: &Segments,
+    segments: &MappedSegments,
     bytes: &[u8],
     batch: usize,
     recorder: &mut Recorder,
 ) -> Result<()> {
     let (slab_handles, _) = bytes.as_chunks();
-    let mut opened = Vec::with_capacity(BATCH);
+    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
     let start = Instant::now();
-    for place in slab_handles {
-        opened.push(segments.open(place).context("not in the slab")?);
+    for slab_handle in slab_handles {
+        opened.push(segments.open(slab_handle).context("not in the slab")?);
     }
     recorder.push(OPEN, Side::Raw, each(start));
     for (index, memory) in opened.iter().enumerate() {
         ensure!(
             memory.first_word() == token(batch, index),
-            "place {index} holds something else"
+            "slab handle {index} leads to memory that holds something else"
         );
     }
     let start = Instant::now();
@@ -282,10 +287,10 @@ fn open_slab_handles(
 
 fn open_events(context: &Context, bytes: &[u8], recorder: &mut Recorder) -> Result<()> {
     ensure!(
-        bytes.len() == BATCH * HANDLE_SIZE,
-        "expected {BATCH} handles"
+        bytes.len() == BATCH_OBJECTS * HANDLE_SIZE,
+        "expected {BATCH_OBJECTS} handles"
     );
-    let mut opened = Vec::with_capacity(BATCH);
+    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
     let start = Instant::now();
     for bytes in ours::each_handle(bytes) {
         opened.push(ours::open_event(context, bytes, Waiters::Default)?);

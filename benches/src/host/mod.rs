@@ -14,7 +14,7 @@ mod wake;
 
 use crate::harness::scenario::Scenario;
 
-/// The scenarios, in the order of the table.
+/// The host scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &events::SCENARIO,
     &wake::SPINNING,

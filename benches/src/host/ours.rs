@@ -1,17 +1,17 @@
-//! The measured calls of the library, in the form that the scenarios need.
+//! Calls of the library that are measured, in the form that scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
-use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
+use crosshandle::{Access, Context, ContextOptions, Device, Event, EventOptions, Memory};
 
 use crate::harness::region::Region;
 
-/// Returns a context with default options.
+/// Creates a context with default options.
 pub(crate) fn context() -> Result<Context> {
     context_with(ContextOptions::new())
 }
 
-/// Returns a context in which each allocation owns a segment and returns it when freed.
+/// Creates a context without a pool: each allocation has its own segment, which is freed with it.
 pub(crate) fn unpooled_context() -> Result<Context> {
     context_with(ContextOptions::new().pooling(false))
 }
@@ -21,12 +21,12 @@ fn context_with(options: ContextOptions) -> Result<Context> {
     Context::with_options(&device, options).context("cannot create a context")
 }
 
-/// The way in which the waiters of an event pass the time.
+/// The way in which waiters of an event wait.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiters {
-    /// The default: spin first where that helps.
+    /// Default option: waiters spin first where that helps.
     Default,
-    /// Sleep without spinning.
+    /// Waiters sleep at once.
     LowPower,
 }
 
@@ -42,10 +42,19 @@ pub(crate) fn create_event(context: &Context, waiters: Waiters) -> Result<Event>
         .context("cannot create an event")
 }
 
-/// Returns the bytes of `memory`, which must not be used after it is dropped.
-pub(crate) fn region(memory: &Memory) -> Region {
-    // SAFETY: memory stays mapped and writable as long as it lives, and starts at a multiple of
-    // eight; the scenarios access it through the region only.
+/// Returns the bytes of host memory as words.
+///
+/// # Panics
+///
+/// Panics if the memory is read-only or not the host's.
+pub(crate) fn region(memory: &Memory) -> Region<'_> {
+    assert!(
+        memory.access() == Access::ReadWrite && memory.bytes().is_ok(),
+        "a region needs host memory that can be written"
+    );
+    // SAFETY: host memory starts at a multiple of eight, and stays mapped as long as `memory`
+    // lives, which the region borrows. It can be read and written, by the assertion. The scenarios
+    // access it through regions only, so the library makes no other access meanwhile.
     unsafe { Region::new(memory.as_ptr(), memory.len()) }
 }
 
@@ -59,7 +68,7 @@ pub(crate) fn open_event(context: &Context, bytes: &[u8], waiters: Waiters) -> R
     Ok(context.open_event_with(&handle, waiters.options())?)
 }
 
-/// Iterates over the handles in a message that contains only handles.
+/// Splits a message that consists of handles.
 pub(crate) fn each_handle(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.chunks_exact(HANDLE_SIZE)
 }

@@ -1,4 +1,4 @@
-//! Reads of imported memory at full speed.
+//! Reading imported memory at full speed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::huge_bytes;
 use crate::harness::region::Region;
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::raw::memfd::{Mapping, Pages};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
@@ -18,15 +18,15 @@ static SIZES: [(usize, &str); 2] = [(64 << 20, "read.64MiB"), (256 << 20, "read.
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "read",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
         row("read.64MiB", "read imported memory, 64 MiB"),
         row("read.256MiB", "read imported memory, 256 MiB"),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -40,9 +40,9 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     for (length, _) in SIZES {
         let memory = context.allocate(length)?;
@@ -56,16 +56,17 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
     let context = ours::context()?;
     let mut recorder = Recorder::default();
     for (length, row) in SIZES {
         let memory = ours::open_memory(&context, &link.receive()?.bytes)?;
         let imported = ours::region(&memory);
-        // The first pass maps the pages, and only then does the kernel report their size.
-        check(imported, imported.sum())?;
+        // The first pass maps the pages. The kernel tells their size only then.
+        // SAFETY: the exporter has written all words before it sent the handle.
+        check(imported, unsafe { imported.sum() })?;
         let huge = huge_bytes(memory.as_ptr().addr())? >= length as u64 / 2;
         let private = Mapping::private(length, if huge { Pages::Huge } else { Pages::Small })?;
         private.region().number_words();
@@ -82,16 +83,18 @@ fn hand(seat: &Seat) -> Result<Outcome> {
                 if huge { "huge" } else { "small" }
             ),
         );
-        let passes = seat.plan.pick(10, 4);
-        for round in 0..seat.plan.rounds() {
+        let passes = participant.plan.pick(10, 4);
+        for round in 0..participant.plan.rounds() {
             for pass in 0..passes {
-                for side in Side::turns(round + pass) {
+                for side in Side::order(round + pass) {
                     let region = match side {
                         Side::Ours => imported,
                         Side::Raw => private.region(),
                     };
                     let start = Instant::now();
-                    let sum = black_box(region.sum());
+                    // SAFETY: the exporter writes nothing after it has sent the handle, and no
+                    // other thread of this process knows the memory.
+                    let sum = black_box(unsafe { region.sum() });
                     let seconds = start.elapsed().as_secs_f64();
                     check(region, sum)?;
                     recorder.push(row, side, length as f64 / seconds / 1e9);
@@ -103,7 +106,8 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn check(region: Region, sum: u64) -> Result<()> {
+/// Fails unless `sum` is that of numbered words.
+fn check(region: Region<'_>, sum: u64) -> Result<()> {
     ensure!(
         sum == region.numbered_sum(),
         "the memory does not hold what was written to it"

@@ -1,4 +1,4 @@
-//! Memory that is never exported: allocated, freed, allocated again.
+//! Allocating and freeing memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
@@ -21,7 +21,7 @@ static SIZES: [(usize, &str); 3] = [
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "recycle",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -29,8 +29,8 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         row("recycle.64KiB", "alloc + free, never exported, 64 KiB"),
         row("recycle.2MiB", "alloc + free, never exported, 2 MiB"),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -44,24 +44,24 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     }
 }
 
-const OURS_BATCH: usize = 10_000;
-const RAW_BATCH: usize = 1000;
+const OURS_CYCLES_PER_BATCH: usize = 10_000;
+const RAW_CYCLES_PER_BATCH: usize = 1000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(10, 3);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(10, 3);
+    for round in 0..participant.plan.rounds() {
         for (length, row) in SIZES {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
-                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                        Side::Ours => per_operation(OURS_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(context.allocate(black_box(length))?));
                             Ok(())
                         })?,
-                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                        Side::Raw => per_operation(RAW_CYCLES_PER_BATCH, || -> Result<()> {
                             let file = memfd::create(black_box(length))?;
                             drop(black_box(Mapping::shared(&file, length)?));
                             Ok(())

@@ -1,4 +1,4 @@
-//! A hundred thousand open objects of one peer.
+//! A hundred thousand open objects of one exporter.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -13,25 +13,26 @@ use super::ours::{self, Waiters};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::{descriptors, mappings};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{nanoseconds, once};
 use crate::raw::descriptor::{receive_descriptor, send_descriptor};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
+/// Objects that are open at the end.
 const OBJECTS: usize = 100_000;
-/// Number of objects over which the cost is averaged. Their handles fit into one message.
-const CHUNK: usize = 1000;
-const CHUNKS: usize = OBJECTS / CHUNK;
-/// Soft limit of the number of descriptors in both processes.
+/// Objects whose times are averaged. Their handles fit into one message.
+const BATCH_OBJECTS: usize = 1000;
+const BATCHES: usize = OBJECTS / BATCH_OBJECTS;
+/// Soft limit of descriptors in both processes.
 const DESCRIPTORS: u64 = 1024;
-const LENGTH: usize = 4096;
+const ALLOCATION_BYTES: usize = 4096;
 /// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
-const FLAT: f64 = 1.25;
+const MAX_FLAT_RATIO: f64 = 1.25;
 
-/// One kind of object.
-struct Kind {
+/// One kind of object, and the identifiers of its rows.
+struct ObjectKind {
     events: bool,
     first: &'static str,
     tenth: &'static str,
@@ -44,10 +45,10 @@ struct Kind {
     mappings: &'static str,
 }
 
-/// Defines the rows of a kind, and their identifiers by meaning.
+/// Makes a kind of object, its rows, and its scenario.
 macro_rules! kind {
     ($name:literal, $object:literal, events: $events:literal, $kind:ident, $scenario:ident) => {
-        static $kind: Kind = Kind {
+        static $kind: ObjectKind = ObjectKind {
             events: $events,
             first: concat!($name, ".open-1k"),
             tenth: concat!($name, ".open-10k"),
@@ -62,7 +63,7 @@ macro_rules! kind {
 
         pub(crate) static $scenario: Scenario = Scenario {
             name: $name,
-            hands: 1,
+            followers: 1,
             cores: 1,
             limit: Duration::from_secs(120),
             rows: &[
@@ -110,16 +111,16 @@ macro_rules! kind {
                     Target::None,
                 ),
             ],
-            lead: |seat| lead(seat, &$kind),
-            hand: |seat| hand(seat, &$kind),
+            leader: |participant| run_leader(participant, &$kind),
+            follower: |participant| run_follower(participant, &$kind),
         };
     };
 }
 
 const OPEN: Target = Target::AtMost(500.0);
 
-kind!("scale.events", "event", events: true, EVENT_KIND, EVENTS);
-kind!("scale.allocations", "allocation", events: false, ALLOCATION_KIND, ALLOCATIONS);
+kind!("scale.events", "event", events: true, EVENT_ROWS, EVENTS);
+kind!("scale.allocations", "allocation", events: false, ALLOCATION_ROWS, ALLOCATIONS);
 
 const RAW: &str = "memfd each, descriptor over a socket, mmap";
 
@@ -128,7 +129,7 @@ const fn time(id: &'static str, what: &'static str, target: Target) -> RowSpec {
 }
 
 const fn quotient(id: &'static str, what: &'static str) -> RowSpec {
-    row(id, what, Unit::Times, Target::AtMost(FLAT))
+    row(id, what, Unit::Times, Target::AtMost(MAX_FLAT_RATIO))
 }
 
 const fn count(id: &'static str, what: &'static str, target: Target) -> RowSpec {
@@ -146,9 +147,9 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Prepares either process: pins it and limits its descriptors.
-fn prepare(seat: &Seat, cpu: usize) -> Result<()> {
-    seat.plan.pin(cpu)?;
+/// Pins this process, and limits its descriptors.
+fn prepare(participant: &Participant, cpu: usize) -> Result<()> {
+    participant.plan.pin(cpu)?;
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
         current: Some(DESCRIPTORS),
@@ -157,17 +158,17 @@ fn prepare(seat: &Seat, cpu: usize) -> Result<()> {
     setrlimit(Resource::Nofile, limit).context("cannot lower the limit of descriptors")
 }
 
-fn rounds(seat: &Seat) -> usize {
-    seat.plan.pick(5, 2)
+fn rounds(participant: &Participant) -> usize {
+    participant.plan.pick(5, 2)
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    prepare(seat, 0)?;
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
+    prepare(participant, 0)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    for _ in 0..rounds(seat) {
+    for _ in 0..rounds(participant) {
         export_raw(link)?;
-        // Each round in a new context, of whose segments the importer has seen none.
+        // Each round has a new context, of which the importer has mapped no segment.
         let context = ours::context()?;
         let costs = if kind.events {
             export(
@@ -176,7 +177,7 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
                 |event| Ok(*event.handle()?.as_bytes()),
             )?
         } else {
-            let create = || Ok(context.allocate(LENGTH)?);
+            let create = || Ok(context.allocate(ALLOCATION_BYTES)?);
             export(link, create, |memory: &Memory| {
                 Ok(*memory.handle()?.as_bytes())
             })?
@@ -187,27 +188,28 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Sends the handles of all objects, and keeps the objects until the importer is done.
+/// Creates all objects and sends their handles. Keeps the objects until the importer is done.
+/// Returns the nanoseconds per object of each batch.
 fn export<T>(
     link: &Link,
     create: impl Fn() -> Result<T>,
     handle: impl Fn(&T) -> Result<[u8; HANDLE_SIZE]>,
 ) -> Result<Vec<f64>> {
-    // One more object first, for the connection.
+    // One more object, for which the importer connects.
     let first = create()?;
     link.send(&handle(&first)?)?;
     let mut objects = Vec::with_capacity(OBJECTS);
-    let mut costs = Vec::with_capacity(CHUNKS);
-    let mut message = Vec::with_capacity(CHUNK * HANDLE_SIZE);
-    for _ in 0..CHUNKS {
+    let mut costs = Vec::with_capacity(BATCHES);
+    let mut message = Vec::with_capacity(BATCH_OBJECTS * HANDLE_SIZE);
+    for _ in 0..BATCHES {
         message.clear();
         let start = Instant::now();
-        for _ in 0..CHUNK {
+        for _ in 0..BATCH_OBJECTS {
             let object = create()?;
             message.extend_from_slice(&handle(&object)?);
             objects.push(object);
         }
-        costs.push(nanoseconds(start.elapsed()) / CHUNK as f64);
+        costs.push(nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64);
         link.send(&message)?;
     }
     ensure!(
@@ -217,11 +219,11 @@ fn export<T>(
     Ok(costs)
 }
 
-/// Sends memfds until this process cannot open any more.
+/// Sends as many memfds as this process may have.
 fn export_raw(link: &Link) -> Result<()> {
     let mut files = Vec::new();
     loop {
-        match memfd::create(LENGTH) {
+        match memfd::create(ALLOCATION_BYTES) {
             Ok(file) => files.push(file),
             Err(error) if error.downcast_ref() == Some(&Errno::MFILE) => break,
             Err(error) => return Err(error),
@@ -238,11 +240,11 @@ fn export_raw(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    prepare(seat, 1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
+    prepare(participant, 1)?;
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    for _ in 0..rounds(seat) {
+    for _ in 0..rounds(participant) {
         import_raw(link, kind, &mut recorder)?;
         let context = ours::context()?;
         if kind.events {
@@ -260,25 +262,25 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
 
 fn import<T>(
     link: &Link,
-    kind: &Kind,
+    kind: &ObjectKind,
     context: &Context,
     open: impl Fn(&Context, &[u8]) -> Result<T>,
     recorder: &mut Recorder,
 ) -> Result<()> {
     let _connection = open(context, &link.receive()?.bytes)?;
     let mut objects = Vec::with_capacity(OBJECTS);
-    let mut costs = Vec::with_capacity(CHUNKS);
-    for _ in 0..CHUNKS {
+    let mut costs = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
         let message = link.receive()?;
         let start = Instant::now();
         for bytes in ours::each_handle(&message.bytes) {
             objects.push(open(context, bytes)?);
         }
-        costs.push(nanoseconds(start.elapsed()) / CHUNK as f64);
+        costs.push(nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64);
     }
     recorder.push(kind.first, Side::Ours, costs[0]);
-    recorder.push(kind.tenth, Side::Ours, costs[CHUNKS / 10 - 1]);
-    recorder.push(kind.last, Side::Ours, costs[CHUNKS - 1]);
+    recorder.push(kind.tenth, Side::Ours, costs[BATCHES / 10 - 1]);
+    recorder.push(kind.last, Side::Ours, costs[BATCHES - 1]);
     recorder.push(kind.flat, Side::Ours, flatness(&costs));
     recorder.push(kind.reached, Side::Ours, objects.len() as f64);
     recorder.push(kind.descriptors, Side::Ours, descriptors()? as f64);
@@ -286,7 +288,7 @@ fn import<T>(
     link.send_number(objects.len() as u64)
 }
 
-fn import_raw(link: &Link, kind: &Kind, recorder: &mut Recorder) -> Result<()> {
+fn import_raw(link: &Link, kind: &ObjectKind, recorder: &mut Recorder) -> Result<()> {
     let count = link.receive_number()?;
     let mut opened = Vec::new();
     let mut costs = Vec::new();
@@ -295,7 +297,7 @@ fn import_raw(link: &Link, kind: &Kind, recorder: &mut Recorder) -> Result<()> {
             let Some(file) = receive_descriptor(link.as_fd())? else {
                 return Ok(None);
             };
-            Ok(Some(Mapping::shared(&file, LENGTH)?))
+            Ok(Some(Mapping::shared(&file, ALLOCATION_BYTES)?))
         })?;
         opened.extend(mapping);
         costs.push(elapsed);
@@ -311,7 +313,7 @@ fn mean(costs: &[f64]) -> f64 {
     costs.iter().sum::<f64>() / costs.len().max(1) as f64
 }
 
-/// Returns the last tenth's cost as a multiple of the first tenth's.
+/// Returns the mean of the last tenth of the costs, divided by the mean of the first tenth.
 fn flatness(costs: &[f64]) -> f64 {
     let tenth = costs.len() / 10;
     mean(&costs[costs.len() - tenth..]) / mean(&costs[..tenth])

@@ -1,4 +1,4 @@
-//! Round trips: one process signals, the other one answers.
+//! Round trips: one process signals, and the other process signals back.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,59 +8,60 @@ use crosshandle::Event;
 
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once, per_operation};
 use crate::raw::counter::{FutexCounter, SpinCounter};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// Offsets of the two raw words, in bytes: far enough apart for a prefetcher that loads lines in
-/// pairs.
-const PING: usize = 0;
-const PONG: usize = 256;
-const PAGE: usize = 4096;
+/// Offset of the raw word that the leader signals, in bytes.
+const PING_OFFSET: usize = 0;
+/// Offset of the raw word that the follower signals: far enough from the other word for a prefetcher
+/// that loads cache lines in pairs.
+const PONG_OFFSET: usize = 256;
+const PAGE_BYTES: usize = 4096;
 
-/// Number of unmeasured round trips before each turn.
-const WARM_UP: usize = 100;
+/// Round trips of a side that are not recorded, in each round.
+const WARM_UP_TRIPS: usize = 100;
 
 /// One arrangement of the two processes.
-struct Kind {
-    /// Row of round trips timed a thousand at a time.
+struct Arrangement {
+    /// Row of round trips that are timed in batches.
     batched: Option<&'static str>,
-    /// Row of round trips timed one by one.
+    /// Row of round trips that are timed one by one.
     single: &'static str,
-    /// Index of the CPU to which the answering process is pinned. The other process uses CPU 0.
-    hand_cpu: usize,
+    /// Index of the follower's CPU in the plan; the leader has 0.
+    follower_cpu: usize,
     raw_spins: bool,
     waiters: Waiters,
-    /// Number of round trips timed one by one in a turn, of a full and of a quick run.
+    /// Round trips timed one by one in each round of a full and of a quick run.
     singles: (usize, usize),
 }
 
 const BATCHES: usize = 10;
-const BATCH: usize = 1000;
+const TRIPS_PER_BATCH: usize = 1000;
 
-static SPIN: Kind = Kind {
+static SPIN: Arrangement = Arrangement {
     batched: Some("wake.spin"),
     single: "wake.spin.p99",
-    hand_cpu: 1,
+    follower_cpu: 1,
     raw_spins: true,
     waiters: Waiters::Default,
     singles: (10_000, 5_000),
 };
-static SLEEP: Kind = Kind {
+static SLEEP: Arrangement = Arrangement {
     batched: None,
     single: "wake.sleep",
-    hand_cpu: 1,
+    follower_cpu: 1,
     raw_spins: false,
     waiters: Waiters::LowPower,
     singles: (1000, 200),
 };
-static SHARED: Kind = Kind {
+static SHARED: Arrangement = Arrangement {
     batched: None,
     single: "wake.shared-core",
-    hand_cpu: 0,
+    follower_cpu: 0,
     raw_spins: false,
     waiters: Waiters::Default,
     singles: (10_000, 2000),
@@ -68,7 +69,7 @@ static SHARED: Kind = Kind {
 
 pub(crate) static SPINNING: Scenario = Scenario {
     name: "wake.spin",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
     rows: &[
@@ -89,13 +90,13 @@ pub(crate) static SPINNING: Scenario = Scenario {
             target: Target::AtMostTimesRaw(1.5),
         },
     ],
-    lead: |seat| lead(seat, &SPIN),
-    hand: |seat| hand(seat, &SPIN),
+    leader: |participant| run_leader(participant, &SPIN),
+    follower: |participant| run_follower(participant, &SPIN),
 };
 
 pub(crate) static SLEEPING: Scenario = Scenario {
     name: "wake.sleep",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: &[RowSpec {
@@ -106,13 +107,13 @@ pub(crate) static SLEEPING: Scenario = Scenario {
         statistic: Statistic::P50,
         target: Target::AtMostTimesRaw(1.1),
     }],
-    lead: |seat| lead(seat, &SLEEP),
-    hand: |seat| hand(seat, &SLEEP),
+    leader: |participant| run_leader(participant, &SLEEP),
+    follower: |participant| run_follower(participant, &SLEEP),
 };
 
 pub(crate) static SHARED_CORE: Scenario = Scenario {
     name: "wake.shared-core",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[RowSpec {
@@ -123,19 +124,21 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
         statistic: Statistic::P50,
         target: Target::AtMostTimesRaw(1.1),
     }],
-    lead: |seat| lead(seat, &SHARED),
-    hand: |seat| hand(seat, &SHARED),
+    leader: |participant| run_leader(participant, &SHARED),
+    follower: |participant| run_follower(participant, &SHARED),
 };
 
-/// A word or event to signal and to wait for. Signals come in order, numbered from 1.
-trait Notification {
-    fn signal_number(&self, number: u64) -> Result<()>;
+/// An object that one process signals and the other waits for. Signals are numbered from 1.
+trait Notifier {
+    /// Submits signal `number`, the next one.
+    fn notify(&self, number: u64) -> Result<()>;
+    /// Waits for signal `number`.
     fn wait(&self, number: u64) -> Result<()>;
 }
 
-impl Notification for SpinCounter<'_> {
+impl Notifier for SpinCounter<'_> {
     #[inline]
-    fn signal_number(&self, number: u64) -> Result<()> {
+    fn notify(&self, number: u64) -> Result<()> {
         self.signal(number);
         Ok(())
     }
@@ -147,22 +150,22 @@ impl Notification for SpinCounter<'_> {
     }
 }
 
-impl Notification for FutexCounter<'_> {
+impl Notifier for FutexCounter<'_> {
     #[inline]
-    fn signal_number(&self, _: u64) -> Result<()> {
+    fn notify(&self, _: u64) -> Result<()> {
         self.signal()
     }
 
     #[inline]
     fn wait(&self, number: u64) -> Result<()> {
-        // The counter wraps like its 32-bit sequence.
+        // The counter compares cyclically, so the number may wrap as its 32-bit sequence does.
         self.wait(number as u32)
     }
 }
 
-impl Notification for Event {
+impl Notifier for Event {
     #[inline]
-    fn signal_number(&self, _: u64) -> Result<()> {
+    fn notify(&self, _: u64) -> Result<()> {
         self.signal()?;
         Ok(())
     }
@@ -174,15 +177,15 @@ impl Notification for Event {
     }
 }
 
-/// The words or events of both directions, and the number of the last round trip.
-struct PingPong<B> {
-    ping: B,
-    pong: B,
+/// The notifiers of both directions, and the number of the last round trip.
+struct PingPong<N> {
+    ping: N,
+    pong: N,
     number: u64,
 }
 
-impl<B: Notification> PingPong<B> {
-    fn new(ping: B, pong: B) -> Self {
+impl<N: Notifier> PingPong<N> {
+    fn new(ping: N, pong: N) -> Self {
         Self {
             ping,
             pong,
@@ -190,95 +193,110 @@ impl<B: Notification> PingPong<B> {
         }
     }
 
+    /// Makes one round trip, as the leader.
     #[inline]
-    fn call(&mut self) -> Result<()> {
+    fn round_trip(&mut self) -> Result<()> {
         self.number += 1;
-        self.ping.signal_number(self.number)?;
+        self.ping.notify(self.number)?;
         self.pong.wait(self.number)
     }
 
+    /// Answers `count` round trips, as the follower.
     fn answer(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.number += 1;
             self.ping.wait(self.number)?;
-            self.pong.signal_number(self.number)?;
+            self.pong.notify(self.number)?;
         }
         Ok(())
     }
 
-    /// Runs one turn of the calling process.
-    fn turn(
+    /// Measures the round trips of one side in one round, as the leader.
+    fn measure(
         &mut self,
-        seat: &Seat,
-        kind: &Kind,
+        participant: &Participant,
+        arrangement: &Arrangement,
         side: Side,
         recorder: &mut Recorder,
     ) -> Result<()> {
-        for _ in 0..WARM_UP {
-            self.call()?;
+        for _ in 0..WARM_UP_TRIPS {
+            self.round_trip()?;
         }
-        if let Some(row) = kind.batched {
+        if let Some(row) = arrangement.batched {
             for _ in 0..BATCHES {
-                recorder.push(row, side, per_operation(BATCH, || self.call())?);
+                recorder.push(
+                    row,
+                    side,
+                    per_operation(TRIPS_PER_BATCH, || self.round_trip())?,
+                );
             }
         }
         let clock = clock_cost();
-        for _ in 0..seat.plan.pick(kind.singles.0, kind.singles.1) {
-            let ((), elapsed) = once(clock, || self.call())?;
-            recorder.push(kind.single, side, elapsed);
+        for _ in 0..participant
+            .plan
+            .pick(arrangement.singles.0, arrangement.singles.1)
+        {
+            let ((), elapsed) = once(clock, || self.round_trip())?;
+            recorder.push(arrangement.single, side, elapsed);
         }
         Ok(())
     }
 }
 
-/// Returns the number of round trips in one turn, on which both processes agree.
-fn trips(seat: &Seat, kind: &Kind) -> usize {
-    let batched = if kind.batched.is_some() {
-        BATCHES * BATCH
+/// Returns the number of round trips of one side in one round. Both processes make this many.
+fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
+    let batched = if arrangement.batched.is_some() {
+        BATCHES * TRIPS_PER_BATCH
     } else {
         0
     };
-    WARM_UP + batched + seat.plan.pick(kind.singles.0, kind.singles.1)
+    WARM_UP_TRIPS
+        + batched
+        + participant
+            .plan
+            .pick(arrangement.singles.0, arrangement.singles.1)
 }
 
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let context = ours::context()?;
-    let create = || ours::create_event(&context, kind.waiters);
+    let create = || ours::create_event(&context, arrangement.waiters);
     let (ping, pong) = (create()?, create()?);
     let mut handles = ping.handle()?.as_bytes().to_vec();
     handles.extend_from_slice(pong.handle()?.as_bytes());
-    let file = memfd::create(PAGE)?;
-    seat.peer()?.send_with(&handles, &[file.as_fd()])?;
-    let page = Mapping::shared(&file, PAGE)?;
+    let file = memfd::create(PAGE_BYTES)?;
+    participant.peer()?.send_with(&handles, &[file.as_fd()])?;
+    let page = Mapping::shared(&file, PAGE_BYTES)?;
     ensure!(
-        seat.peer()?.receive_number()? == 0,
+        participant.peer()?.receive_number()? == 0,
         "the other process is not ready"
     );
 
     let mut ours = PingPong::new(ping, pong);
-    let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
     let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
     let mut recorder = Recorder::default();
-    for round in 0..seat.plan.rounds() {
-        for side in Side::turns(round) {
+    for round in 0..participant.plan.rounds() {
+        for side in Side::order(round) {
             match side {
-                Side::Ours => ours.turn(seat, kind, side, &mut recorder)?,
-                Side::Raw if kind.raw_spins => spin.turn(seat, kind, side, &mut recorder)?,
-                Side::Raw => futex.turn(seat, kind, side, &mut recorder)?,
+                Side::Ours => ours.measure(participant, arrangement, side, &mut recorder)?,
+                Side::Raw if arrangement.raw_spins => {
+                    spin.measure(participant, arrangement, side, &mut recorder)?
+                }
+                Side::Raw => futex.measure(participant, arrangement, side, &mut recorder)?,
             }
         }
     }
     Ok(recorder.finish())
 }
 
-fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    seat.plan.pin(kind.hand_cpu)?;
+fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<Outcome> {
+    participant.plan.pin(arrangement.follower_cpu)?;
     let context = ours::context()?;
-    let message = seat.peer()?.receive()?;
+    let message = participant.peer()?.receive()?;
     let events = ours::each_handle(&message.bytes)
-        .map(|bytes| ours::open_event(&context, bytes, kind.waiters))
+        .map(|bytes| ours::open_event(&context, bytes, arrangement.waiters))
         .collect::<Result<Vec<_>>>()?;
     let [ping, pong] = <[Event; 2]>::try_from(events)
         .ok()
@@ -287,19 +305,19 @@ fn hand(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         .descriptors
         .first()
         .context("expected a descriptor")?;
-    let page = Mapping::shared(file, PAGE)?;
-    seat.peer()?.send_number(0)?;
+    let page = Mapping::shared(file, PAGE_BYTES)?;
+    participant.peer()?.send_number(0)?;
 
     let mut ours = PingPong::new(ping, pong);
-    let (ping, pong) = (page.word(PING)?, page.word(PONG)?);
+    let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);
     let mut spin = PingPong::new(SpinCounter(ping), SpinCounter(pong));
     let mut futex = PingPong::new(FutexCounter(ping), FutexCounter(pong));
-    let count = trips(seat, kind);
-    for round in 0..seat.plan.rounds() {
-        for side in Side::turns(round) {
+    let count = trips(participant, arrangement);
+    for round in 0..participant.plan.rounds() {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => ours.answer(count)?,
-                Side::Raw if kind.raw_spins => spin.answer(count)?,
+                Side::Raw if arrangement.raw_spins => spin.answer(count)?,
                 Side::Raw => futex.answer(count)?,
             }
         }

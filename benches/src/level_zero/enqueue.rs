@@ -1,4 +1,4 @@
-//! Costs of submitting commands.
+//! The cost of submitting commands.
 
 mod cases;
 
@@ -10,57 +10,56 @@ use crosshandle::{Command, Context, Event, Memory, Queue};
 
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{self as raw, CounterEvent, Gpu, List, PooledEvent, Signalled};
-use cases::{CASES, Case, ROWS, What, When};
+use crate::tuning::DEVICE_BUSY_DELAY;
+use cases::{CASES, Case, DeviceLoad, ROWS, Submission};
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-enqueue",
-    hands: 0,
+    followers: 0,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: ROWS,
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-/// Number of commands that are timed together.
-const BATCH: usize = 32;
-/// Number of commands that come first, and that are timed only if the first one is the row.
-const LEAD: usize = 8;
-/// Number of unmeasured batches of each turn.
-const WARM_UP: usize = 2;
-/// Size of a copy or a fill in bytes, so small that it takes no time.
-const LENGTH: usize = 64;
+/// Commands that are timed together.
+const COMMANDS_PER_BATCH: usize = 32;
+/// Commands before a batch, which are not timed.
+const UNTIMED_COMMANDS: usize = 8;
+/// Batches of a side that are not recorded, in each round.
+const WARM_UP_BATCHES: usize = 2;
+/// Bytes of a copy or a fill: so few that the device needs no time for them.
+const SHORT_BYTES: usize = 64;
 const PATTERN: [u8; 4] = [1, 2, 3, 4];
-/// Size of a copy in bytes that takes the device longer than submitting a batch and what comes
-/// before. The simulated device sleeps during that.
-const LONG: usize = 1 << 17;
-/// Time after which all threads that the long copy concerns have come to rest.
-const THREADS_REST_TIME: Duration = Duration::from_micros(100);
+/// Bytes of a copy that keeps the device busy while a batch is submitted. The simulated device
+/// sleeps for a copy of this size.
+const LONG_BYTES: usize = 1 << 17;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let raw = Raw::new()?;
     let ours = Ours::new()?;
-    // Before this thread is pinned, so that the threads of both sides are not.
-    for case in CASES.iter().filter(|case| case.when == When::Busy) {
+    // The first use comes before this thread is pinned, so that the sides' threads are not pinned.
+    for case in CASES.iter().filter(|case| case.load == DeviceLoad::Busy) {
         ours.batch(case)?;
         raw.batch(case)?;
     }
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(40, 20);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(40, 20);
+    for round in 0..participant.plan.rounds() {
         for case in &CASES {
-            for side in Side::turns(round) {
-                for batch in 0..WARM_UP + batches {
+            for side in Side::order(round) {
+                for batch in 0..WARM_UP_BATCHES + batches {
                     let elapsed = match side {
                         Side::Ours => ours.batch(case)?,
                         Side::Raw => raw.batch(case)?,
                     };
-                    // If the device was not busy to the end, the batch measured something else.
-                    if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP) {
+                    // A batch during which the device became idle measures another row.
+                    if let (Some(elapsed), true) = (elapsed, batch >= WARM_UP_BATCHES) {
                         recorder.push(case.row.id, side, elapsed);
                     }
                 }
@@ -70,31 +69,33 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Returns the nanoseconds for each command.
-#[inline(always)] // Into each side's batch, with what it submits.
-fn timed(when: When, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
-    match when {
-        When::Idle | When::Busy => {
-            for _ in 0..LEAD {
+/// Submits a batch. Returns the nanoseconds per command.
+#[inline(always)] // So that each side's `submit` is inlined into its batch.
+fn timed(load: DeviceLoad, submit: &mut impl FnMut() -> Result<()>) -> Result<f64> {
+    match load {
+        DeviceLoad::Idle | DeviceLoad::Busy => {
+            for _ in 0..UNTIMED_COMMANDS {
                 submit()?;
             }
-            per_operation(BATCH, submit)
+            per_operation(COMMANDS_PER_BATCH, submit)
         }
-        When::FirstIdle | When::First => per_operation(1, submit),
+        DeviceLoad::FirstIdle | DeviceLoad::First => per_operation(1, submit),
     }
 }
 
+/// The library's objects.
 struct Ours {
     _context: Context,
     queue: Queue,
-    /// Queue that signals the awaited events.
+    /// Queue that signals the events in `awaited`.
     other: Queue,
-    /// Event that devices wait for.
+    /// Event for which devices wait.
     shared: Event,
-    /// Event that only hosts wait for.
+    /// Event for which only hosts wait.
     hosts: Event,
     /// Event that is signalled when the device is no longer busy.
     idle: Event,
+    /// Events for which commands wait.
     awaited: Vec<Event>,
     memory: [Memory; 2],
     long: [Memory; 2],
@@ -111,7 +112,7 @@ impl Ours {
         };
         let shared = || -> Result<Event> {
             let event = hosts()?;
-            // From the first such wait on, the event has a native mirror.
+            // After the first wait of a device, the event has a native mirror.
             queue.submit(Command::barrier().after_value(&event, 1))?;
             event.signal()?;
             queue.finish()?;
@@ -125,25 +126,31 @@ impl Ours {
             shared: shared()?,
             hosts: hosts()?,
             idle: context.create_event()?,
-            awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
+            awaited: (0..COMMANDS_PER_BATCH)
+                .map(|_| shared())
+                .collect::<Result<_>>()?,
             queue,
-            memory: pair(LENGTH)?,
-            long: pair(LONG)?,
+            memory: pair(SHORT_BYTES)?,
+            long: pair(LONG_BYTES)?,
             _context: context,
         })
     }
 
+    /// Keeps the device busy with a long copy.
     fn occupy(&self, queue: &Queue) -> Result<()> {
         let [to, from] = &self.long;
         let copy = Command::copy(from.all(), to.all())?;
         Ok(queue.submit(copy.signal(&self.idle))?)
     }
 
-    /// Returns the nanoseconds for each command; `None` if the device was not busy as required.
+    /// Submits a batch. Returns the nanoseconds per command, or `None` if the device should have
+    /// been busy and was not.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
-        let Case { what, when, .. } = *case;
-        let is_busy = when.is_busy();
-        if what == What::Wait {
+        let Case {
+            submission, load, ..
+        } = *case;
+        let is_busy = load.is_busy();
+        if submission == Submission::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
                 self.awaited
@@ -154,36 +161,36 @@ impl Ours {
             self.occupy(&self.queue)?;
         }
         if is_busy {
-            thread::sleep(THREADS_REST_TIME);
+            thread::sleep(DEVICE_BUSY_DELAY);
         }
         let mut awaited = self.awaited.iter().cycle();
         let [to, from] = &self.memory;
-        // Written as programs write it: a function that returns commands would move them once more.
+        // Written as programs write it: a function that returned commands would move them once more.
         let mut submit = || -> Result<()> {
-            match what {
-                What::Signal => self.queue.signal(&self.shared)?,
-                What::SignalHosts => self.queue.signal(&self.hosts)?,
-                What::Wait => awaited
+            match submission {
+                Submission::Signal => self.queue.signal(&self.shared)?,
+                Submission::SignalHosts => self.queue.signal(&self.hosts)?,
+                Submission::Wait => awaited
                     .next()
                     .map_or(Ok(()), |event| self.queue.wait(event))?,
-                What::Copy => self.queue.submit(Command::copy(from.all(), to.all())?)?,
-                What::Fill => {
+                Submission::Copy => self.queue.submit(Command::copy(from.all(), to.all())?)?,
+                Submission::Fill => {
                     self.queue.submit(Command::fill(to.all(), &PATTERN)?)?;
                 }
-                What::CopySignal => self
+                Submission::CopySignal => self
                     .queue
                     .submit(Command::copy(from.all(), to.all())?.signal(&self.shared))?,
-                What::CopySignalHosts => self
+                Submission::CopySignalHosts => self
                     .queue
                     .submit(Command::copy(from.all(), to.all())?.signal(&self.hosts))?,
             }
             Ok(())
         };
-        if when == When::FirstIdle {
+        if load == DeviceLoad::FirstIdle {
             submit()?;
             self.queue.finish()?;
         }
-        let elapsed = timed(when, &mut submit)?;
+        let elapsed = timed(load, &mut submit)?;
         let is_valid = !is_busy || !self.idle.try_wait()?;
         self.other.finish()?;
         self.queue.finish()?;
@@ -191,16 +198,21 @@ impl Ours {
     }
 }
 
+/// The driver's objects.
 struct Raw {
     list: List,
+    /// List that signals the events in `awaited`.
     other: List,
+    /// Event that processes share.
     shared: CounterEvent,
-    /// Events for each command, since such an event holds one signal until it is reset.
+    /// Events for this process alone. Each command has its own, since an event counts one signal
+    /// until it is reset.
     private: Vec<PooledEvent>,
     /// Event that is signalled when the device is no longer busy.
     idle: PooledEvent,
+    /// Events for which commands wait.
     awaited: Vec<CounterEvent>,
-    /// Event that is signalled when a list is empty.
+    /// Event that is signalled when a list has executed all commands.
     done: PooledEvent,
     memory: [raw::Memory; 2],
     long: [raw::Memory; 2],
@@ -218,31 +230,38 @@ impl Raw {
             list: List::create(gpu)?,
             other: List::create(gpu)?,
             shared: shared()?,
-            private: PooledEvent::create_many(gpu, 2 * BATCH as u32)?,
+            private: PooledEvent::create_many(gpu, 2 * COMMANDS_PER_BATCH as u32)?,
             idle: PooledEvent::create(gpu)?,
-            awaited: (0..BATCH).map(|_| shared()).collect::<Result<_>>()?,
+            awaited: (0..COMMANDS_PER_BATCH)
+                .map(|_| shared())
+                .collect::<Result<_>>()?,
             done: PooledEvent::create(gpu)?,
-            memory: pair(LENGTH)?,
-            long: pair(LONG)?,
+            memory: pair(SHORT_BYTES)?,
+            long: pair(LONG_BYTES)?,
         })
     }
 
+    /// Keeps the device busy with a long copy.
     fn occupy(&self, list: &List) -> Result<()> {
         let [to, from] = &self.long;
-        list.copy(to, from, LONG, Some(&self.idle))
+        list.copy(to, from, LONG_BYTES, Some(&self.idle))
     }
 
+    /// Waits until a list has executed all commands.
     fn finish(&self, list: &List) -> Result<()> {
         list.signal(&self.done)?;
         self.done.synchronize()?;
         self.done.reset()
     }
 
-    /// Returns the same measurement as `Ours::batch`.
+    /// Submits a batch. Returns the nanoseconds per command, or `None` if the device should have
+    /// been busy and was not.
     fn batch(&self, case: &Case) -> Result<Option<f64>> {
-        let Case { what, when, .. } = *case;
-        let is_busy = when.is_busy();
-        if what == What::Wait {
+        let Case {
+            submission, load, ..
+        } = *case;
+        let is_busy = load.is_busy();
+        if submission == Submission::Wait {
             if is_busy {
                 self.occupy(&self.other)?;
                 self.awaited
@@ -254,30 +273,32 @@ impl Raw {
         }
         let [to, from] = &self.memory;
         if is_busy {
-            thread::sleep(THREADS_REST_TIME);
+            thread::sleep(DEVICE_BUSY_DELAY);
         }
         let mut awaited = self.awaited.iter().cycle();
         let mut private = self.private.iter().cycle();
         let mut private = || private.next().map(|event| event as &dyn Signalled);
         let has_event = case.raw_has_event;
-        let mut submit = || match what {
-            What::Signal => self.list.signal(&self.shared),
-            What::SignalHosts => private().map_or(Ok(()), |event| self.list.signal(event)),
-            What::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
-            What::Copy => self
-                .list
-                .copy(to, from, LENGTH, private().filter(|_| has_event)),
-            What::Fill => self
-                .list
-                .fill(to, &PATTERN, LENGTH, private().filter(|_| has_event)),
-            What::CopySignal => self.list.copy(to, from, LENGTH, Some(&self.shared)),
-            What::CopySignalHosts => self.list.copy(to, from, LENGTH, private()),
+        let mut submit = || match submission {
+            Submission::Signal => self.list.signal(&self.shared),
+            Submission::SignalHosts => private().map_or(Ok(()), |event| self.list.signal(event)),
+            Submission::Wait => awaited.next().map_or(Ok(()), |event| self.list.wait(event)),
+            Submission::Copy => {
+                self.list
+                    .copy(to, from, SHORT_BYTES, private().filter(|_| has_event))
+            }
+            Submission::Fill => {
+                self.list
+                    .fill(to, &PATTERN, SHORT_BYTES, private().filter(|_| has_event))
+            }
+            Submission::CopySignal => self.list.copy(to, from, SHORT_BYTES, Some(&self.shared)),
+            Submission::CopySignalHosts => self.list.copy(to, from, SHORT_BYTES, private()),
         };
-        if when == When::FirstIdle {
+        if load == DeviceLoad::FirstIdle {
             submit()?;
             self.finish(&self.list)?;
         }
-        let elapsed = timed(when, &mut submit)?;
+        let elapsed = timed(load, &mut submit)?;
         let is_valid = !is_busy || !self.idle.is_done()?;
         self.finish(&self.other)?;
         self.finish(&self.list)?;

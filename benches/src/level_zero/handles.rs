@@ -1,4 +1,4 @@
-//! Handles of memory and events: get, open, close.
+//! Getting, opening and closing handles of memory and events.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -7,18 +7,20 @@ use anyhow::{Context as _, Result, ensure};
 use crosshandle::Context;
 use crosshandle::handle::HANDLE_SIZE;
 
-use super::{CLOSE, ours, row};
+use super::ours;
+use super::rows::{CLOSE, row};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{Waiters, each_handle, open_event, open_memory};
-use crate::raw::descriptor::{self, Offers};
+use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::raw::level_zero::{
-    CounterEvent, Gpu, HANDLE_SIZE as RAW_SIZE, Memory, OpenedEvent, OpenedMemory, descriptor_of,
-    put_in_place,
+    CounterEvent, Gpu, HANDLE_SIZE as RAW_SIZE, Memory, OpenedEvent, OpenedMemory,
+    duplicate_descriptor, with_descriptor,
 };
 use crate::report::row::Target;
+use crate::tuning::DESCRIPTORS_MAX;
 
 const GET: &str = "level-zero-handles.memory.get";
 const GET_AGAIN: &str = "level-zero-handles.memory.get-again";
@@ -38,7 +40,7 @@ const RAW_CLOSE: &str = "zeMemCloseIpcHandle";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-handles",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
     rows: &[
@@ -89,22 +91,22 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             CLOSE,
         ),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
-/// Number of objects of a round: as many as a message takes descriptors.
-const OBJECTS: usize = 64;
-const LENGTH: usize = 1 << 20;
-const POOLED_LENGTH: usize = 4096;
-/// Number of unmeasured rounds, which connect the processes.
-const WARM_UP: usize = 1;
+/// Objects in a round, of each kind: the number of descriptors that one message carries.
+const OBJECTS: usize = DESCRIPTORS_MAX;
+const ALLOCATION_BYTES: usize = 1 << 20;
+const POOLED_ALLOCATION_BYTES: usize = 4096;
+/// Rounds that are not recorded: the processes connect in them.
+const WARM_UP_ROUNDS: usize = 1;
 
-fn rounds(seat: &Seat) -> usize {
-    WARM_UP + seat.plan.pick(30, 10)
+fn rounds(participant: &Participant) -> usize {
+    WARM_UP_ROUNDS + participant.plan.pick(30, 10)
 }
 
-/// Runs an operation for all of `items`, and returns the nanoseconds per object and the results.
+/// Runs an operation on each of `items`. Returns the results, and the nanoseconds per item.
 fn each<I, T>(
     items: impl IntoIterator<Item = I>,
     mut operation: impl FnMut(I) -> Result<T>,
@@ -119,7 +121,7 @@ fn each<I, T>(
     Ok((results, each))
 }
 
-/// Drops all items, and returns the nanoseconds for each.
+/// Drops `items`. Returns the nanoseconds per item.
 fn drop_each<T>(items: Vec<T>) -> f64 {
     let count = items.len().max(1) as f64;
     let start = Instant::now();
@@ -127,7 +129,7 @@ fn drop_each<T>(items: Vec<T>) -> f64 {
     nanoseconds(start.elapsed()) / count
 }
 
-/// The objects that the exporter keeps until the round is over.
+/// Objects that the exporter keeps until the round is over.
 struct Exports {
     _ours: Vec<crosshandle::Memory>,
     _pooled: Vec<crosshandle::Memory>,
@@ -136,24 +138,24 @@ struct Exports {
     _raw_events: Vec<CounterEvent>,
 }
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::first()?;
     let (context, pooled) = (ours::unpooled_context()?, ours::context()?);
     let (exporter, importer) = Link::pair()?;
     link.send_with(b"raw", &[importer.as_fd()])?;
     drop(importer);
-    let offers = Offers::default();
+    let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let mut figures = Recorder::default();
         let _exports = export(link, gpu, &context, &pooled, &offers, &mut figures)?;
         ensure!(
             link.receive_number()? == round as u64,
             "the other process lost count"
         );
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
     }
@@ -165,12 +167,15 @@ fn export(
     gpu: &'static Gpu,
     context: &Context,
     pooled: &Context,
-    offers: &Offers,
+    offers: &OfferedDescriptors,
     figures: &mut Recorder,
 ) -> Result<Exports> {
-    let (ours, _) = each(0..OBJECTS, |_| Ok(context.allocate(LENGTH)?))?;
-    let (small, _) = each(0..OBJECTS, |_| Ok(pooled.allocate(POOLED_LENGTH)?))?;
-    let (raw, _) = each(0..OBJECTS, |_| Memory::allocate(gpu, LENGTH))?;
+    let (ours, _) = each(0..OBJECTS, |_| Ok(context.allocate(ALLOCATION_BYTES)?))?;
+    let (small, _) = each(
+        0..OBJECTS,
+        |_| Ok(pooled.allocate(POOLED_ALLOCATION_BYTES)?),
+    )?;
+    let (raw, _) = each(0..OBJECTS, |_| Memory::allocate(gpu, ALLOCATION_BYTES))?;
     let (events, _) = each(0..OBJECTS, |_| Ok(context.create_event()?))?;
     let (raw_events, _) = each(0..OBJECTS, |_| CounterEvent::create(gpu))?;
 
@@ -178,7 +183,7 @@ fn export(
     figures.push(GET, Side::Ours, first);
     let (_, again) = each(&ours, |memory| Ok(memory.handle()?))?;
     figures.push(GET_AGAIN, Side::Ours, again);
-    // The first allocation pays for the segment's own handle.
+    // The first handle of a segment costs more, since the segment itself is exported with it.
     small[0].handle()?;
     let (_, first) = each(&small[1..], |memory| Ok(memory.handle()?))?;
     figures.push(GET_POOLED, Side::Ours, first);
@@ -198,9 +203,13 @@ fn export(
     figures.push(EVENT_GET_AGAIN, Side::Raw, again);
 
     for (number, handle) in raw_handles.iter().enumerate() {
-        offers.add(number as u64, descriptor_of(handle)?);
+        // SAFETY: the handle was exported above from memory in `raw`, which lives.
+        offers.add(number as u64, unsafe { duplicate_descriptor(handle)? });
     }
-    let (files, _) = each(&raw_event_handles, descriptor_of)?;
+    // SAFETY: the handles were exported above from events in `raw_events`, which live.
+    let (files, _) = each(&raw_event_handles, |handle| unsafe {
+        duplicate_descriptor(handle)
+    })?;
     let (borrowed, _) = each(&files, |file| Ok(file.as_fd()))?;
     link.send(&handles.concat())?;
     link.send(&raw_handles.concat())?;
@@ -215,15 +224,15 @@ fn export(
     })
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     let gpu = Gpu::first()?;
     let context = ours::context()?;
     let message = link.receive()?;
     let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    for round in 0..rounds(seat) {
+    for round in 0..rounds(participant) {
         let (handles, raw_handles) = (link.receive()?.bytes, link.receive()?.bytes);
         let (events, raw_events) = (link.receive()?.bytes, link.receive()?);
         ensure!(
@@ -231,7 +240,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
             "expected more handles"
         );
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => {
                     open_all(&context, &handles, &mut figures)?;
@@ -244,7 +253,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
                 }
             }
         }
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
         link.send_number(round as u64)?;
@@ -280,12 +289,12 @@ fn open_raw(
     let handles = || handles.chunks_exact(RAW_SIZE).enumerate();
     let (opened, first) = each(handles(), |(number, handle)| {
         let file = descriptor::request(socket.as_fd(), number as u64)?;
-        let memory = OpenedMemory::open(gpu, put_in_place(handle, file.as_fd())?)?;
+        let memory = OpenedMemory::open(gpu, with_descriptor(handle, file.as_fd())?)?;
         Ok((memory, file))
     })?;
     let (opened, files): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
     let (more, again) = each(handles(), |(number, handle)| {
-        OpenedMemory::open(gpu, put_in_place(handle, files[number].as_fd())?)
+        OpenedMemory::open(gpu, with_descriptor(handle, files[number].as_fd())?)
     })?;
     figures.push(OPEN, Side::Raw, first);
     figures.push(OPEN_AGAIN, Side::Raw, again);
@@ -302,7 +311,7 @@ fn open_raw_events(
 ) -> Result<()> {
     let handles = handles.chunks_exact(RAW_SIZE).zip(files);
     let (opened, first) = each(handles, |(handle, file)| {
-        OpenedEvent::open(gpu, put_in_place(handle, file.as_fd())?)
+        OpenedEvent::open(gpu, with_descriptor(handle, file.as_fd())?)
     })?;
     figures.push(EVENT_OPEN, Side::Raw, first);
     figures.push(EVENT_CLOSE, Side::Raw, drop_each(opened));

@@ -1,12 +1,13 @@
-//! The Level Zero backend, compared with the driver's own calls.
+//! The Level Zero backend beside the driver's own calls.
 //!
-//! `cargo xtask bench level-zero` makes the stock loader load the simulated driver, which executes
-//! short commands within the call that appends them. Then the differences are the library's.
+//! `cargo xtask bench level-zero` lets the stock loader load the simulated driver, which executes
+//! short commands within the call that appends them. All differences are then the library's.
 
 mod enqueue;
 mod handles;
 mod ours;
 mod recycle;
+mod rows;
 mod waits;
 
 use crosshandle::BackendStatus;
@@ -14,10 +15,8 @@ use crosshandle::handle::BackendKind;
 
 use crate::harness::scenario::Scenario;
 use crate::raw::level_zero::Gpu;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
 
-/// The scenarios, in the order of the table.
+/// The Level Zero scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &enqueue::SCENARIO,
     &waits::SCENARIO,
@@ -25,10 +24,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &recycle::SCENARIO,
 ];
 
-/// Target for calls: time in nanoseconds beyond the driver's.
-const CLOSE: Target = Target::AtMostOverRaw(100.0);
-
-/// Returns the reason why this machine cannot measure these scenarios; `None` if it can.
+/// Returns the reason for which this machine cannot measure the Level Zero backend, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let ours = all
@@ -40,20 +36,9 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// Returns the device and its driver, for the foot of the table.
+/// Returns the names of the device and its driver's version, for the foot of the table.
 pub(crate) fn machine() -> Option<String> {
     let gpu = Gpu::first().ok()?;
     let (name, version) = (gpu.name().ok()?, gpu.api_version().ok()?);
     Some(format!("{name}, driver for Level Zero {version}"))
-}
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
 }

@@ -1,15 +1,14 @@
-//! The measured calls of the library, in the form that the scenarios need.
+//! Calls of the library that are measured, in the form that scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Context, ContextOptions, Device};
 
-/// Returns a context on the first device, with default options.
+/// Creates a context on the first device, with default options.
 pub(super) fn context() -> Result<Context> {
     context_with(ContextOptions::new())
 }
 
-/// Returns a context on the first device in which each allocation owns its memory and returns it
-/// when freed.
+/// Creates a context without a pool: each allocation has its own memory, which is freed with it.
 pub(super) fn unpooled_context() -> Result<Context> {
     context_with(ContextOptions::new().pooling(false))
 }

@@ -1,13 +1,14 @@
-//! Allocations of device memory that is never exported.
+//! Allocating and freeing device memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{CLOSE, ours, row};
+use super::ours;
+use super::rows::{CLOSE, row};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::level_zero::{Gpu, Memory};
 
@@ -20,7 +21,7 @@ const RAW: &str = "zeMemAllocDevice, zeMemFree";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "level-zero-recycle",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -37,29 +38,29 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             CLOSE,
         ),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-const OURS_BATCH: usize = 1000;
-const RAW_BATCH: usize = 100;
+const OURS_CYCLES_PER_BATCH: usize = 1000;
+const RAW_CYCLES_PER_BATCH: usize = 100;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
+fn run_leader(participant: &Participant) -> Result<Outcome> {
     let gpu = Gpu::first()?;
     let context = ours::context()?;
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(10, 3);
-    for round in 0..seat.plan.rounds() {
+    let batches = participant.plan.pick(10, 3);
+    for round in 0..participant.plan.rounds() {
         for (length, row) in SIZES {
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 for batch in 0..=batches {
                     let elapsed = match side {
-                        Side::Ours => per_operation(OURS_BATCH, || -> Result<()> {
+                        Side::Ours => per_operation(OURS_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(context.allocate(black_box(length))?));
                             Ok(())
                         })?,
-                        Side::Raw => per_operation(RAW_BATCH, || -> Result<()> {
+                        Side::Raw => per_operation(RAW_CYCLES_PER_BATCH, || -> Result<()> {
                             drop(black_box(Memory::allocate(gpu, black_box(length))?));
                             Ok(())
                         })?,

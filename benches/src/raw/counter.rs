@@ -1,4 +1,4 @@
-//! Notification by one shared word that counts.
+//! Notification through one shared word that counts signals.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// A word that counts up and is watched by spinning. No process can sleep on it.
+/// A counting word for which waiters spin and never sleep.
 pub(crate) struct SpinCounter<'a>(pub(crate) &'a AtomicU64);
 
 impl SpinCounter<'_> {
@@ -24,18 +24,20 @@ impl SpinCounter<'_> {
     }
 }
 
-/// A word whose high half counts signals and whose low half counts sleepers, so that one operation
-/// signals and says whether to wake a sleeper. Never spins.
+/// A counting word for which waiters sleep and never spin.
+///
+/// The word's high half counts signals, and its low half counts sleepers. So one operation signals
+/// and tells the signaller whether a waiter must be woken.
 pub(crate) struct FutexCounter<'a>(pub(crate) &'a AtomicU64);
 
-/// One signal, in the word's high half.
-const ONE: u64 = 1 << 32;
+/// One signal in the word's high half.
+const ONE_SIGNAL: u64 = 1 << 32;
 
 impl FutexCounter<'_> {
     /// Counts one signal and wakes all sleepers.
     #[inline]
     pub(crate) fn signal(&self) -> Result<()> {
-        let before = self.0.fetch_add(ONE, Ordering::AcqRel);
+        let before = self.0.fetch_add(ONE_SIGNAL, Ordering::AcqRel);
         if before as u32 == 0 {
             return Ok(());
         }
@@ -44,7 +46,7 @@ impl FutexCounter<'_> {
             .context("cannot wake the sleepers of a futex")
     }
 
-    /// Returns once `count` signals were counted.
+    /// Waits until `count` signals were counted.
     #[inline]
     pub(crate) fn wait(&self, count: u32) -> Result<()> {
         if reached(self.0.load(Ordering::Acquire), count) {
@@ -61,7 +63,7 @@ impl FutexCounter<'_> {
             }
             let expected = (seen >> 32) as u32;
             match futex::wait(self.sequence(), futex::Flags::empty(), expected, None) {
-                // Woken, or changed before this process slept, or interrupted: check again.
+                // Woken, interrupted, or signalled before this process slept: look again.
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => break Err(error).context("cannot sleep on a futex"),
             }
@@ -71,16 +73,17 @@ impl FutexCounter<'_> {
         slept
     }
 
-    /// Returns the half that the kernel compares. This process never reads it through the
-    /// reference.
+    /// Returns the half of the word that the kernel compares.
     fn sequence(&self) -> &AtomicU32 {
         let high = if cfg!(target_endian = "little") { 1 } else { 0 };
-        // SAFETY: the half is inside the borrowed word, which aligns it.
+        // SAFETY: the half lies inside the borrowed word, which aligns it. Only the kernel accesses
+        // the half through this reference, so no access of this process mixes sizes.
         unsafe { &*ptr::from_ref(self.0).cast::<AtomicU32>().add(high) }
     }
 }
 
-/// Returns whether the sequence in `word` has reached `count`, also around its wrapping point.
+/// Returns whether the sequence in `word` has reached `count`. The comparison is cyclic, since the
+/// sequence wraps.
 fn reached(word: u64, count: u32) -> bool {
     ((word >> 32) as u32).wrapping_sub(count) as i32 >= 0
 }
@@ -106,6 +109,6 @@ mod tests {
             }
             counter.signal().unwrap();
         });
-        assert_eq!(word.load(Ordering::Acquire), ONE);
+        assert_eq!(word.load(Ordering::Acquire), ONE_SIGNAL);
     }
 }

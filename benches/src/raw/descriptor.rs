@@ -1,4 +1,4 @@
-//! Descriptors on request: the exporter answers on a socket with `SCM_RIGHTS`.
+//! Descriptors on request: a thread of the exporter answers on a socket with `SCM_RIGHTS`.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,12 +16,12 @@ use rustix::net::{
 
 use super::memfd::Mapping;
 
-/// The descriptors that an exporter offers, by number.
+/// Descriptors that an exporter offers, by number.
 #[derive(Clone, Default)]
-pub(crate) struct Offers(Arc<Mutex<HashMap<u64, OwnedFd>>>);
+pub(crate) struct OfferedDescriptors(Arc<Mutex<HashMap<u64, OwnedFd>>>);
 
-impl Offers {
-    /// Offers `file` under `number`, instead of a former one.
+impl OfferedDescriptors {
+    /// OfferedDescriptors `file` under `number`, and withdraws the descriptor that had this number.
     pub(crate) fn add(&self, number: u64, file: OwnedFd) {
         self.lock().insert(number, file);
     }
@@ -37,7 +37,7 @@ impl Offers {
             .name("raw-exporter".to_owned())
             .spawn(move || {
                 if let Err(error) = offers.answer_all(socket.as_fd()) {
-                    // The importer sees the socket close and reports that.
+                    // The importer sees that the socket closes, and fails.
                     eprintln!("raw exporter: {error:#}");
                 }
             })
@@ -92,7 +92,8 @@ pub(crate) fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> R
     .context("cannot send a descriptor")
 }
 
-/// Receives one descriptor; `None` if this process may open no more, so that the kernel dropped it.
+/// Receives one descriptor. Returns `None` if the kernel dropped the descriptor because this process
+/// may open no more.
 pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -115,7 +116,7 @@ pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedF
     Ok(None)
 }
 
-/// Requests the descriptor with this number.
+/// Requests the descriptor that is offered under `number`.
 #[inline]
 pub(crate) fn request(socket: BorrowedFd<'_>, number: u64) -> Result<OwnedFd> {
     let request = number.to_le_bytes();
@@ -131,7 +132,8 @@ pub(crate) fn request(socket: BorrowedFd<'_>, number: u64) -> Result<OwnedFd> {
     receive_descriptor(socket)?.context("no descriptor came")
 }
 
-/// Requests the descriptor with this number, maps it and closes it: a complete open.
+/// Opens the memory that is offered under `number`: requests the descriptor, maps the memory, and
+/// closes the descriptor.
 #[inline]
 pub(crate) fn open(socket: BorrowedFd<'_>, number: u64, length: usize) -> Result<Mapping> {
     let file = request(socket, number)?;
@@ -150,7 +152,7 @@ mod tests {
         let file = memfd::create(4096).unwrap();
         let own = Mapping::shared(&file, 4096).unwrap();
         own.region().write(3, 99);
-        let offers = Offers::default();
+        let offers = OfferedDescriptors::default();
         offers.add(7, file);
         offers.serve(exporter.into()).unwrap();
         let opened = open(importer.as_fd(), 7, 4096).unwrap();

@@ -1,4 +1,4 @@
-//! Shared memory: mapped memfds.
+//! Shared memory: a memfd and its mappings.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,8 +11,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::harness::region::Region;
 
-/// Alignment in bytes without which the kernel maps no huge page.
-const HUGE_PAGE: usize = 2 << 20;
+/// Size of a huge page, and the alignment without which the kernel maps none.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Creates a memfd of `length` zero bytes.
 pub(crate) fn create(length: usize) -> Result<OwnedFd> {
@@ -22,37 +22,37 @@ pub(crate) fn create(length: usize) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// The requested page size of a mapping.
+/// The page size that a mapping asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     Small,
     Huge,
 }
 
-/// A readable and writable mapping; unmapped when dropped.
+/// A readable and writable mapping, unmapped when dropped.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    reserved: (NonNull<c_void>, usize),
+    /// Start and length of what the kernel mapped: more than the bytes above, if those were aligned.
+    whole: (NonNull<c_void>, usize),
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread. Its contents are accessed through
-// atomics and `Region` only.
+// SAFETY: a mapping belongs to the process, not to a thread, so any thread may use and unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the methods that take `&self` give access through atomics and volatile words only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes of `file`, shared.
     pub(crate) fn shared(file: impl AsFd, length: usize) -> Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address, so nothing else is mapped there.
+        // SAFETY: the kernel chooses an address at which nothing is mapped.
         let start = unsafe { mmap(ptr::null_mut(), length, prot, MapFlags::SHARED, file, 0) }
             .context("cannot map a memfd")?;
         Self::of(start, length, start, length)
     }
 
-    /// Maps `length` bytes of `file`, shared, with small pages whatever the machine's default.
+    /// Maps `length` bytes of `file`, shared, with small pages whatever the machine's setting is.
     pub(crate) fn shared_small_pages(file: impl AsFd, length: usize) -> Result<Self> {
         let mapping = Self::shared(file, length)?;
         mapping.advise(Advice::LinuxNoHugepage)?;
@@ -62,12 +62,13 @@ impl Mapping {
     /// Maps `length` bytes of private memory.
     pub(crate) fn private(length: usize, pages: Pages) -> Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let size = length + HUGE_PAGE;
-        // SAFETY: the kernel chooses the address, so nothing else is mapped there.
+        let size = length + HUGE_PAGE_BYTES;
+        // SAFETY: the kernel chooses an address at which nothing is mapped.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), size, prot, MapFlags::PRIVATE) }
             .context("cannot map private memory")?;
-        let skip = start.cast::<u8>().align_offset(HUGE_PAGE);
-        // SAFETY: `skip` is less than a huge page, by which the mapping is longer.
+        let skip = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: `skip` is less than the size of a huge page, by which the mapping is longer than
+        // `length`, so the result points into the mapping.
         let aligned = unsafe { start.byte_add(skip) };
         let mapping = Self::of(aligned, length, start, size)?;
         mapping.advise(match pages {
@@ -80,36 +81,39 @@ impl Mapping {
     fn of(
         start: *mut c_void,
         length: usize,
-        reserved: *mut c_void,
-        reserved_length: usize,
+        whole: *mut c_void,
+        whole_length: usize,
     ) -> Result<Self> {
         Ok(Self {
             start: NonNull::new(start.cast()).context("a mapping at address zero")?,
             length,
-            reserved: (
-                NonNull::new(reserved).context("a mapping at address zero")?,
-                reserved_length,
+            whole: (
+                NonNull::new(whole).context("a mapping at address zero")?,
+                whole_length,
             ),
         })
     }
 
     fn advise(&self, advice: Advice) -> Result<()> {
-        // SAFETY: the range is this mapping's own, and none of the advice given here changes its
-        // contents.
+        // SAFETY: this object has mapped the range, and both kinds of advice leave the bytes as
+        // they are.
         let advised = unsafe { madvise(self.start.as_ptr().cast(), self.length, advice) };
         match advised {
-            // A kernel without huge pages uses small ones anyway.
+            // A kernel without huge pages gives small ones anyway.
             Err(rustix::io::Errno::INVAL) => Ok(()),
             other => other.context("cannot choose the page size of a mapping"),
         }
     }
 
-    /// Returns the mapping's bytes, which must not be used after the mapping is dropped.
-    pub(crate) fn region(&self) -> Region {
-        // SAFETY: mapped and writable for as long as `self` lives; mappings start at a page.
+    /// Returns the mapping's bytes as words.
+    pub(crate) fn region(&self) -> Region<'_> {
+        // SAFETY: a mapping starts at a page. It stays mapped, readable and writable as long as
+        // `self` lives, which the region borrows. Other accesses of this process are those of
+        // `word`, which are atomic.
         unsafe { Region::new(self.start.as_ptr(), self.length) }
     }
 
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }
@@ -121,16 +125,18 @@ impl Mapping {
             "no word at byte {offset} of a mapping of {}",
             self.length
         );
-        // SAFETY: inside the mapping, aligned, valid for any bits, and alive as long as `self`;
-        // all processes reach these bytes through atomics only.
+        // SAFETY: the word is inside the mapping, by the check above. Its address is a multiple of
+        // eight, since a mapping starts at a page. It stays mapped as long as `self`, which the
+        // result borrows, and any bits are a value.
         Ok(unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let (start, length) = self.reserved;
-        // SAFETY: the whole mapping is this object's own, and borrows of it have ended.
+        let (start, length) = self.whole;
+        // SAFETY: this object has mapped these bytes and unmaps them once. Regions and words borrow
+        // the object, so none is left.
         let unmapped = unsafe { munmap(start.as_ptr(), length) };
         debug_assert!(
             unmapped.is_ok(),
@@ -160,7 +166,7 @@ mod tests {
     fn private_memory_is_aligned() {
         for pages in [Pages::Small, Pages::Huge] {
             let mapping = Mapping::private(4 << 20, pages).unwrap();
-            assert_eq!(mapping.address() % HUGE_PAGE, 0);
+            assert_eq!(mapping.address() % HUGE_PAGE_BYTES, 0);
             mapping.region().touch_pages(1);
             assert_eq!(mapping.region().read_pages(), 1024);
         }

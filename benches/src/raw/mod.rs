@@ -1,5 +1,6 @@
-//! The raw techniques: the code that a careful programmer would write directly on the kernel's
-//! calls for one purpose, without checks, counts and clean-up that the purpose does not need.
+//! The raw techniques: code that a careful programmer would write for one purpose, straight on the
+//! calls of the kernel or of a driver. It checks, counts and cleans up no more than the purpose
+//! needs.
 
 pub(crate) mod counter;
 pub(crate) mod cuda;

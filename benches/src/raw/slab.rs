@@ -1,4 +1,4 @@
-//! Handles: a place in a segment that both processes have already mapped.
+//! Handles of memory in a segment that both processes have mapped already.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::memfd::Mapping;
 
-/// The number of a segment, offset and length: enough for a process that trusts the other one.
+/// Number of a segment, offset and length: enough for an importer that trusts the exporter.
 #[derive(Clone, Copy)]
 pub(crate) struct SlabHandle {
     segment: u64,
@@ -15,9 +15,10 @@ pub(crate) struct SlabHandle {
 }
 
 impl SlabHandle {
+    /// Size of the handle in bytes.
     pub(crate) const SIZE: usize = 24;
 
-    /// Returns the bytes that an exporter sends for `length` bytes at `offset`.
+    /// Returns the handle's bytes for `length` bytes at `offset`.
     #[inline]
     pub(crate) fn get(segment: u64, offset: u64, length: u64) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -38,33 +39,36 @@ impl SlabHandle {
     }
 }
 
-/// The segments that an importer has mapped.
-pub(crate) struct Segments(HashMap<u64, (Arc<Mapping>, u64)>);
+/// The segments that an importer has mapped, by number, with their lengths in bytes.
+pub(crate) struct MappedSegments(HashMap<u64, (Arc<Mapping>, u64)>);
 
-/// Opened memory of a slab, which keeps the segment mapped.
-pub(crate) struct Opened {
+/// Opened memory of a slab, which keeps its segment mapped.
+pub(crate) struct SlabMemory {
     segment: Arc<Mapping>,
     offset: u64,
 }
 
-impl Segments {
+impl MappedSegments {
+    /// Makes a set of one segment.
     pub(crate) fn one(number: u64, mapping: Mapping, length: u64) -> Self {
         Self(HashMap::from([(number, (Arc::new(mapping), length))]))
     }
 
+    /// Opens a handle. Returns `None` if its bytes are in no mapped segment.
     #[inline]
-    pub(crate) fn open(&self, bytes: &[u8; SlabHandle::SIZE]) -> Option<Opened> {
-        let place = SlabHandle::parse(bytes);
-        let (segment, length) = self.0.get(&place.segment)?;
-        let end = place.offset.checked_add(place.length)?;
-        (end <= *length).then(|| Opened {
+    pub(crate) fn open(&self, bytes: &[u8; SlabHandle::SIZE]) -> Option<SlabMemory> {
+        let handle = SlabHandle::parse(bytes);
+        let (segment, length) = self.0.get(&handle.segment)?;
+        let end = handle.offset.checked_add(handle.length)?;
+        (end <= *length).then(|| SlabMemory {
             segment: Arc::clone(segment),
-            offset: place.offset,
+            offset: handle.offset,
         })
     }
 }
 
-impl Opened {
+impl SlabMemory {
+    /// Reads the first eight bytes.
     pub(crate) fn first_word(&self) -> u64 {
         self.segment.region().read(self.offset as usize / 8)
     }
@@ -76,18 +80,13 @@ mod tests {
     use crate::raw::memfd;
 
     #[test]
-    fn places() {
+    fn only_handles_inside_a_segment_open() {
         let file = memfd::create(8192).unwrap();
         let mapping = Mapping::shared(&file, 8192).unwrap();
         mapping.region().write(512, 5);
-        let segments = Segments::one(9, mapping, 8192);
-        assert_eq!(
-            segments
-                .open(&SlabHandle::get(9, 4096, 4096))
-                .unwrap()
-                .first_word(),
-            5
-        );
+        let segments = MappedSegments::one(9, mapping, 8192);
+        let opened = segments.open(&SlabHandle::get(9, 4096, 4096)).unwrap();
+        assert_eq!(opened.first_word(), 5);
         assert!(segments.open(&SlabHandle::get(9, 4096, 4097)).is_none());
         assert!(segments.open(&SlabHandle::get(8, 0, 1)).is_none());
     }

@@ -1,4 +1,4 @@
-//! The machine of the figures.
+//! The machine on which the figures were measured.
 
 use std::fmt;
 use std::fs;
@@ -8,20 +8,22 @@ use serde::Serialize;
 
 use crate::harness::procfs;
 
+/// Description of a machine.
 #[derive(Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     /// Number of CPUs that this process may use.
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
-    /// GPUs and their driver, if the figures are theirs.
+    /// GPUs and their driver, if GPUs were measured.
     pub(crate) gpus: Option<String>,
-    /// Load average over one minute before the first measurement. Near zero, or the figures include
-    /// other programs' load.
+    /// Load average over one minute before the first measurement. If it is not near zero, other
+    /// programs have changed the figures.
     pub(crate) load: Option<f64>,
 }
 
 impl Machine {
+    /// Describes this machine.
     pub(crate) fn here() -> Self {
         let uname = rustix::system::uname();
         Self {

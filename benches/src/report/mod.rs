@@ -15,18 +15,18 @@ use row::{Row, Statistic, Target, Verdict};
 
 const COLUMNS: [&str; 6] = ["what", "ours", "raw", "ratio", "target", "verdict"];
 
-/// The results of one run.
+/// All results of one run.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// Whether the run was quick, so that its figures are not to be quoted.
+    /// True for a quick run, whose figures are not to be quoted.
     pub(crate) quick: bool,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
-    /// Returns the identifiers of rows that miss their target, including rows whose measurement
-    /// failed.
+    /// Returns the identifiers of the rows that miss their target, and of rows with a target whose
+    /// measurement failed.
     pub(crate) fn missed(&self) -> Vec<&'static str> {
         self.rows
             .iter()

@@ -1,4 +1,4 @@
-//! One row of the table: its target, its figures, and its verdict.
+//! One row of the table: its target, its figures, its verdict.
 
 use serde::Serialize;
 
@@ -13,37 +13,39 @@ pub(crate) enum Statistic {
     P99,
 }
 
-/// The target of the library's figure.
+/// The figure that ours has to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "bound", rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// At most this, in the row's unit.
+    /// At most this figure, in the row's unit.
     AtMost(f64),
-    /// At least this, in the row's unit.
+    /// At least this figure, in the row's unit.
     AtLeast(f64),
-    /// At most this multiple of the raw technique.
+    /// At most this multiple of the raw technique's figure.
     AtMostTimesRaw(f64),
-    /// At most this much more than the raw technique, in the row's unit.
+    /// At most this much more than the raw technique's figure, in the row's unit.
     AtMostOverRaw(f64),
-    /// At least this multiple of the raw technique.
+    /// At least this multiple of the raw technique's figure.
     AtLeastTimesRaw(f64),
-    /// No target: the row explains others.
+    /// No target: the row explains other rows.
     None,
 }
 
 /// A row before it is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct RowSpec {
-    /// Identifier: unique, stable, shell-safe.
+    /// Identifier: unique, stable, safe in a shell.
     pub(crate) id: &'static str,
+    /// Description of the operation.
     pub(crate) what: &'static str,
-    /// Technique in the raw column, or the meaning of a missing one.
+    /// The technique in the raw column, or "none".
     pub(crate) raw: &'static str,
     pub(crate) unit: Unit,
     pub(crate) statistic: Statistic,
     pub(crate) target: Target,
 }
 
+/// Whether a row's figure reaches its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -51,9 +53,9 @@ pub(crate) enum Verdict {
     Missed,
     /// The row has no target.
     Information,
-    /// This machine cannot measure it; the note says why.
+    /// This machine cannot measure the row; the note says why.
     Skipped,
-    /// The measurement itself failed; the note says how.
+    /// The measurement failed; the note says how.
     Failed,
 }
 
@@ -79,9 +81,9 @@ pub(crate) struct Row {
     pub(crate) statistic: Statistic,
     pub(crate) ours: Option<Summary>,
     pub(crate) raw: Option<Summary>,
-    /// Ours divided by raw, where both were measured and raw is not zero.
+    /// Ours divided by raw, if both were measured and raw is not zero.
     pub(crate) ratio: Option<f64>,
-    /// Ours less raw, in the row's unit, where both were measured.
+    /// Ours less raw, in the row's unit, if both were measured.
     pub(crate) overhead: Option<f64>,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
@@ -89,7 +91,7 @@ pub(crate) struct Row {
 }
 
 impl RowSpec {
-    /// Returns the row without a target.
+    /// Returns the row without its target.
     pub(crate) const fn for_information(mut self) -> Self {
         self.target = Target::None;
         self
@@ -108,7 +110,7 @@ impl RowSpec {
         }
         let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
             if raw.is_some() && self.target == Target::None {
-                // The cost of an operation without a raw counterpart.
+                // The row shows the cost of a raw technique without a counterpart in the library.
                 row.verdict = Verdict::Information;
                 return row;
             }
@@ -129,7 +131,7 @@ impl RowSpec {
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
             (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
-                // Without a raw figure, all of the library's time is overhead.
+                // Without a raw figure, all of ours counts as overhead.
                 None => reached(ours <= bound),
             },
             (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
@@ -194,6 +196,7 @@ impl Row {
 }
 
 impl Statistic {
+    /// Returns this figure of a summary.
     pub(crate) fn of(self, summary: &Summary) -> f64 {
         match self {
             Self::P50 => summary.p50,

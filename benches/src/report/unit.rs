@@ -1,4 +1,4 @@
-//! The units of the figures.
+//! Units of the figures.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     Nanoseconds,
-    /// Decimal gigabytes per second: 10⁹ bytes each.
+    /// 10⁹ bytes per second.
     GigabytesPerSecond,
     Bytes,
     Count,
-    /// A quotient of two figures of one unit.
+    /// Quotient of two figures of the same unit.
     Times,
 }
 
@@ -28,6 +28,8 @@ impl Unit {
     }
 }
 
+/// Formats a value in the largest of `units` that leaves at least 1; each is `step` times the one
+/// before.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter();

@@ -1,4 +1,4 @@
-//! Calls inside one process: signal, wait, get and put.
+//! Calls that involve one process: signal, wait, get and put.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -7,9 +7,9 @@ use anyhow::Result;
 use crosshandle::Context;
 
 use super::loader::Runtime;
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat, no_hand};
+use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::{nanoseconds, per_operation};
 use crate::host::ours;
 
@@ -24,7 +24,7 @@ const NONE: &str = "none";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "ur-calls",
-    hands: 0,
+    followers: 0,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -39,29 +39,29 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         row(EVENT_GET, "urIPCGetEventHandleExp", "Event::handle"),
         row(EVENT_PUT, "urIPCPutEventHandleExp", NONE),
     ],
-    lead,
-    hand: no_hand,
+    leader: run_leader,
+    follower: no_follower,
 };
 
-const OPERATIONS: usize = 10_000;
-/// Number of handles that exist at one time.
-const HANDLES: usize = 1_000;
+const OPERATIONS_PER_BATCH: usize = 10_000;
+/// Handles that are got before they are put.
+const HANDLES_PER_BATCH: usize = 1_000;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
     let runtime = Runtime::start()?;
     let context = ours::context()?;
     let mut recorder = Recorder::default();
-    let batches = seat.plan.pick(20, 5);
-    for round in 0..seat.plan.rounds() {
-        for side in Side::turns(round) {
+    let batches = participant.plan.pick(20, 5);
+    for round in 0..participant.plan.rounds() {
+        for side in Side::order(round) {
             for batch in 0..=batches {
                 let mut figures = Recorder::default();
                 match side {
                     Side::Ours => through_loader(&runtime, &mut figures)?,
                     Side::Raw => directly(&context, &mut figures)?,
                 }
-                // The first batch of a turn finds the other side's data in the caches.
+                // The first batch of a side finds the other side's data in the caches.
                 if batch > 0 {
                     recorder.absorb(figures);
                 }
@@ -71,23 +71,24 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
+/// Measures one batch through the loader and the adapter.
 fn through_loader(runtime: &Runtime, recorder: &mut Recorder) -> Result<()> {
-    let mut event = runtime.event()?;
+    let mut event = runtime.create_event()?;
     let memory = runtime.allocate(4096)?;
     let mut push = |row, figure| recorder.push(row, Side::Ours, figure);
     push(
         SIGNAL,
-        per_operation(OPERATIONS, || black_box(&mut event).signal())?,
+        per_operation(OPERATIONS_PER_BATCH, || black_box(&mut event).signal())?,
     );
     push(
         WAIT,
-        per_operation(OPERATIONS, || black_box(&event).wait())?,
+        per_operation(OPERATIONS_PER_BATCH, || black_box(&event).wait())?,
     );
 
-    let mut handles = Vec::with_capacity(HANDLES);
+    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
     let mut cycle = |get: &dyn Fn() -> Result<_>, put: &dyn Fn(_) -> Result<()>| -> Result<_> {
         let start = Instant::now();
-        for _ in 0..HANDLES {
+        for _ in 0..HANDLES_PER_BATCH {
             handles.push(get()?);
         }
         let got = each(start);
@@ -108,6 +109,7 @@ fn through_loader(runtime: &Runtime, recorder: &mut Recorder) -> Result<()> {
     Ok(())
 }
 
+/// Measures one batch of the library's own calls.
 fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
     let queue = context.create_queue()?;
     let event = context.create_event()?;
@@ -115,21 +117,21 @@ fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
     let mut push = |row, figure| recorder.push(row, Side::Raw, figure);
     push(
         SIGNAL,
-        per_operation(OPERATIONS, || queue.signal(black_box(&event)))?,
+        per_operation(OPERATIONS_PER_BATCH, || queue.signal(black_box(&event)))?,
     );
     push(
         WAIT,
-        per_operation(OPERATIONS, || black_box(&event).wait())?,
+        per_operation(OPERATIONS_PER_BATCH, || black_box(&event).wait())?,
     );
-    let mut handles = Vec::with_capacity(HANDLES);
+    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
     let start = Instant::now();
-    for _ in 0..HANDLES {
+    for _ in 0..HANDLES_PER_BATCH {
         handles.push(context.memory_handle(black_box(memory.as_ptr()))?);
     }
     push(GET, each(start));
-    let mut handles = Vec::with_capacity(HANDLES);
+    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
     let start = Instant::now();
-    for _ in 0..HANDLES {
+    for _ in 0..HANDLES_PER_BATCH {
         handles.push(black_box(&event).handle()?);
     }
     push(EVENT_GET, each(start));
@@ -138,5 +140,5 @@ fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
 
 /// Returns the nanoseconds per handle since `start`.
 fn each(start: Instant) -> f64 {
-    nanoseconds(start.elapsed()) / HANDLES as f64
+    nanoseconds(start.elapsed()) / HANDLES_PER_BATCH as f64
 }

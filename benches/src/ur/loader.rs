@@ -1,4 +1,4 @@
-//! The stock loader, with the adapter loaded into it.
+//! The stock loader, with the adapter that it loads.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -11,11 +11,12 @@ use unified_runtime_sys::{
     ur_platform_handle_t, ur_queue_handle_t, ur_result_t,
 };
 
-/// Environment variable with the directory of `libur_loader.so.0`. `cargo xtask bench ur` sets it,
-/// and sets `UR_ADAPTERS_FORCE_LOAD` to the adapter.
+/// Environment variable with the directory of `libur_loader.so.0`.
+///
+/// `cargo xtask bench ur` sets this variable, and sets `UR_ADAPTERS_FORCE_LOAD` to the adapter.
 const DIRECTORY_VARIABLE: &str = "UR_RUNTIME_LIB_DIR";
 
-/// The type of `urLoaderInit`, which is in no table.
+/// Type of `urLoaderInit`, which is in no table of the bindings.
 type LoaderInit = unsafe extern "C" fn(
     sys::ur_device_init_flags_t,
     sys::ur_loader_config_handle_t,
@@ -23,7 +24,7 @@ type LoaderInit = unsafe extern "C" fn(
 
 macro_rules! functions {
     ($($field:ident: $type:ident = $name:ident,)*) => {
-        /// The functions of the loader, as a program that is linked with it calls them.
+        /// Functions of the loader, as a program calls them that is linked with the loader.
         struct Functions {
             $($field: sys::$type,)*
         }
@@ -62,8 +63,7 @@ functions! {
     open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
 }
 
-/// A context and an in-order queue of the adapter's first device, which live as long as the
-/// process.
+/// A context and an in-order queue on the adapter's first device, which live as long as the process.
 pub(super) struct Runtime {
     functions: Functions,
     device: ur_device_handle_t,
@@ -72,23 +72,34 @@ pub(super) struct Runtime {
     _library: Library,
 }
 
+/// Bytes of a handle that the adapter has handed out, until they are put back.
+pub(super) struct HandleData(*mut c_void);
+
+/// Memory that the adapter has allocated, and that lives as long as the process.
+#[derive(Clone, Copy)]
+pub(super) struct AllocatedMemory(*mut c_void);
+
+/// Memory of another process that the adapter has opened, until it is closed.
+pub(super) struct OpenedMemory(*mut c_void);
+
 /// A reusable event, released when dropped.
 pub(super) struct Event<'a> {
     runtime: &'a Runtime,
     handle: ur_event_handle_t,
 }
 
-/// Calls a function of the loader, all of whose arguments are valid for it.
+/// Calls a function of the loader. The arguments must be valid for the function.
 macro_rules! call {
     ($runtime:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let function = $runtime.functions.$function.context("a null function")?;
-        // SAFETY: handles are valid ones of the loader. Pointers refer to variables of the caller
-        // or to memory of the loader.
+        // SAFETY: the callers below pass handles and memory that the loader has returned and that
+        // were not given back, and pointers to their own variables and slices.
         let result = unsafe { function($($argument),*) };
         check(result, stringify!($function))
     }};
 }
 
+/// Makes an error of a call's result unless it is success.
 #[inline]
 fn check(result: ur_result_t, function: &str) -> Result<()> {
     ensure!(
@@ -100,6 +111,7 @@ fn check(result: ur_result_t, function: &str) -> Result<()> {
 }
 
 impl Runtime {
+    /// Loads the loader, and creates a context and a queue.
     pub(super) fn start() -> Result<Self> {
         let directory = std::env::var(DIRECTORY_VARIABLE).with_context(|| {
             format!("{DIRECTORY_VARIABLE} is not set; run `cargo xtask bench ur`")
@@ -107,9 +119,10 @@ impl Runtime {
         let path = format!("{directory}/libur_loader.so.0");
         // SAFETY: the stock loader's initialisers have no conditions.
         let library = unsafe { Library::new(&path) }.with_context(|| path.clone())?;
-        // SAFETY: this is its declared type.
+        // SAFETY: the loader's headers declare the function with this type.
         let init = unsafe { *library.get::<LoaderInit>("urLoaderInit")? };
-        // SAFETY: both arguments are optional.
+        // SAFETY: the function may be called at any time; 0 and null mean the default for both
+        // arguments.
         check(unsafe { init(0, ptr::null_mut()) }, "urLoaderInit")?;
         let mut this = Self {
             functions: Functions::of(&library)?,
@@ -144,7 +157,8 @@ impl Runtime {
         Ok(this)
     }
 
-    pub(super) fn event(&self) -> Result<Event<'_>> {
+    /// Creates an event that can be shared.
+    pub(super) fn create_event(&self) -> Result<Event<'_>> {
         let desc = sys::ur_exp_event_desc_t {
             stype: sys::ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_EVENT_DESC,
             pNext: ptr::null(),
@@ -162,49 +176,58 @@ impl Runtime {
     }
 
     /// Allocates memory that lives as long as the process.
-    pub(super) fn allocate(&self, len: usize) -> Result<*mut c_void> {
+    pub(super) fn allocate(&self, len: usize) -> Result<AllocatedMemory> {
         let mut memory = ptr::null_mut();
         let (desc, pool) = (ptr::null(), ptr::null_mut());
         call!(
             self,
             device_alloc(self.context, self.device, desc, pool, len, &mut memory)
         )?;
-        Ok(memory)
+        Ok(AllocatedMemory(memory))
     }
 
+    /// Gets a handle to memory.
     #[inline]
-    pub(super) fn get_memory(&self, memory: *mut c_void) -> Result<*mut c_void> {
+    pub(super) fn get_memory(&self, memory: AllocatedMemory) -> Result<HandleData> {
         let (mut data, mut size) = (ptr::null_mut(), 0);
-        call!(self, get_memory(self.context, memory, &mut data, &mut size))?;
-        Ok(data)
+        call!(
+            self,
+            get_memory(self.context, memory.0, &mut data, &mut size)
+        )?;
+        Ok(HandleData(data))
     }
 
+    /// Puts back a handle to memory.
     #[inline]
-    pub(super) fn put_memory(&self, data: *mut c_void) -> Result<()> {
-        call!(self, put_memory(self.context, data))
+    pub(super) fn put_memory(&self, handle: HandleData) -> Result<()> {
+        call!(self, put_memory(self.context, handle.0))
     }
 
+    /// Opens another process's memory.
     #[inline]
-    pub(super) fn open_memory(&self, handle: &mut [u8]) -> Result<*mut c_void> {
+    pub(super) fn open_memory(&self, handle: &mut [u8]) -> Result<OpenedMemory> {
         let mut memory = ptr::null_mut();
         let data = handle.as_mut_ptr().cast();
         call!(
             self,
             open_memory(self.context, self.device, data, handle.len(), &mut memory)
         )?;
-        Ok(memory)
+        Ok(OpenedMemory(memory))
     }
 
+    /// Closes another process's memory.
     #[inline]
-    pub(super) fn close_memory(&self, memory: *mut c_void) -> Result<()> {
-        call!(self, close_memory(self.context, memory))
+    pub(super) fn close_memory(&self, memory: OpenedMemory) -> Result<()> {
+        call!(self, close_memory(self.context, memory.0))
     }
 
+    /// Puts back a handle to an event.
     #[inline]
-    pub(super) fn put_event(&self, data: *mut c_void) -> Result<()> {
-        call!(self, put_event(self.context, data))
+    pub(super) fn put_event(&self, handle: HandleData) -> Result<()> {
+        call!(self, put_event(self.context, handle.0))
     }
 
+    /// Opens another process's event.
     #[inline]
     pub(super) fn open_event(&self, handle: &[u8]) -> Result<Event<'_>> {
         let mut event = ptr::null_mut();
@@ -221,6 +244,7 @@ impl Runtime {
 }
 
 impl Event<'_> {
+    /// Submits a barrier that signals the event.
     #[inline]
     pub(super) fn signal(&mut self) -> Result<()> {
         let runtime = self.runtime;
@@ -230,16 +254,18 @@ impl Event<'_> {
         )
     }
 
+    /// Waits for the latest signal of the event.
     #[inline]
     pub(super) fn wait(&self) -> Result<()> {
         call!(self.runtime, event_wait(1, &self.handle))
     }
 
+    /// Gets a handle to the event.
     #[inline]
-    pub(super) fn get(&self) -> Result<*mut c_void> {
+    pub(super) fn get(&self) -> Result<HandleData> {
         let (mut data, mut size) = (ptr::null_mut(), 0);
         call!(self.runtime, get_event(self.handle, &mut data, &mut size))?;
-        Ok(data)
+        Ok(HandleData(data))
     }
 }
 
@@ -247,7 +273,7 @@ impl Drop for Event<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(release) = self.runtime.functions.event_release {
-            // SAFETY: the handle is valid until here.
+            // SAFETY: this object owns the event and releases it once.
             unsafe { release(self.handle) };
         }
     }

@@ -1,4 +1,4 @@
-//! Opens of another process's handles whose segment is already mapped.
+//! Opening handles of another process whose segment is mapped already.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, Memory};
 
 use super::loader::Runtime;
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::host::ours::{self, Waiters};
 
@@ -20,7 +20,7 @@ const EVENT_CLOSE: &str = "ur-opens.event.close";
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "ur-opens",
-    hands: 1,
+    followers: 1,
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
@@ -30,7 +30,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "Context::open_memory",
         ),
         row(CLOSE, "urIPCCloseMemHandleExp", "drop"),
-        // Here an event is an object of its own, created and destroyed.
+        // The adapter creates and destroys an object for each opened event.
         row(
             EVENT_OPEN,
             "urIPCOpenEventHandleExp, segment mapped",
@@ -39,18 +39,19 @@ pub(crate) static SCENARIO: Scenario = Scenario {
         .for_information(),
         row(EVENT_CLOSE, "urEventRelease, opened event", "drop").for_information(),
     ],
-    lead,
-    hand,
+    leader: run_leader,
+    follower: run_follower,
 };
 
+/// Objects of each kind in a round.
 const OBJECTS: usize = 1_000;
-/// Number of unmeasured rounds, which map the segments and fill the lists.
-const WARM_UP: usize = 3;
+/// Rounds that map the segments and fill the lists before figures are recorded.
+const WARM_UP_ROUNDS: usize = 3;
 
-fn lead(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(0)?;
-    let link = seat.peer()?;
-    // One exporter for each side, so that neither finds segments that the other has mapped.
+fn run_leader(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(0)?;
+    let link = participant.peer()?;
+    // Each side has its own exporter, so that neither finds segments that the other has mapped.
     let exporters: [(Context, Vec<Memory>, Vec<Event>); 2] = [export()?, export()?];
     for (_, memory, events) in &exporters {
         let handles = memory.iter().map(|memory| Ok(*memory.handle()?.as_bytes()));
@@ -62,6 +63,7 @@ fn lead(seat: &Seat) -> Result<Outcome> {
     Ok(Outcome::default())
 }
 
+/// Creates the objects of one exporter.
 fn export() -> Result<(Context, Vec<Memory>, Vec<Event>)> {
     let context = ours::context()?;
     let memory = (0..OBJECTS).map(|_| Ok(context.allocate(4096)?));
@@ -71,9 +73,9 @@ fn export() -> Result<(Context, Vec<Memory>, Vec<Event>)> {
     Ok((context, memory, events))
 }
 
-fn hand(seat: &Seat) -> Result<Outcome> {
-    seat.plan.pin(1)?;
-    let link = seat.peer()?;
+fn run_follower(participant: &Participant) -> Result<Outcome> {
+    participant.plan.pin(1)?;
+    let link = participant.peer()?;
     let runtime = Runtime::start()?;
     let context = ours::context()?;
     let mut messages = Vec::new();
@@ -86,9 +88,9 @@ fn hand(seat: &Seat) -> Result<Outcome> {
         messages.push(bytes);
     }
     let mut recorder = Recorder::default();
-    for round in 0..WARM_UP + seat.plan.pick(100, 20) {
+    for round in 0..WARM_UP_ROUNDS + participant.plan.pick(100, 20) {
         let mut figures = Recorder::default();
-        for side in Side::turns(round) {
+        for side in Side::order(round) {
             match side {
                 Side::Ours => {
                     let (memory, events) = messages.split_at_mut(1);
@@ -97,7 +99,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
                 Side::Raw => directly(&context, &messages[2], &messages[3], &mut figures)?,
             }
         }
-        if round >= WARM_UP {
+        if round >= WARM_UP_ROUNDS {
             recorder.absorb(figures);
         }
     }
@@ -105,6 +107,7 @@ fn hand(seat: &Seat) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
+/// Measures one round through the loader and the adapter.
 fn through_loader(
     runtime: &Runtime,
     memory: &mut [u8],
@@ -135,6 +138,7 @@ fn through_loader(
     Ok(())
 }
 
+/// Measures one round of the library's own calls.
 fn directly(
     context: &Context,
     memory: &[u8],

@@ -200,7 +200,7 @@ macro_rules! for_each_case {
                 allocations_without_descriptors
                 a_hundred_thousand_objects
                 twenty_processes
-                turns_are_limited
+                runs_are_limited
             }
             random {
                 two_processes_and_a_model

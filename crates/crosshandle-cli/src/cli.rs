@@ -1,9 +1,9 @@
 //! The command line.
 
-use crate::commands::{completions, demo, devices, doctor, event, inspect, man, peer, read, share};
-use crate::origin::Origin;
-use clap::{Parser, Subcommand};
-use std::io::{self, Write};
+use crate::commands::{ChildCommand, Command};
+use crate::failure::{EXIT_STATUS_HELP, Result};
+use crate::settings::Settings;
+use clap::{CommandFactory, Parser};
 
 const LONG_ABOUT: &str = "\
 Shares device memory and synchronisation events between processes, through handles.
@@ -15,97 +15,48 @@ same bytes, the same state, no copy.
 A handle is a capability: it contains a secret of its exporter. Where other users must not see it \
 in the list of processes, give `-` as HANDLE and the handle on standard input.";
 
-pub(crate) const AFTER_HELP: &str = "\
-Exit status:
-  0  done
-  1  an error, explained on standard error
-  2  wrong usage
-  3  timed out
-  4  the process at the other end has ended";
-
 /// Shares memory and events between processes, through handles
 #[derive(Parser, Debug)]
-#[command(name = "crosshandle", version, long_about = LONG_ABOUT, after_help = AFTER_HELP)]
+#[command(name = "crosshandle", version, long_about = LONG_ABOUT, after_help = EXIT_STATUS_HELP)]
 #[command(
     propagate_version = true,
     arg_required_else_help = true,
     max_term_width = 100
 )]
-pub(crate) struct Cli {
+struct Cli {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    settings: Settings,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
 }
 
-/// The options that every command takes.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Settings {
-    #[command(flatten)]
-    pub(crate) origin: Origin,
-    /// Say on standard error what is going on
-    #[arg(short, long, global = true)]
-    verbose: bool,
-}
-
-impl Settings {
-    /// Prints a line on standard error if `--verbose` was given.
-    pub(crate) fn say(&self, what: impl std::fmt::Display) {
-        if self.verbose {
-            let _ = writeln!(io::stderr(), "crosshandle: {what}");
-        }
-    }
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum Command {
-    /// Share memory and events with a second process, verify everything, and measure
-    #[command(after_help = AFTER_HELP)]
-    Demo(demo::Args),
-    /// List the devices
-    Devices(devices::Args),
-    /// Check this machine: what works, and what to do about the rest
-    #[command(after_help = doctor::AFTER_HELP)]
-    Doctor(doctor::Args),
-    /// Put a file's bytes into device memory, print its handle, and hold it
-    #[command(after_help = AFTER_HELP)]
-    Share(share::Args),
-    /// Write the bytes of shared memory to a file or to standard output
-    #[command(after_help = AFTER_HELP)]
-    Read(read::Args),
-    /// Create, signal and wait on shared events
-    #[command(subcommand, after_help = AFTER_HELP)]
-    Event(event::Command),
-    /// Explain a handle in words, without opening it
-    Inspect(inspect::Args),
-    /// Print the completions of a shell
-    Completions(completions::Args),
-    /// Print the manual page, or write the pages of all commands into a directory
-    Man(man::Args),
-}
-
-/// The command line with which the command starts itself as the second process of `demo` and
-/// `doctor`. Not a subcommand of [`Cli`], so that manual pages and completions do not show it.
+/// The command line with which this program starts itself as a child process.
+///
+/// It is no subcommand of [`Cli`], so neither manual pages nor completions speak of it.
 #[derive(Parser, Debug)]
 #[command(name = "crosshandle")]
-pub(crate) struct Restarted {
+struct ChildCli {
     #[command(flatten)]
-    pub(crate) settings: Settings,
+    settings: Settings,
     #[command(subcommand)]
-    pub(crate) command: RestartedCommand,
+    command: ChildCommand,
 }
 
-#[derive(Subcommand, Debug)]
-pub(crate) enum RestartedCommand {
-    /// The second process
-    Peer(peer::Args),
-}
-
-impl Restarted {
-    /// Returns whether this process was started with such a command line.
-    pub(crate) fn is_requested() -> bool {
+impl ChildCli {
+    /// Returns whether this process was started as a child process.
+    fn is_requested() -> bool {
         std::env::args_os()
             .nth(1)
             .is_some_and(|name| name == "peer")
     }
+}
+
+/// Parses the command line and runs its command. Ends the process with status 2 on wrong usage.
+pub(crate) fn run() -> Result<()> {
+    if ChildCli::is_requested() {
+        let ChildCli { settings, command } = ChildCli::parse();
+        return command.run(&settings);
+    }
+    let Cli { settings, command } = Cli::parse();
+    command.run(&settings, Cli::command)
 }

@@ -1,23 +1,32 @@
-//! Failures of commands: one clear line, and an exit code.
+//! Failures of a command: one clear line, and an exit code.
 
 use crosshandle::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The reason for an exit code other than 0. The parser reports wrong usage (2).
+/// Explanation of the exit status, for the help of commands.
+pub(crate) const EXIT_STATUS_HELP: &str = "\
+Exit status:
+  0  done
+  1  an error, explained on standard error
+  2  wrong usage
+  3  timed out
+  4  the process at the other end has ended";
+
+/// Reason for which a command ends with another status than 0. The parser reports wrong usage (2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Any reason but the following ones.
+    /// Any other reason than those below.
     Error,
-    /// A deadline passed.
+    /// A deadline passed first.
     TimedOut,
-    /// The peer process has ended.
+    /// The process at the other end has ended.
     PeerDied,
 }
 
 impl Cause {
-    fn code(self) -> u8 {
+    fn exit_code(self) -> u8 {
         match self {
             Self::Error => 1,
             Self::TimedOut => 3,
@@ -26,12 +35,12 @@ impl Cause {
     }
 }
 
-/// The end of a command without success.
+/// The error that ends a command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command failed.
+    /// The command could not do its work, for the reason in `message`.
     Failed { cause: Cause, message: String },
-    /// The reader of the output has closed it (`crosshandle read … | head`), which is no error.
+    /// The reader has closed the output (`crosshandle read … | head`), which is no error.
     OutputClosed,
 }
 
@@ -57,7 +66,7 @@ impl Failure {
         Self::new(Cause::TimedOut, message)
     }
 
-    /// Returns the failure for a system error on standard output.
+    /// Makes a failure of a system error that came from standard output.
     pub(crate) fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -66,7 +75,7 @@ impl Failure {
         }
     }
 
-    /// Returns the message.
+    /// Returns what went wrong, in words.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,
@@ -84,13 +93,13 @@ impl Failure {
         )
     }
 
-    /// Prints the message on standard error, and returns the exit code.
+    /// Prints the failure on standard error, and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Failed { cause, message } => {
-                // If standard error cannot be written, the exit code must do.
+                // If standard error is closed, the exit code must do.
                 let _ = writeln!(io::stderr(), "crosshandle: {message}");
-                ExitCode::from(cause.code())
+                ExitCode::from(cause.exit_code())
             }
             Self::OutputClosed => ExitCode::SUCCESS,
         }
@@ -116,30 +125,31 @@ impl From<crosshandle::handle::HandleError> for Failure {
     }
 }
 
-/// An extension that prefixes the message of an error with the action that failed.
-pub(crate) trait Context<T> {
+/// Adds what the command was doing to the message of an error.
+pub(crate) trait ErrorContext<T> {
+    /// Puts `doing` before the message of an error.
     fn context(self, doing: impl Display) -> Result<T>;
 }
 
-impl<T> Context<T> for io::Result<T> {
+impl<T> ErrorContext<T> for io::Result<T> {
     fn context(self, doing: impl Display) -> Result<T> {
         self.map_err(|error| Failure::error(format!("{doing}: {error}")))
     }
 }
 
-impl<T> Context<T> for rustix::io::Result<T> {
+impl<T> ErrorContext<T> for rustix::io::Result<T> {
     fn context(self, doing: impl Display) -> Result<T> {
         self.map_err(|error| Failure::error(format!("{doing}: {error}")))
     }
 }
 
-impl<T> Context<T> for crosshandle::Result<T> {
+impl<T> ErrorContext<T> for crosshandle::Result<T> {
     fn context(self, doing: impl Display) -> Result<T> {
         self.map_err(Failure::from).context(doing)
     }
 }
 
-impl<T> Context<T> for Result<T> {
+impl<T> ErrorContext<T> for Result<T> {
     fn context(self, doing: impl Display) -> Self {
         self.map_err(|failure| match failure {
             Failure::Failed { cause, message } => Failure::Failed {

@@ -1,6 +1,7 @@
 //! Messages between two processes of this program, over pipes: one line of JSON each.
 
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::tuning::MESSAGE_MAX_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
@@ -8,14 +9,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Longest message in bytes. A longer line does not come from this program.
-const MAX_MESSAGE_BYTES: usize = 1 << 20;
-
-/// One end of a pair of pipes. The other end closes when its process dies, so a wait for a dead
-/// process ends.
+/// One end of a pair of pipes.
+///
+/// The kernel closes the other end when the other process dies, so no call waits for a dead
+/// process.
 pub(crate) struct Link {
     reader: OwnedFd,
     writer: OwnedFd,
+    /// Bytes that were read and belong to no returned message yet.
     received: Vec<u8>,
 }
 
@@ -28,7 +29,7 @@ impl Link {
         }
     }
 
-    /// Returns the end of a process that was started with pipes as its standard input and output.
+    /// Makes the child process's end, from the pipes that are its standard input and output.
     pub(crate) fn to_parent() -> Result<Self> {
         let reader = std::io::stdin().as_fd().try_clone_to_owned();
         let writer = std::io::stdout().as_fd().try_clone_to_owned();
@@ -48,14 +49,14 @@ impl Link {
             match rustix::io::write(&self.writer, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(Errno::INTR) => {}
-                Err(Errno::PIPE) => return Err(gone()),
+                Err(Errno::PIPE) => return Err(peer_ended()),
                 Err(errno) => return Err(errno).context("sending a message"),
             }
         }
         Ok(())
     }
 
-    /// Waits for a message, for at most `timeout`.
+    /// Waits for a message for at most `timeout`.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T> {
         let line = self.receive_line(Instant::now() + timeout)?;
         serde_json::from_slice(&line).map_err(|error| {
@@ -72,12 +73,12 @@ impl Link {
                 let rest = self.received.split_off(end + 1);
                 return Ok(std::mem::replace(&mut self.received, rest));
             }
-            if self.received.len() > MAX_MESSAGE_BYTES {
+            if self.received.len() > MESSAGE_MAX_BYTES {
                 return Err(Failure::error("the other process sends no messages"));
             }
             self.wait_readable(deadline)?;
             match rustix::io::read(&self.reader, &mut buffer) {
-                Ok(0) => return Err(gone()),
+                Ok(0) => return Err(peer_ended()),
                 Ok(count) => self.received.extend_from_slice(&buffer[..count]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno).context("receiving a message"),
@@ -87,7 +88,7 @@ impl Link {
 
     fn wait_readable(&self, deadline: Instant) -> Result<()> {
         // A pipe is also readable once its other end is closed.
-        if wait_for(&self.reader, deadline)? {
+        if wait_readable(&self.reader, deadline)? {
             return Ok(());
         }
         Err(Failure::timed_out(
@@ -96,11 +97,11 @@ impl Link {
     }
 }
 
-/// Waits until a descriptor is readable, and returns whether that was before the deadline.
-pub(crate) fn wait_for(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
+/// Waits until a descriptor is readable. Returns false if the deadline passed first.
+pub(crate) fn wait_readable(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A time that does not fit is practically endless.
+        // A time that does not fit is longer than any machine runs, so it counts as none.
         let left = Timespec::try_from(left).ok();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {
@@ -112,6 +113,6 @@ pub(crate) fn wait_for(descriptor: impl AsFd, deadline: Instant) -> Result<bool>
     }
 }
 
-fn gone() -> Failure {
+fn peer_ended() -> Failure {
     Failure::peer_died("the other process has ended")
 }

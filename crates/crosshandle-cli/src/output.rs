@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Prints a line and flushes it, also into a pipe.
+/// Prints a line and flushes it, so that the reader of a pipe sees the line at once.
 pub(crate) fn line(line: impl Display) -> Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "{line}")
@@ -21,14 +21,14 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(text)
 }
 
-/// Returns an empty table with columns and without a frame.
+/// Returns an empty table that has columns and no frame.
 pub(crate) fn table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
 }
 
-/// Prints a table without surrounding blank space.
+/// Prints a table without blanks at the margins.
 pub(crate) fn print_table(table: &mut Table) -> Result<()> {
     if let Some(first) = table.column_mut(0) {
         first.set_padding((0, 1));

@@ -1,9 +1,9 @@
-//! The second process of this program, which is started to share with.
+//! A child process of this program, with which the parent process shares.
 
-use crate::cli::Settings;
-use crate::commands::peer::Role;
-use crate::failure::{Cause, Context, Failure, Result};
-use crate::link::{Link, wait_for};
+use crate::failure::{Cause, ErrorContext as _, Failure, Result};
+use crate::link::{Link, wait_readable};
+use crate::settings::Settings;
+use crate::tuning::CHILD_EXIT_TIMEOUT;
 use clap::ValueEnum;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -12,28 +12,32 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time in which a process without work ends.
-const EXIT_TIME_LIMIT: Duration = Duration::from_secs(5);
+/// The command that a child process belongs to.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum Role {
+    Demo,
+    Doctor,
+}
 
-/// A second process. Killed when dropped, if it still runs.
+/// A child process and the pipes to it. Dropping it kills a process that still runs.
 pub(crate) struct Peer {
-    process: Running,
+    process: KillOnDrop,
     link: Link,
-    /// Descriptor that is readable once the process has ended.
-    ended: OwnedFd,
+    /// Descriptor that becomes readable when the process ends.
+    pidfd: OwnedFd,
 }
 
 impl Peer {
-    /// Starts this program again in another role.
+    /// Starts this program again as a child process in the given role.
     pub(crate) fn start(role: Role, settings: &Settings) -> Result<Self> {
-        // The file may have been replaced since this process was started; this link leads to the
-        // running one.
+        // The program's file may have been replaced since this process was started; this link
+        // still leads to the old one.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("crosshandle").arg("peer");
         if let Some(role) = role.to_possible_value() {
             command.arg(role.get_name());
         }
-        if let Some(directory) = &settings.origin.socket_dir {
+        if let Some(directory) = &settings.socket_dir {
             command.arg("--socket-dir").arg(directory);
         }
         let child = command
@@ -41,17 +45,17 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .context("starting a second process (/proc/self/exe)")?;
-        let mut process = Running(child);
+        let mut process = KillOnDrop(child);
         let child = &mut process.0;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failure::error("the second process has no pipes"));
         };
-        let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
+        let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
             .context("watching the second process")?;
         Ok(Self {
             process,
             link: Link::new(output.into(), input.into()),
-            ended,
+            pidfd,
         })
     }
 
@@ -63,9 +67,9 @@ impl Peer {
         &mut self.link
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process has ended by itself, for at most `timeout`.
     pub(crate) fn finish(mut self, timeout: Duration) -> Result<()> {
-        if !wait_for(&self.ended, Instant::now() + timeout)? {
+        if !wait_readable(&self.pidfd, Instant::now() + timeout)? {
             return Err(Failure::timed_out("the second process does not end"));
         }
         let status = self
@@ -76,35 +80,36 @@ impl Peer {
         if status.success() {
             return Ok(());
         }
-        Err(explain(status))
+        Err(exit_failure(status))
     }
 
-    /// Returns the cause of a failure on this side, which often is an earlier failure of the second
-    /// process.
-    pub(crate) fn cause_of(&mut self, failure: Failure) -> Failure {
+    /// Returns the root cause of the parent's failure: often the child process has failed first.
+    pub(crate) fn root_cause(&mut self, failure: Failure) -> Failure {
         if !failure.is_peer_dead() {
             return failure;
         }
-        // A process's descriptors are closed a little before it has ended.
-        let _ = wait_for(&self.ended, Instant::now() + EXIT_TIME_LIMIT);
+        // The kernel closes a process's pipes a little before the process can be waited for.
+        let _ = wait_readable(&self.pidfd, Instant::now() + CHILD_EXIT_TIMEOUT);
         match self.process.0.try_wait() {
-            Ok(Some(status)) if !status.success() => explain(status),
+            Ok(Some(status)) if !status.success() => exit_failure(status),
             _ => failure,
         }
     }
 }
 
-struct Running(Child);
+/// A child process that is killed and reaped when dropped.
+struct KillOnDrop(Child);
 
-impl Drop for Running {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // Both do nothing if the process was already waited for.
+        // Both calls do nothing if the process was reaped already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn explain(status: ExitStatus) -> Failure {
+/// Returns the failure that a child process's exit status stands for.
+fn exit_failure(status: ExitStatus) -> Failure {
     match (status.code(), status.signal()) {
         (Some(3), _) => Failure::timed_out("the second process timed out"),
         (Some(code @ (1 | 2)), _) => Failure::new(

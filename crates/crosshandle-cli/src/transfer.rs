@@ -1,23 +1,21 @@
-//! Copies between this program and device memory, whether or not the host can access it.
+//! Copies between this program and memory of any device.
 
 use crate::failure::Result;
+use crate::tuning::COPY_CHUNK_BYTES;
 use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
 
-/// Number of bytes to copy at a time: large enough to be fast, small enough to stay in a cache.
-pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-
-/// A reader and writer of a memory's bytes.
+/// Access of this process to a memory's bytes.
 pub(crate) struct Transfer<'a> {
     memory: &'a Memory,
-    way: Way<'a>,
+    path: Path<'a>,
 }
 
-enum Way<'a> {
-    /// The host can access the memory.
+enum Path<'a> {
+    /// The host accesses the memory itself.
     Direct(SharedBytes<'a>),
-    /// The device copies it to and from memory that both can access.
+    /// The device copies between the memory and a staging buffer that the host can access.
     Staged { staging: Memory, queue: Queue },
 }
 
@@ -26,7 +24,7 @@ impl<'a> Transfer<'a> {
         match memory.bytes() {
             Ok(bytes) => Ok(Self {
                 memory,
-                way: Way::Direct(bytes),
+                path: Path::Direct(bytes),
             }),
             Err(Error::Unsupported(_)) => Self::staged(context, memory),
             Err(error) => Err(error.into()),
@@ -34,27 +32,27 @@ impl<'a> Transfer<'a> {
     }
 
     fn staged(context: &Context, memory: &'a Memory) -> Result<Self> {
-        let options = AllocationOptions::new(CHUNK_BYTES).kind(MemoryKind::Host);
+        let options = AllocationOptions::new(COPY_CHUNK_BYTES).kind(MemoryKind::Host);
         let staging = context.allocate_with(options)?;
         let queue = context.create_queue()?;
         Ok(Self {
             memory,
-            way: Way::Staged { staging, queue },
+            path: Path::Staged { staging, queue },
         })
     }
 
-    /// Returns the size of the memory in bytes.
+    /// Returns the length of the memory in bytes.
     pub(crate) fn len(&self) -> usize {
         self.memory.len()
     }
 
     /// Copies bytes out of the memory.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        match &self.way {
-            Way::Direct(bytes) => bytes.read(offset, into)?,
-            Way::Staged { staging, queue } => {
-                for (index, part) in into.chunks_mut(CHUNK_BYTES).enumerate() {
-                    let start = offset + index * CHUNK_BYTES;
+        match &self.path {
+            Path::Direct(bytes) => bytes.read(offset, into)?,
+            Path::Staged { staging, queue } => {
+                for (index, part) in into.chunks_mut(COPY_CHUNK_BYTES).enumerate() {
+                    let start = offset + index * COPY_CHUNK_BYTES;
                     let from = self.memory.range(start..start + part.len())?;
                     let to = staging.range(..part.len())?;
                     queue.submit(Command::copy(from, to)?)?;
@@ -68,15 +66,15 @@ impl<'a> Transfer<'a> {
 
     /// Copies bytes into the memory.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
-        match &self.way {
-            Way::Direct(bytes) => bytes.write(offset, from)?,
-            Way::Staged { staging, queue } => {
+        match &self.path {
+            Path::Direct(bytes) => bytes.write(offset, from)?,
+            Path::Staged { staging, queue } => {
                 if self.memory.access() == Access::ReadOnly {
                     return Err(Error::ReadOnly.into());
                 }
-                for (index, part) in from.chunks(CHUNK_BYTES).enumerate() {
+                for (index, part) in from.chunks(COPY_CHUNK_BYTES).enumerate() {
                     staging.write(0, part)?;
-                    let start = offset + index * CHUNK_BYTES;
+                    let start = offset + index * COPY_CHUNK_BYTES;
                     let to = self.memory.range(start..start + part.len())?;
                     let from = staging.range(..part.len())?;
                     queue.submit(Command::copy(from, to)?)?;
@@ -97,10 +95,12 @@ mod tests {
     fn both_ways_copy_the_same_bytes() {
         let device = Device::find("host").expect("the host is always there");
         let context = Context::new(&device).expect("a context");
-        let memory = context.allocate(2 * CHUNK_BYTES + 100).expect("memory");
+        let memory = context
+            .allocate(2 * COPY_CHUNK_BYTES + 100)
+            .expect("memory");
         let direct = Transfer::new(&context, &memory).expect("direct access");
         let staged = Transfer::staged(&context, &memory).expect("staged access");
-        assert!(matches!(direct.way, Way::Direct(_)));
+        assert!(matches!(direct.path, Path::Direct(_)));
 
         let sent: Vec<u8> = (0..memory.len() - 1).map(|i| (i % 251) as u8).collect();
         let mut received = vec![0; sent.len()];

@@ -1,9 +1,10 @@
-//! Parsers and formatters of sizes and times.
+//! Sizes and times, as people write and read them.
 
 use std::time::Duration;
 
-/// Parses a size: `4096`, `64KiB`, `1.5GiB`, `10MB`. `K`, `M`, `G`, `T` alone are powers of 1024,
-/// as in most shell tools.
+/// Parses a size: `4096`, `64KiB`, `1.5GiB`, `10MB`.
+///
+/// `K`, `M`, `G` and `T` alone are powers of 1024, as in most tools of the shell.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -38,7 +39,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Formats a number of bytes in the best unit.
+/// Formats a number of bytes in the unit that fits best.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -54,7 +55,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Formats a number of nanoseconds in the best unit, with three digits.
+/// Formats nanoseconds in the unit that fits best, with three digits.
 pub(crate) fn nanoseconds(count: f64) -> String {
     let (value, unit) = match count {
         count if count < 1e3 => (count, "ns"),

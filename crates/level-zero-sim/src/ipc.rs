@@ -53,21 +53,24 @@ pub(crate) struct Wire {
     original: c_int,
     /// Bytes of memory, or events of a pool; of an event its latest signal, if the handle is to know.
     pub(crate) size: u64,
-    /// The exporting process, for memory and for events, each where Intel's driver has it: 0 where
-    /// the driver does not fetch descriptors.
+    /// The exporting process of memory, where Intel's driver has it; 0 if the driver does not fetch
+    /// descriptors.
     memory_pid: u32,
-    event_pid: u32,
+    /// The kind of memory in the second byte, if the driver fetches descriptors; otherwise 0.
+    memory_kind: u32,
     inode: u64,
     /// Of the driver.
     version: u32,
     pub(crate) flags: u32,
     kind: u32,
     spare: u32,
-    magic: u64,
+    /// The exporting process of an event, where Intel's driver has it; 0 as above.
+    event_pid: u32,
+    magic: u32,
     sum: u64,
 }
 
-const MAGIC: u64 = u64::from_le_bytes(*b"ze_sim\0\x01");
+const MAGIC: u32 = u32::from_le_bytes(*b"zes\x02");
 const _: () = assert!(size_of::<Wire>() == ZE_MAX_IPC_HANDLE_SIZE as usize);
 
 impl Wire {
@@ -82,12 +85,16 @@ impl Wire {
             original: number,
             size,
             memory_pid: if kind == Kind::Memory { pid } else { 0 },
-            event_pid: if kind == Kind::Memory { 0 } else { pid },
+            memory_kind: match kind {
+                Kind::Memory if pid != 0 => u32::from_ne_bytes([0, flags as u8, 0, 0]),
+                _ => 0,
+            },
             inode: exported.inode,
             version: switches().driver_version,
             flags,
             kind: kind as u32,
             spare: 0,
+            event_pid: if kind == Kind::Memory { 0 } else { pid },
             magic: MAGIC,
             sum: 0,
         };
@@ -133,7 +140,7 @@ impl Wire {
             pair(self.version, self.flags),
             u64::from(self.kind),
         ];
-        words.iter().fold(MAGIC, |sum, word| {
+        words.iter().fold(u64::from(MAGIC), |sum, word| {
             (sum ^ word)
                 .wrapping_mul(0x0000_0100_0000_01b3)
                 .rotate_left(23)

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 /// A little more than the clients allow themselves.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Returns the path that a variable names.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
         panic!("{variable} is not set: run these tests with `cargo xtask test`, which sets it")
@@ -22,7 +23,7 @@ fn named(variable: &str) -> PathBuf {
     PathBuf::from(value)
 }
 
-/// A library that cargo puts beside this very program.
+/// Returns a library that cargo puts beside this program.
 fn library(name: &str) -> PathBuf {
     let path = env::current_exe().unwrap().with_file_name(name);
     assert!(path.is_file(), "there is no {}", path.display());

@@ -5,55 +5,45 @@
 //! differs is in the [`Description`] and in what the device says of itself.
 //!
 //! # Where things are
-//! One file or folder per UR object, with the object, its entry points and, last, the table in
-//! which the loader finds them: `adapter`, `platform`, `device`, `context`, `queue`, `event`,
-//! `enqueue`, `usm`, `buffer`, `physical_memory`, `virtual_memory`, `ipc`, `program`, `kernel`,
-//! `sampler`. What has no
-//! implementation answers through `stub`. Around them:
+//! One file or folder for each UR object or family of calls, with the object, its entry points and
+//! the table in which the loader finds them. From low to high:
 //!
-//! - `boundary`: each entry point's way in and out. Nothing unwinds across it.
-//! - `chain`: structures that callers append to others.
-//! - `failure`: an error as a UR result, and the text of the latest one.
-//! - `lock`: a lock for a few instructions.
-//! - `object`: handles, which begin with the table's address, and their reference counts.
-//! - `query`: answers to the `Get…Info` calls.
-//! - `table`: all tables together, and how the loader gets them.
+//! | module | what |
+//! |---|---|
+//! | `tuning` | times and limits that were chosen |
+//! | `abi` | the boundary with C: how entry points are made (`boundary`), handles (`object`), failures, queries, native handles, stubs |
+//! | `discovery` | the adapter, its platform, its devices and what these answer |
+//! | `context` | contexts, and what they hold: allocations, pools, reserved addresses, handles' bytes |
+//! | `queue` | queues, and functions that queues call |
+//! | `event` | events and callbacks |
+//! | `memory` | unified shared memory (`usm`), buffers, physical and virtual memory |
+//! | `ipc` | handles that cross processes |
+//! | `program` | programs, and their kernels |
+//! | `enqueue` | commands |
+//! | `sampler` | samplers, which nothing uses |
+//! | `table` | all tables together, and how the loader gets them |
 //!
 //! # Rules
 //! The loader may pass anything that C can: pointers are checked for null, enumerations and sizes
 //! for validity. Handles that are neither null nor alive are the caller's fault, as in all of UR.
-//! All entry points may be called from any thread.
+//! All entry points may be called from any thread. The crate starts no thread: callbacks and late
+//! write-backs run in the background service of `crosshandle`.
 //!
 //! What each UR call means is written in the Unified Runtime specification, and not repeated here.
 
-mod adapter;
-mod boundary;
-mod buffer;
-mod chain;
+mod abi;
 mod context;
-mod description;
-mod device;
+mod discovery;
 mod enqueue;
 mod event;
-mod failure;
 mod ipc;
-mod kernel;
-mod lock;
-mod log;
-mod native;
-mod object;
-mod physical_memory;
-mod platform;
+mod memory;
 mod program;
-mod query;
 mod queue;
 mod sampler;
-mod stub;
 pub mod table;
-mod unsupported;
-mod usm;
-mod virtual_memory;
+mod tuning;
 
-pub use description::{Description, REPORTED_BACKEND_VARIABLE};
+pub use abi::description::{Description, REPORTED_BACKEND_VARIABLE};
 #[doc(hidden)]
 pub use unified_runtime_sys as sys;

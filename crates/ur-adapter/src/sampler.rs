@@ -1,17 +1,16 @@
 //! Samplers: how images are read. They are descriptions that nothing uses until there are images.
 
-use crate::boundary::{enter, not_null, put};
+use crate::abi::boundary::{In, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::native::NativeHandles;
+use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
+use crate::abi::query::{Answer, Query};
 use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::native::NativeHandles;
-use crate::object::{Object, Ref, Shared, release, retain};
-use crate::query::Query;
-use std::ffi::c_void;
 use std::sync::Arc;
 use unified_runtime_sys::{
-    ur_context_handle_t, ur_native_handle_t, ur_result_t, ur_sampler_addressing_mode_t,
-    ur_sampler_dditable_t, ur_sampler_desc_t, ur_sampler_filter_mode_t, ur_sampler_handle_t,
-    ur_sampler_handle_t_, ur_sampler_info_t, ur_sampler_native_properties_t,
+    ur_native_handle_t, ur_sampler_addressing_mode_t, ur_sampler_dditable_t, ur_sampler_desc_t,
+    ur_sampler_filter_mode_t, ur_sampler_handle_t, ur_sampler_handle_t_, ur_sampler_info_t,
+    ur_sampler_native_properties_t,
 };
 
 /// A sampler. Several UR samplers share one [`SamplerState`] if they were made from one native
@@ -21,9 +20,9 @@ pub(crate) struct Sampler {
     state: Arc<SamplerState>,
 }
 
-/// How an image is read.
+/// The way in which an image is read.
 struct SamplerState {
-    /// Whether coordinates are parts of the image's size, not numbers of its elements.
+    /// Whether coordinates are fractions of the image's size, not numbers of its elements.
     is_normalized: bool,
     addressing: ur_sampler_addressing_mode_t,
     filter: ur_sampler_filter_mode_t,
@@ -35,20 +34,20 @@ impl Object for Sampler {
     type Opaque = ur_sampler_handle_t_;
 }
 
-unsafe extern "C" fn create(
-    context: ur_context_handle_t,
-    desc: *const ur_sampler_desc_t,
-    created: *mut ur_sampler_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a context's handle, and null or a description.
-        let (context, desc) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                desc.as_ref().ok_or(Failure::NULL_POINTER)?,
-            )
-        };
-        not_null(created)?;
+impl Sampler {
+    /// Returns a handle for a sampler that is new to UR.
+    fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
+        let context = context.to_ref();
+        Shared::hand_out(Shared::new(Self { context, state }))
+    }
+}
+
+entry_points! {
+    fn create(
+        context: Handle<Context>,
+        desc: In<ur_sampler_desc_t>,
+        created: Out<ur_sampler_handle_t>,
+    ) {
         let (addressing, filter) = (desc.addressingMode, desc.filterMode);
         let last = ur_sampler_addressing_mode_t::UR_SAMPLER_ADDRESSING_MODE_MIRRORED_REPEAT;
         if addressing.0 > last.0
@@ -56,39 +55,38 @@ unsafe extern "C" fn create(
         {
             return Err(Failure::ENUMERATION);
         }
-        let sampler = Shared::new(Sampler {
-            context: context.to_ref(),
-            state: Arc::new(SamplerState {
-                is_normalized: desc.normalizedCoords != 0,
-                addressing,
-                filter,
-            }),
+        let state = Arc::new(SamplerState {
+            is_normalized: desc.normalizedCoords != 0,
+            addressing,
+            filter,
         });
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, Shared::hand_out(sampler)) }
-    })
-}
+        created.put(Sampler::hand_out(context, state))
+    }
 
-unsafe extern "C" fn get_info(
-    handle: ur_sampler_handle_t,
-    name: ur_sampler_info_t,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a sampler's handle and a place for the answer.
-        let (sampler, query) = unsafe {
-            (
-                Shared::<Sampler>::from_handle(handle)?,
-                Query::new(size, value, size_ret)?,
-            )
-        };
+    fn get_info(
+        sampler: Handle<Sampler>,
+        name: ur_sampler_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
         answer(sampler, name, query)
-    })
+    }
+
+    fn get_native_handle(sampler: Handle<Sampler>, native: Out<ur_native_handle_t>) {
+        native.put(NATIVE.of(&sampler.state))
+    }
+
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        properties: *const ur_sampler_native_properties_t,
+        created: Out<ur_sampler_handle_t>,
+    ) {
+        created.put(Sampler::hand_out(context, NATIVE.find(native)?))
+    }
 }
 
-fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query) -> Result<()> {
+/// Answers a query.
+fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query<'_>) -> Result<()> {
     let state = &sampler.state;
     match name {
         ur_sampler_info_t::UR_SAMPLER_INFO_REFERENCE_COUNT => query.value(sampler.references()),
@@ -100,38 +98,7 @@ fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query) -> R
     }
 }
 
-unsafe extern "C" fn get_native_handle(
-    handle: ur_sampler_handle_t,
-    native: *mut ur_native_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a sampler's handle and a valid pointer.
-        unsafe {
-            let sampler = Shared::<Sampler>::from_handle(handle)?;
-            put(native, NATIVE.of(&sampler.state))
-        }
-    })
-}
-
-unsafe extern "C" fn create_with_native_handle(
-    native: ur_native_handle_t,
-    context: ur_context_handle_t,
-    _properties: *const ur_sampler_native_properties_t,
-    created: *mut ur_sampler_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a context's handle.
-        let context = unsafe { Shared::<Context>::from_handle(context) }?;
-        not_null(created)?;
-        let sampler = Shared::new(Sampler {
-            context: context.to_ref(),
-            state: NATIVE.find(native)?,
-        });
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, Shared::hand_out(sampler)) }
-    })
-}
-
+/// The samplers' table.
 pub(crate) const TABLE: ur_sampler_dditable_t = ur_sampler_dditable_t {
     pfnCreate: Some(create),
     pfnRetain: Some(retain::<Sampler>),
@@ -144,10 +111,10 @@ pub(crate) const TABLE: ur_sampler_dditable_t = ur_sampler_dditable_t {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context;
-    use crate::device::Device;
+    use crate::context::entry as context;
+    use crate::discovery::Device;
     use std::ptr::{from_mut, null, null_mut};
-    use unified_runtime_sys::ur_structure_type_t;
+    use unified_runtime_sys::{ur_result_t, ur_structure_type_t};
 
     #[test]
     fn any_byte_but_0_is_true() {
@@ -179,6 +146,6 @@ mod tests {
             assert_eq!(found, answered, "{given}");
         }
         // SAFETY: the handle is alive, and not used any more.
-        unsafe { release::<context::Context>(context) };
+        unsafe { release::<Context>(context) };
     }
 }

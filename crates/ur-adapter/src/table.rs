@@ -1,29 +1,30 @@
 //! The tables of entry points, and how the loader gets them.
 
-use crate::boundary::enter;
-use crate::description::{self, Description};
-use crate::failure::Failure;
-use crate::{
-    adapter, buffer, context, device, enqueue, event, ipc, kernel, physical_memory, platform,
-    program, queue, sampler, unsupported, usm, virtual_memory,
-};
+use crate::abi::boundary::enter;
+use crate::abi::description::{self, Description};
+use crate::abi::failure::Failure;
+use crate::abi::{object, unsupported};
+use crate::discovery::{adapter, device, platform};
+use crate::memory::{buffer, physical, usm, virtual_memory};
+use crate::program::kernel;
+use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
 /// All entry points. It is complete, or it would not compile.
 pub static TABLE: ur_dditable_t = ur_dditable_t {
     Adapter: adapter::TABLE,
     Platform: platform::TABLE,
-    Context: context::TABLE,
+    Context: context::entry::TABLE,
     Event: event::TABLE,
     EventExp: event::EXP_TABLE,
     Program: program::TABLE,
     ProgramExp: program::EXP_TABLE,
     Kernel: kernel::TABLE,
-    Queue: queue::TABLE,
-    QueueExp: queue::EXP_TABLE,
+    Queue: queue::entry::TABLE,
+    QueueExp: queue::entry::EXP_TABLE,
     Sampler: sampler::TABLE,
     Mem: buffer::TABLE,
-    PhysicalMem: physical_memory::TABLE,
+    PhysicalMem: physical::TABLE,
     Enqueue: enqueue::TABLE,
     EnqueueExp: enqueue::EXP_TABLE,
     USM: usm::TABLE,
@@ -39,7 +40,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     DeviceExp: device::EXP_TABLE,
 };
 
-/// Copies one of the tables to where the loader wants it.
+/// Copies one of the tables to where the loader wants it, and settles which adapter this is.
 ///
 /// # Safety
 /// `to` must be null or valid for a write.
@@ -49,7 +50,7 @@ pub unsafe fn copy<T: Copy>(
     to: *mut T,
     table: fn(&ur_dditable_t) -> &T,
 ) -> ur_result_t {
-    enter(|| {
+    enter(|_| {
         if to.is_null() {
             return Err(Failure::NULL_POINTER);
         }
@@ -65,6 +66,7 @@ pub unsafe fn copy<T: Copy>(
             ));
         }
         description::set(description);
+        object::set_table(&TABLE);
         // SAFETY: not null, so valid by the caller's promise.
         unsafe { to.write(*table(&TABLE)) };
         Ok(())
@@ -80,6 +82,7 @@ macro_rules! export_adapter {
     };
 }
 
+/// Exports one function for each table.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_tables {

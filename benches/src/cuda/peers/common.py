@@ -1,4 +1,4 @@
-"""What all peers share: two processes, messages between them, and one answer a line."""
+"""Code of all peers: starts two processes, lets them exchange messages, and answers in lines."""
 
 import ctypes
 import json
@@ -29,40 +29,40 @@ class Link:
             sys.exit("the other process has gone")
         return (*pickle.loads(data), *descriptors)
 
-    def tell(self):
+    def send_byte(self):
         self.socket.send(b"1")
 
-    def hear(self):
+    def receive_byte(self):
         if not self.socket.recv(1):
             sys.exit("the other process has gone")
 
 
 def timed(operation):
-    """What it returns, and how many nanoseconds it takes."""
+    """Runs an operation. Returns its result and its nanoseconds."""
     start = time.perf_counter_ns()
     result = operation()
     return result, time.perf_counter_ns() - start
 
 
 def times(operation, count):
-    """The nanoseconds of each of several calls."""
+    """Runs an operation `count` times. Returns the nanoseconds of each run."""
     return [timed(operation)[1] for _ in range(count)]
 
 
-def run(lead, hand):
-    """Runs the process that is asked, and starts the other one.
+def run(leader, follower):
+    """Runs the leader, which answers requests, or the follower, which the leader starts.
 
-    `lead(link)` returns what it can do, by name, and a text with versions.
+    `leader(link)` returns the leader's abilities by name, and a text with versions.
     """
     # A process that hangs in the driver must not outlive the benchmark.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
-    if sys.argv[1:] == ["hand"]:
-        hand(Link(socket.socket(fileno=int(os.environ[SOCKET]))))
+    if sys.argv[1:] == ["follower"]:
+        follower(Link(socket.socket(fileno=int(os.environ[SOCKET]))))
         return
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, SOCKET: str(other.fileno())}
     subprocess.Popen(
-        [sys.executable, "-c", BOOT, "hand"],
+        [sys.executable, "-c", BOOT, "follower"],
         env=environment,
         pass_fds=[other.fileno()],
         stdin=subprocess.DEVNULL,
@@ -70,7 +70,7 @@ def run(lead, hand):
     )
     other.close()
     try:
-        abilities, versions = lead(Link(own))
+        abilities, versions = leader(Link(own))
     except Exception as error:
         print("absent", repr(error), flush=True)
         return

@@ -17,14 +17,14 @@ def start():
 
 
 def either(thing, attribute, method):
-    """A property of newer versions, a method of older ones."""
+    """Returns a value that newer versions have as a property and older ones as a method."""
     if hasattr(thing, attribute):
         return getattr(thing, attribute)
     return getattr(thing, method)()
 
 
 def record(stream):
-    """A new event that can be shared. Such an event is recorded once."""
+    """Records a new event that can be shared. Such an event is recorded once."""
     return stream.record(options=EventOptions(ipc_enabled=True))
 
 
@@ -33,14 +33,14 @@ def share(event):
 
 
 def wait(link, stream):
-    """Lets the stream wait for an event that the other process has recorded and sends."""
+    """Receives an event that the other process has recorded, and lets the stream wait for it."""
     (descriptor,) = link.receive()
     event = Event.from_ipc_descriptor(descriptor)
     stream.wait(event)
     return event
 
 
-def lead(link):
+def leader(link):
     device, stream = start()
     options = DeviceMemoryResourceOptions(max_size=4 * LENGTH, ipc_enabled=True)
     pool = DeviceMemoryResource(device, options=options)
@@ -82,7 +82,7 @@ def lead(link):
     return abilities, f"cuda.core {importlib.metadata.version('cuda-core')}"
 
 
-def hand(link):
+def follower(link):
     device, stream = start()
     pool = None
     while True:
@@ -114,4 +114,4 @@ def hand(link):
                     link.send(share(kept[-1]))
 
 
-run(lead, hand)
+run(leader, follower)

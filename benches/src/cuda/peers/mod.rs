@@ -1,5 +1,4 @@
-//! Comparison with Python programs for the same purpose: torch and cuda.core, where they are
-//! installed.
+//! Peers for Python programs: torch and cuda.core, if they are installed.
 
 mod ours;
 mod python;
@@ -8,46 +7,51 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::row;
+use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::{Scenario, Seat};
+use crate::harness::scenario::{Participant, Scenario};
 use crate::raw::cuda::Gpu;
 use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
 use python::Peer;
 
-/// One Python package, and what it can do.
-struct Kind {
+/// A peer's script, rows and abilities.
+struct PeerSpec {
     script: &'static str,
     rows: &'static [RowSpec],
-    /// The abilities to measure.
     abilities: &'static [Ability],
 }
 
+/// An operation that a peer measures, and that the library measures too.
 struct Ability {
+    /// Name of the operation in the peer's script.
     name: &'static str,
-    /// Number of measurements in a round.
+    /// Number of samples in a round.
     count: usize,
-    own: Own,
-    /// Each series of the peer's answer, and its row.
+    own: OwnOperation,
+    /// Names of the series in the peer's answer, each with its row.
     series: &'static [(&'static str, &'static str)],
 }
 
-/// The library's counterpart of an ability.
+/// The library's operation that is compared with a peer's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Own {
+enum OwnOperation {
+    /// Opening and closing memory.
     Memory,
+    /// Opening an event.
     Event,
+    /// A round trip between two streams.
     Trip,
-    /// Copies imported memory to this process's own, within a GPU or from GPU 1.
+    /// Copies from imported memory, within a GPU.
     Copy,
+    /// Copies from imported memory of GPU 1.
     PeerCopy,
 }
 
 const fn ability(
     name: &'static str,
     count: usize,
-    own: Own,
+    own: OwnOperation,
     series: &'static [(&'static str, &'static str)],
 ) -> Ability {
     Ability {
@@ -58,12 +62,13 @@ const fn ability(
     }
 }
 
+/// Returns a row that compares bandwidth.
 const fn bandwidth(mut row: RowSpec) -> RowSpec {
     row.unit = Unit::GigabytesPerSecond;
     row
 }
 
-static TORCH_KIND: Kind = Kind {
+static TORCH_SPEC: PeerSpec = PeerSpec {
     script: concat!(include_str!("common.py"), "\n", include_str!("torch.py")),
     rows: &[
         row(
@@ -107,17 +112,37 @@ static TORCH_KIND: Kind = Kind {
         ability(
             "open",
             8,
-            Own::Memory,
+            OwnOperation::Memory,
             &[("open", "cuda-torch.open"), ("close", "cuda-torch.close")],
         ),
-        ability("event", 16, Own::Event, &[("event", "cuda-torch.event")]),
-        ability("trip", 32, Own::Trip, &[("trip", "cuda-torch.trip")]),
-        ability("copy", 4, Own::Copy, &[("copy", "cuda-torch.copy")]),
-        ability("copy2", 4, Own::PeerCopy, &[("copy", "cuda-torch.copy2")]),
+        ability(
+            "event",
+            16,
+            OwnOperation::Event,
+            &[("event", "cuda-torch.event")],
+        ),
+        ability(
+            "trip",
+            32,
+            OwnOperation::Trip,
+            &[("trip", "cuda-torch.trip")],
+        ),
+        ability(
+            "copy",
+            4,
+            OwnOperation::Copy,
+            &[("copy", "cuda-torch.copy")],
+        ),
+        ability(
+            "copy2",
+            4,
+            OwnOperation::PeerCopy,
+            &[("copy", "cuda-torch.copy2")],
+        ),
     ],
 };
 
-static CORE_KIND: Kind = Kind {
+static CORE_SPEC: PeerSpec = PeerSpec {
     script: concat!(
         include_str!("common.py"),
         "\n",
@@ -153,47 +178,57 @@ static CORE_KIND: Kind = Kind {
         ability(
             "open",
             8,
-            Own::Memory,
+            OwnOperation::Memory,
             &[("open", "cuda-core.open"), ("close", "cuda-core.close")],
         ),
-        ability("event", 16, Own::Event, &[("event", "cuda-core.event")]),
-        ability("trip", 32, Own::Trip, &[("trip", "cuda-core.trip")]),
+        ability(
+            "event",
+            16,
+            OwnOperation::Event,
+            &[("event", "cuda-core.event")],
+        ),
+        ability(
+            "trip",
+            32,
+            OwnOperation::Trip,
+            &[("trip", "cuda-core.trip")],
+        ),
     ],
 };
 
 pub(crate) static TORCH: Scenario = Scenario {
     name: "cuda-torch",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(90),
-    rows: TORCH_KIND.rows,
-    lead: |seat| lead(seat, &TORCH_KIND),
-    hand: ours::hand,
+    rows: TORCH_SPEC.rows,
+    leader: |participant| run_leader(participant, &TORCH_SPEC),
+    follower: ours::run_follower,
 };
 
 pub(crate) static CORE: Scenario = Scenario {
     name: "cuda-core",
-    hands: 1,
+    followers: 1,
     cores: 2,
     limit: Duration::from_secs(60),
-    rows: CORE_KIND.rows,
-    lead: |seat| lead(seat, &CORE_KIND),
-    hand: ours::hand,
+    rows: CORE_SPEC.rows,
+    leader: |participant| run_leader(participant, &CORE_SPEC),
+    follower: ours::run_follower,
 };
 
-/// Returns the number of rounds after an unmeasured one.
-fn rounds(seat: &Seat) -> usize {
-    1 + seat.plan.pick(7, 3)
+/// Returns the number of rounds. The first one is not recorded.
+fn rounds(participant: &Participant) -> usize {
+    1 + participant.plan.pick(7, 3)
 }
 
-/// Runs the importer, which also asks the peer.
-fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
-    let link = seat.peer()?;
+/// Runs the library's importer, and has the peer measure.
+fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
+    let link = participant.peer()?;
     let mut recorder = Recorder::default();
-    let mut peer = match Peer::start(kind.script)? {
+    let mut peer = match Peer::start(spec.script)? {
         Ok(peer) => peer,
         Err(reason) => {
-            for row in kind.rows {
+            for row in spec.rows {
                 recorder.absent(row.id, &reason);
             }
             link.send(b"end")?;
@@ -202,17 +237,17 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
     };
     link.send(b"start")?;
     let gpus = Gpu::count()?;
-    let mut ours = ours::Lead::new(link)?;
-    for round in 0..rounds(seat) {
+    let mut ours = ours::Leader::new(link)?;
+    for round in 0..rounds(participant) {
         let mut figures = Recorder::default();
-        for ability in kind.abilities {
-            if ability.own == Own::PeerCopy && gpus < 2 {
+        for ability in spec.abilities {
+            if ability.own == OwnOperation::PeerCopy && gpus < 2 {
                 for (_, row) in ability.series {
                     recorder.absent(row, format!("needs 2 GPUs, and there is {gpus}"));
                 }
                 continue;
             }
-            for side in Side::turns(round) {
+            for side in Side::order(round) {
                 match side {
                     Side::Ours => ours.measure(ability, &mut figures)?,
                     Side::Raw => ask(&mut peer, ability, &mut figures)?,
@@ -224,12 +259,13 @@ fn lead(seat: &Seat, kind: &Kind) -> Result<Outcome> {
         }
     }
     link.send(b"end")?;
-    for row in kind.rows {
+    for row in spec.rows {
         recorder.note(row.id, peer.name.clone());
     }
     Ok(recorder.finish())
 }
 
+/// Has the peer measure an ability, and records its samples.
 fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()> {
     let mut answer = peer.ask(ability.name, ability.count)?;
     for (series, row) in ability.series {
@@ -240,8 +276,8 @@ fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()>
     Ok(())
 }
 
-impl Own {
-    /// Returns how many times each byte of a copy passes the memory of one GPU.
+impl OwnOperation {
+    /// Returns the number of times that each byte of a copy passes the memory of one GPU.
     fn passes(self) -> f64 {
         if self == Self::Copy { 2.0 } else { 1.0 }
     }

@@ -1,89 +1,89 @@
-//! The library's counterparts of the peers' abilities.
+//! The library's operations that are compared with those of peers.
 
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Context, Queue};
 
-use super::{Ability, Own};
-use crate::cuda::copy::{COPIES, LENGTH as COPY, copy};
-use crate::cuda::opens::LENGTH;
+use super::{Ability, OwnOperation};
+use crate::cuda::copy::{COPIES, COPY_BYTES, copy};
+use crate::cuda::opens::MEMORY_BYTES;
 use crate::cuda::ours;
-use crate::cuda::trip::{BATCH, peer as trip};
+use crate::cuda::trip::{TRIPS_PER_BATCH, peer as trip};
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::Seat;
+use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, drop_once, once};
 use crate::host::ours::{Waiters, open_event, open_memory};
 
 /// First word of exported memory.
 const TOKEN: u64 = 0x5_0000_0005;
 
-/// The importer's state.
-pub(super) struct Lead<'a> {
+/// The importer, which measures.
+pub(super) struct Leader<'a> {
     link: &'a Link,
     context: Context,
     queue: Queue,
-    trips: trip::Lead,
+    trips: trip::Leader,
     clock: f64,
 }
 
-impl<'a> Lead<'a> {
+impl<'a> Leader<'a> {
     pub(super) fn new(link: &'a Link) -> Result<Self> {
         let context = ours::context(0)?;
         Ok(Self {
             link,
             queue: context.create_queue()?,
             context,
-            trips: trip::Lead::new(link)?,
+            trips: trip::Leader::new(link)?,
             clock: clock_cost(),
         })
     }
 
-    /// Measures an ability as often as a peer does for one request.
+    /// Takes as many samples of an ability as the peer takes in a round.
     pub(super) fn measure(&mut self, ability: &Ability, figures: &mut Recorder) -> Result<()> {
         let mut push = |series: usize, figure| {
             figures.push(ability.series[series].1, Side::Ours, figure);
         };
         match ability.own {
-            Own::Memory => {
+            OwnOperation::Memory => {
                 for _ in 0..ability.count {
                     let (opened, closed) = self.open_memory()?;
                     push(0, opened);
                     push(1, closed);
                 }
             }
-            Own::Event => {
+            OwnOperation::Event => {
                 for _ in 0..ability.count {
-                    let handle = self.ask(b"event")?;
+                    let handle = self.request(b"event")?;
                     let open = || open_event(&self.context, &handle, Waiters::Default);
                     let (_event, opened) = once(self.clock, open)?;
                     push(0, opened);
                     self.link.send_number(0)?;
                 }
             }
-            Own::Trip => {
+            OwnOperation::Trip => {
                 for index in 0..ability.count {
-                    if index.is_multiple_of(BATCH) {
+                    if index.is_multiple_of(TRIPS_PER_BATCH) {
                         self.link.send(b"trips")?;
                         let ready = self.link.receive_number()? == 0;
                         ensure!(ready, "the other process lost count");
                     }
-                    push(0, once(self.clock, || self.trips.go())?.1);
+                    push(0, once(self.clock, || self.trips.run_trip())?.1);
                 }
             }
-            Own::Copy | Own::PeerCopy => {
-                let handle = self.ask(match ability.own {
-                    Own::Copy => b"copy from GPU 0",
+            OwnOperation::Copy | OwnOperation::PeerCopy => {
+                let handle = self.request(match ability.own {
+                    OwnOperation::Copy => b"copy from GPU 0",
                     _ => b"copy from GPU 1",
                 })?;
                 let imported = open_memory(&self.context, &handle)?;
-                let own = self.context.allocate(COPY)?;
+                let own = self.context.allocate(COPY_BYTES)?;
                 let copies = || {
                     copy(&self.queue, |_| {
                         Ok(Command::copy(imported.all(), own.all())?)
                     })
                 };
                 copies()?;
-                let bytes = (COPY * COPIES) as f64 * ability.own.passes();
+                let bytes = (COPY_BYTES * COPIES) as f64 * ability.own.passes();
                 for _ in 0..ability.count {
                     let ((), elapsed) = once(self.clock, copies)?;
                     push(0, bytes / elapsed);
@@ -94,9 +94,9 @@ impl<'a> Lead<'a> {
         Ok(())
     }
 
-    /// Opens and closes memory that was not seen before, and returns both times in nanoseconds.
+    /// Opens and closes memory that was not open before. Returns the nanoseconds of both.
     fn open_memory(&self) -> Result<(f64, f64)> {
-        let handle = self.ask(b"memory")?;
+        let handle = self.request(b"memory")?;
         let open = || open_memory(&self.context, &handle);
         let (memory, opened) = once(self.clock, open)?;
         let found = ours::first_word(&self.context, &self.queue, &memory)?;
@@ -106,26 +106,27 @@ impl<'a> Lead<'a> {
         Ok((opened, closed))
     }
 
-    fn ask(&self, what: &[u8]) -> Result<Vec<u8>> {
+    /// Requests an object of the exporter, and returns its handle.
+    fn request(&self, what: &[u8]) -> Result<Vec<u8>> {
         self.link.send(what)?;
         Ok(self.link.receive()?.bytes)
     }
 }
 
-/// Runs the exporter, which executes the importer's requests.
-pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
-    let link = seat.peer()?;
+/// Runs the exporter, which serves the importer's requests.
+pub(super) fn run_follower(participant: &Participant) -> Result<Outcome> {
+    let link = participant.peer()?;
     if link.receive()?.bytes == b"end" {
         return Ok(Outcome::default());
     }
     let context = ours::context(0)?;
     let unpooled = ours::unpooled_context(0)?;
     let queue = context.create_queue()?;
-    let mut trips = trip::Hand::new(link)?;
+    let mut trips = trip::Follower::new(link)?;
     loop {
         match &link.receive()?.bytes[..] {
             b"memory" => {
-                let memory = unpooled.allocate(LENGTH)?;
+                let memory = unpooled.allocate(MEMORY_BYTES)?;
                 ours::set_first_word(&queue, &memory, TOKEN)?;
                 link.send(memory.handle()?.as_bytes())?;
                 link.receive_number()?;
@@ -139,16 +140,16 @@ pub(super) fn hand(seat: &Seat) -> Result<Outcome> {
                 trips.answer()?;
                 link.send_number(0)?;
             }
-            b"copy from GPU 0" => lend(&context, link)?,
-            b"copy from GPU 1" => lend(&ours::context(1)?, link)?,
+            b"copy from GPU 0" => export_for_copy(&context, link)?,
+            b"copy from GPU 1" => export_for_copy(&ours::context(1)?, link)?,
             _ => return Ok(Outcome::default()),
         }
     }
 }
 
-/// Shares memory of a context for the other process to copy from.
-fn lend(context: &Context, link: &Link) -> Result<()> {
-    let memory = context.allocate(COPY)?;
+/// Exports memory of a context until the importer has copied from it.
+fn export_for_copy(context: &Context, link: &Link) -> Result<()> {
+    let memory = context.allocate(COPY_BYTES)?;
     let queue = context.create_queue()?;
     queue.submit(Command::fill(memory.all(), &[1])?)?;
     queue.finish()?;

@@ -1,4 +1,4 @@
-//! A peer: a Python program that measures itself on request.
+//! A peer's process: a Python program that measures itself on request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -7,35 +7,34 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Program that runs the source in an environment variable, so that no file need be written.
+/// Python code that runs the script in the environment variable, so that no file need be written.
 const BOOT: &str = "import os; exec(os.environ['CROSSHANDLE_BENCH_SCRIPT'])";
-const VARIABLE: &str = "CROSSHANDLE_BENCH_SCRIPT";
+const SCRIPT_VARIABLE: &str = "CROSSHANDLE_BENCH_SCRIPT";
 
-/// A running Python program. Killed and reaped when dropped; it ends by itself if this process
-/// does.
+/// A peer's process, killed and reaped when dropped. The process ends by itself if this one ends.
 pub(super) struct Peer {
     process: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Name and version of the package.
+    /// Name and version of the peer.
     pub(super) name: String,
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Fails only if it has ended already.
+        // Fails only if the process has been reaped already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Peer {
-    /// Starts the program. The inner error is the reason why the package is absent.
+    /// Starts a peer. Returns the reason as the inner error if the peer is not installed.
     pub(super) fn start(script: &str) -> Result<Result<Self, String>> {
         let spawned = Command::new("python3")
             .args(["-c", BOOT])
-            .env(VARIABLE, script)
-            // A file in the current directory must not be taken for a module.
+            .env(SCRIPT_VARIABLE, script)
+            // Python must not import modules from the current directory.
             .env("PYTHONSAFEPATH", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -56,26 +55,26 @@ impl Peer {
             answers: BufReader::new(answers),
             name: String::new(),
         };
-        let greeting = peer.hear()?;
+        let greeting = peer.receive_line()?;
         Ok(match greeting.split_once(' ') {
             Some(("ready", name)) => {
                 peer.name = name.to_owned();
                 Ok(peer)
             }
             Some(("absent", reason)) => Err(format!("absent: {reason}")),
-            // The import failed; its message went to a standard error that is discarded.
+            // The process has ended: an import failed, as its discarded standard error says.
             _ => Err("absent: python3 does not have it".to_owned()),
         })
     }
 
-    /// Returns the series that it measures, by name.
+    /// Has the peer measure an ability `count` times. Returns its series by name.
     pub(super) fn ask(
         &mut self,
         ability: &str,
         count: usize,
     ) -> Result<BTreeMap<String, Vec<f64>>> {
         writeln!(self.questions, "{ability} {count}").context("cannot ask a peer")?;
-        let answer = self.hear()?;
+        let answer = self.receive_line()?;
         let answer: BTreeMap<String, Value> =
             serde_json::from_str(&answer).context("a peer has gone")?;
         if let Some(error) = answer.get("error") {
@@ -85,7 +84,8 @@ impl Peer {
         answer.into_iter().map(series).collect()
     }
 
-    fn hear(&mut self) -> Result<String> {
+    /// Waits for the peer's next line.
+    fn receive_line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.answers
             .read_line(&mut line)

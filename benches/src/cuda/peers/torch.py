@@ -7,7 +7,7 @@ COPIES = 4
 
 
 def events(link, device):
-    """An event of this process and one of the other, and the stream they are for."""
+    """Returns a stream, an event of this process, and an event of the other process."""
     stream = torch.cuda.Stream(device)
     own = torch.cuda.Event(interprocess=True)
     own.record(stream)
@@ -20,7 +20,7 @@ def tensor(length, device, value):
     return torch.full((length // 4,), value, dtype=torch.int32, device=device)
 
 
-def lead(link):
+def leader(link):
     if not torch.cuda.is_available():
         raise RuntimeError("torch finds no GPU")
     device = torch.device("cuda:0")
@@ -48,8 +48,8 @@ def lead(link):
 
     def once():
         own.record(stream)
-        link.tell()
-        link.hear()
+        link.send_byte()
+        link.receive_byte()
         stream.wait_event(other)
         stream.synchronize()
 
@@ -85,7 +85,7 @@ def lead(link):
     return abilities, f"torch {torch.__version__}"
 
 
-def hand(link):
+def follower(link):
     device = torch.device("cuda:0")
     torch.cuda.set_device(device)
     stream, own, other = events(link, device)
@@ -109,10 +109,10 @@ def hand(link):
                 link.send(opened)
             case "trip", count:
                 for _ in range(count):
-                    link.hear()
+                    link.receive_byte()
                     stream.wait_event(other)
                     own.record(stream)
-                    link.tell()
+                    link.send_byte()
 
 
-run(lead, hand)
+run(leader, follower)

@@ -1,6 +1,6 @@
-//! Round trips: a signal starts in one process, passes a stream of another one, and comes back.
+//! Round trips: a signal starts in the leader, passes a stream of the follower, and comes back.
 
-mod kinds;
+mod arrangements;
 mod ours;
 pub(super) mod peer;
 mod raw;
@@ -10,45 +10,48 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::too_few_gpus;
+use super::rows::too_few_gpus;
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::scenario::Seat;
+use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
-pub(crate) use kinds::{
+use crate::tuning::LOOKS_PER_YIELD;
+pub(crate) use arrangements::{
     ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
 };
 
-/// The route of one trip. The other process's stream always waits for the signal and sends it back,
-/// with commands that were submitted before the trip starts.
+/// The start and the end of a trip.
+///
+/// Between them, a stream of the follower waits for the signal and signals back, with commands that
+/// were submitted before the trip starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
-    /// From a stream of this process, back to that stream, and then to the host.
+    /// From a stream of the leader, back to that stream, and then to the host.
     Back,
-    /// From a stream of this process, back to the host.
+    /// From a stream of the leader, back to the host.
     ToHost,
     /// From the host, back to the host.
     Echo,
 }
 
-/// The technique with which the library is compared.
+/// The raw technique with which the library is compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rival {
     /// Counters in a page of host memory that both processes have registered.
     Page,
-    /// Counters in such a page, with all operations of one end in one call.
+    /// Counters as for `Page`, with all operations of one process in one call.
     Batches,
     /// Counters in device memory: each GPU waits for a word in its own memory.
     DeviceWords,
-    /// The driver's inter-process events, with a message that an event was recorded.
+    /// The driver's inter-process events, with a message after each record.
     Native,
 }
 
-/// One arrangement of GPUs, technique and routes.
-struct Kind {
-    /// Index of the answering process's GPU. The other process uses GPU 0.
+/// The GPUs of the two processes, the raw technique, and the rows.
+struct Arrangement {
+    /// The follower's GPU. The leader uses GPU 0.
     gpu: usize,
     rival: Rival,
     /// Each route with its rows.
@@ -56,25 +59,26 @@ struct Kind {
     rows: &'static [RowSpec],
 }
 
-/// The side of the process where trips start.
-trait Lead {
-    fn go(&mut self, route: Route) -> Result<()>;
+/// A technique's part in the process in which trips start and end.
+trait TripStarter {
+    /// Starts a trip and waits for its end.
+    fn run_trip(&mut self, route: Route) -> Result<()>;
 }
 
-/// The side of the process that sends signals back.
-trait Hand {
-    /// Answers the next `count` trips of a route, and calls `ready` as soon as they may start.
+/// A technique's part in the process that signals back.
+trait TripAnswerer {
+    /// Answers the next `count` trips of a route. Calls `ready` as soon as the trips may start.
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()>;
 }
 
-/// Number of trips for which the answering process submits its commands at once. Few, so that no
-/// buffer of the driver fills up behind the wait.
-pub(super) const BATCH: usize = 8;
-/// Number of unmeasured batches of each turn.
-const WARM_UP: usize = 2;
+/// Trips whose commands the follower submits together: few enough that no queue of the driver fills
+/// up behind the wait.
+pub(super) const TRIPS_PER_BATCH: usize = 8;
+/// Batches of a side that are not recorded, in each round.
+const WARM_UP_BATCHES: usize = 2;
 
-impl Kind {
-    /// Returns the number of pairs of words or events: one for each route.
+impl Arrangement {
+    /// Returns the number of pairs of words or events. Each route has its own pair.
     fn pairs(&self) -> usize {
         self.routes.len()
     }
@@ -87,93 +91,95 @@ impl Kind {
             .context("not a route of this scenario")
     }
 
-    fn batches(&self, seat: &Seat, side: Side) -> usize {
+    /// Returns the number of batches of one side in one round.
+    fn batches(&self, participant: &Participant, side: Side) -> usize {
         let batches = match (self.rival, side) {
-            // The raw technique is slow.
-            (Rival::Native, Side::Raw) => seat.plan.pick(8, 4),
-            _ => seat.plan.pick(40, 20),
+            // These trips are slow.
+            (Rival::Native, Side::Raw) => participant.plan.pick(8, 4),
+            _ => participant.plan.pick(40, 20),
         };
-        WARM_UP + batches
+        WARM_UP_BATCHES + batches
     }
 }
 
-/// Offsets on the page of the two words that keep both processes in step, in bytes.
-const READY: usize = 0;
-const TAKEN: usize = 256;
-/// Offset of the first pair's words, and distance of one word from the next, in bytes.
-const PAIRS: usize = 512;
-const STEP: usize = 256;
+/// Offset on the page of the word with the latest batch that the follower is ready for, in bytes.
+const READY_OFFSET: usize = 0;
+/// Offset on the page of the word with the latest batch that the leader has finished, in bytes.
+const FINISHED_OFFSET: usize = 256;
+/// Offset on the page of the pairs' words, in bytes.
+const PAIRS_OFFSET: usize = 512;
+/// Distance of two words of pairs, in bytes.
+const WORD_STRIDE_BYTES: usize = 256;
 
-/// The words that keep both processes in step: the hand is ready for a batch of trips, the lead has
-/// taken it.
-struct Step {
+/// The words that keep both processes in the same batch.
+struct BatchBarrier {
     ready: &'static AtomicU64,
-    taken: &'static AtomicU64,
+    finished: &'static AtomicU64,
     batch: u64,
 }
 
-impl Step {
+impl BatchBarrier {
     fn on(page: &Page) -> Result<Self> {
         Ok(Self {
-            ready: page.word(READY)?,
-            taken: page.word(TAKEN)?,
+            ready: page.word(READY_OFFSET)?,
+            finished: page.word(FINISHED_OFFSET)?,
             batch: 0,
         })
     }
 }
 
-/// Polls a word until it has reached a value.
-fn watch(word: &AtomicU64, value: u64) {
+/// Spins until a word has reached a value.
+fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {
         looks += 1;
-        // The other process may need this CPU to make progress.
-        if looks.is_multiple_of(1024) {
+        // The other process may need this CPU to get there.
+        if looks.is_multiple_of(LOOKS_PER_YIELD) {
             std::thread::yield_now();
         }
         std::hint::spin_loop();
     }
 }
 
-fn lead(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
-    if let Some(outcome) = too_few_gpus(kind.gpu + 1, kind.rows)? {
+fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> Result<Outcome> {
+    if let Some(outcome) = too_few_gpus(arrangement.gpu + 1, arrangement.rows)? {
         return Ok(outcome);
     }
-    let link = seat.peer()?;
+    let link = participant.peer()?;
     let gpu = Gpu::open(0)?;
     let file = memfd::create(Page::LENGTH)?;
     link.send_with(b"page", &[file.as_fd()])?;
     let page = Page::register(&gpu, &file)?;
-    let mut ours = ours::Lead::new(kind, link)?;
-    let mut rival = raw::lead(kind, &gpu, &page, link)?;
+    let mut ours = ours::Leader::new(arrangement, link)?;
+    let mut rival = raw::leader(arrangement, &gpu, &page, link)?;
     ensure!(
         link.receive_number()? == 0,
         "the other process is not ready"
     );
-    seat.plan.pin(0)?;
+    participant.plan.pin(0)?;
 
-    let mut step = Step::on(&page)?;
+    let mut barrier = BatchBarrier::on(&page)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for round in 0..seat.plan.rounds() {
-        for (route, rows) in kind.routes {
-            for side in Side::turns(round) {
-                let track: &mut dyn Lead = match side {
+    for round in 0..participant.plan.rounds() {
+        for (route, rows) in arrangement.routes {
+            for side in Side::order(round) {
+                let starter: &mut dyn TripStarter = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
                 };
-                for batch in 0..kind.batches(seat, side) {
-                    step.batch += 1;
-                    watch(step.ready, step.batch);
-                    for _ in 0..BATCH {
-                        let ((), elapsed) = once(clock, || track.go(*route))?;
-                        if batch >= WARM_UP {
+                for batch in 0..arrangement.batches(participant, side) {
+                    barrier.batch += 1;
+                    spin_until(barrier.ready, barrier.batch);
+                    for _ in 0..TRIPS_PER_BATCH {
+                        let ((), elapsed) = once(clock, || starter.run_trip(*route))?;
+                        if batch >= WARM_UP_BATCHES {
                             for row in *rows {
                                 recorder.push(row, side, elapsed);
                             }
                         }
                     }
-                    step.taken.store(step.batch, Ordering::Release);
+                    barrier.finished.store(barrier.batch, Ordering::Release);
                 }
             }
         }
@@ -181,36 +187,36 @@ fn lead(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn hand(seat: &Seat, kind: &'static Kind) -> Result<Outcome> {
-    if too_few_gpus(kind.gpu + 1, kind.rows)?.is_some() {
+fn run_follower(participant: &Participant, arrangement: &'static Arrangement) -> Result<Outcome> {
+    if too_few_gpus(arrangement.gpu + 1, arrangement.rows)?.is_some() {
         return Ok(Outcome::default());
     }
-    let link = seat.peer()?;
-    let gpu = Gpu::open(kind.gpu)?;
+    let link = participant.peer()?;
+    let gpu = Gpu::open(arrangement.gpu)?;
     let message = link.receive()?;
     let file: &OwnedFd = message
         .descriptors
         .first()
         .context("expected a descriptor")?;
     let page = Page::register(&gpu, file)?;
-    let mut ours = ours::Hand::new(kind, link)?;
-    let mut rival = raw::hand(kind, &gpu, &page, link)?;
+    let mut ours = ours::Follower::new(arrangement, link)?;
+    let mut rival = raw::follower(arrangement, &gpu, &page, link)?;
     link.send_number(0)?;
-    seat.plan.pin(1)?;
+    participant.plan.pin(1)?;
 
-    let mut step = Step::on(&page)?;
-    for round in 0..seat.plan.rounds() {
-        for (route, _) in kind.routes {
-            for side in Side::turns(round) {
-                let track: &mut dyn Hand = match side {
+    let mut barrier = BatchBarrier::on(&page)?;
+    for round in 0..participant.plan.rounds() {
+        for (route, _) in arrangement.routes {
+            for side in Side::order(round) {
+                let answerer: &mut dyn TripAnswerer = match side {
                     Side::Ours => &mut ours,
                     Side::Raw => &mut *rival,
                 };
-                for _ in 0..kind.batches(seat, side) {
-                    step.batch += 1;
-                    let mut ready = || step.ready.store(step.batch, Ordering::Release);
-                    track.answer(*route, BATCH, &mut ready)?;
-                    watch(step.taken, step.batch);
+                for _ in 0..arrangement.batches(participant, side) {
+                    barrier.batch += 1;
+                    let mut ready = || barrier.ready.store(barrier.batch, Ordering::Release);
+                    answerer.answer(*route, TRIPS_PER_BATCH, &mut ready)?;
+                    spin_until(barrier.finished, barrier.batch);
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! Trips through the library: one event for each direction, and one for the end of the trip.
+//! Trips through the library: an event in each direction, and an event for the end.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Command, Context, Event, Queue};
 
-use super::{Kind, Route};
+use super::{Arrangement, Route};
 use crate::cuda::ours;
 use crate::harness::link::Link;
 use crate::host::ours::{Waiters, each_handle, open_event};
@@ -15,19 +15,20 @@ struct Pair {
     number: u64,
 }
 
-pub(super) struct Lead {
-    kind: &'static Kind,
+/// The leader's part: its queue, and its events.
+pub(super) struct Leader {
+    arrangement: &'static Arrangement,
     queue: Queue,
     pairs: Vec<Pair>,
     done: Event,
 }
 
-impl Lead {
-    pub(super) fn new(kind: &'static Kind, link: &Link) -> Result<Self> {
+impl Leader {
+    pub(super) fn new(arrangement: &'static Arrangement, link: &Link) -> Result<Self> {
         let context = ours::context(0)?;
         let mut handles = Vec::new();
         let mut pairs = Vec::new();
-        for _ in 0..kind.pairs() {
+        for _ in 0..arrangement.pairs() {
             let (ping, pong) = (context.create_event()?, context.create_event()?);
             for event in [&ping, &pong] {
                 handles.extend_from_slice(event.handle()?.as_bytes());
@@ -37,7 +38,7 @@ impl Lead {
         }
         link.send(&handles)?;
         Ok(Self {
-            kind,
+            arrangement,
             queue: context.create_queue()?,
             pairs,
             done: context.create_event()?,
@@ -45,10 +46,10 @@ impl Lead {
     }
 }
 
-impl super::Lead for Lead {
+impl super::TripStarter for Leader {
     #[inline]
-    fn go(&mut self, route: Route) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+    fn run_trip(&mut self, route: Route) -> Result<()> {
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         pair.number += 1;
         match route {
             Route::Back => {
@@ -70,28 +71,29 @@ impl super::Lead for Lead {
     }
 }
 
-pub(super) struct Hand {
-    kind: &'static Kind,
+/// The follower's part: its queue, and the leader's events.
+pub(super) struct Follower {
+    arrangement: &'static Arrangement,
     queue: Queue,
     pairs: Vec<Pair>,
     _context: Context,
 }
 
-impl Hand {
-    pub(super) fn new(kind: &'static Kind, link: &Link) -> Result<Self> {
-        let context = ours::context(kind.gpu)?;
+impl Follower {
+    pub(super) fn new(arrangement: &'static Arrangement, link: &Link) -> Result<Self> {
+        let context = ours::context(arrangement.gpu)?;
         let message = link.receive()?;
         let mut events =
             each_handle(&message.bytes).map(|bytes| open_event(&context, bytes, Waiters::Default));
         let mut next = || events.next().context("expected more handles")?;
         let mut pairs = Vec::new();
-        for _ in 0..kind.pairs() {
+        for _ in 0..arrangement.pairs() {
             let (ping, pong) = (next()?, next()?);
             let number = 0;
             pairs.push(Pair { ping, pong, number });
         }
         Ok(Self {
-            kind,
+            arrangement,
             queue: context.create_queue()?,
             pairs,
             _context: context,
@@ -99,9 +101,9 @@ impl Hand {
     }
 }
 
-impl super::Hand for Hand {
+impl super::TripAnswerer for Follower {
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         for _ in 0..count {
             pair.number += 1;
             let command = Command::barrier().after_value(&pair.ping, pair.number);

@@ -2,34 +2,34 @@
 
 use anyhow::Result;
 
-use super::kinds::ONE;
-use super::{BATCH, Hand as _, Lead as _, Route, ours};
+use super::arrangements::ONE;
+use super::{Route, TRIPS_PER_BATCH, TripAnswerer as _, TripStarter as _, ours};
 use crate::harness::link::Link;
 
-/// The side where trips start.
-pub(in crate::cuda) struct Lead(ours::Lead);
+/// The process in which trips start.
+pub(crate) struct Leader(ours::Leader);
 
-impl Lead {
-    pub(in crate::cuda) fn new(link: &Link) -> Result<Self> {
-        ours::Lead::new(&ONE, link).map(Self)
+impl Leader {
+    pub(crate) fn new(link: &Link) -> Result<Self> {
+        ours::Leader::new(&ONE, link).map(Self)
     }
 
-    /// Makes a trip back to the stream where it starts, and to the host.
-    pub(in crate::cuda) fn go(&mut self) -> Result<()> {
-        self.0.go(Route::Back)
+    /// Makes a trip from a stream, back to that stream, and to the host.
+    pub(crate) fn run_trip(&mut self) -> Result<()> {
+        self.0.run_trip(Route::Back)
     }
 }
 
-/// The side that sends signals back.
-pub(in crate::cuda) struct Hand(ours::Hand);
+/// The process that signals back.
+pub(crate) struct Follower(ours::Follower);
 
-impl Hand {
-    pub(in crate::cuda) fn new(link: &Link) -> Result<Self> {
-        ours::Hand::new(&ONE, link).map(Self)
+impl Follower {
+    pub(crate) fn new(link: &Link) -> Result<Self> {
+        ours::Follower::new(&ONE, link).map(Self)
     }
 
-    /// Answers the next trips.
-    pub(in crate::cuda) fn answer(&mut self) -> Result<()> {
-        self.0.answer(Route::Back, BATCH, &mut || ())
+    /// Answers the next batch of trips.
+    pub(crate) fn answer(&mut self) -> Result<()> {
+        self.0.answer(Route::Back, TRIPS_PER_BATCH, &mut || ())
     }
 }

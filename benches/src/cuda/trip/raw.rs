@@ -6,21 +6,21 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context as _, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::{Kind, PAIRS, Rival, Route, STEP};
+use super::{Arrangement, PAIRS_OFFSET, Rival, Route, WORD_STRIDE_BYTES};
 use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
 use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
 
-/// Size of the device memory for a word, in bytes: the least that the driver allocates.
-const DEVICE_MEMORY: usize = 2 << 20;
+/// Bytes of device memory for one word: the smallest allocation that the driver makes.
+const DEVICE_WORD_ALLOCATION_BYTES: usize = 2 << 20;
 
 /// The words of one route.
 struct Pair {
     ping: Word,
     pong: Word,
-    /// The word in which the lead's stream reports the end of the trip.
+    /// Word that the leader's stream writes at the end of a trip.
     done: Word,
-    /// The first word for the host, where the host can reach it.
+    /// The words on the page, as the host accesses them.
     host_ping: &'static AtomicU64,
     host_pong: &'static AtomicU64,
     host_done: &'static AtomicU64,
@@ -29,8 +29,12 @@ struct Pair {
 
 impl Pair {
     fn on(page: &Page, index: usize) -> Result<Self> {
-        let start = PAIRS + index * 3 * STEP;
-        let [ping, pong, done] = [start, start + STEP, start + 2 * STEP];
+        let start = PAIRS_OFFSET + index * 3 * WORD_STRIDE_BYTES;
+        let [ping, pong, done] = [
+            start,
+            start + WORD_STRIDE_BYTES,
+            start + 2 * WORD_STRIDE_BYTES,
+        ];
         Ok(Self {
             ping: page.device_word(ping)?,
             pong: page.device_word(pong)?,
@@ -42,45 +46,47 @@ impl Pair {
         })
     }
 
-    fn all(kind: &Kind, page: &Page) -> Result<Vec<Self>> {
-        (0..kind.pairs())
+    fn all(arrangement: &Arrangement, page: &Page) -> Result<Vec<Self>> {
+        (0..arrangement.pairs())
             .map(|index| Self::on(page, index))
             .collect()
     }
 }
 
+/// A stream, and the counters on which it waits and writes.
 struct Counters {
-    kind: &'static Kind,
+    arrangement: &'static Arrangement,
     stream: Stream,
     pairs: Vec<Pair>,
 }
 
-pub(super) fn lead(
-    kind: &'static Kind,
+/// Makes the leader's part of an arrangement's raw technique.
+pub(super) fn leader(
+    arrangement: &'static Arrangement,
     gpu: &Gpu,
     page: &Page,
     link: &Link,
-) -> Result<Box<dyn super::Lead>> {
+) -> Result<Box<dyn super::TripStarter>> {
     let stream = Stream::create(gpu)?;
-    Ok(match kind.rival {
+    Ok(match arrangement.rival {
         Rival::Page | Rival::Batches => Box::new(Counters {
-            kind,
+            arrangement,
             stream,
-            pairs: Pair::all(kind, page)?,
+            pairs: Pair::all(arrangement, page)?,
         }),
         Rival::DeviceWords => {
-            let mut pairs = Pair::all(kind, page)?;
+            let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
-                // In this order on both sides.
-                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                // Both processes do these steps in the same order.
+                let own = Physical::create(gpu, DEVICE_WORD_ALLOCATION_BYTES)?;
                 let peers = exchange(link, &own)?;
-                pair.pong = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                pair.pong = zeroed(own.map(DEVICE_WORD_ALLOCATION_BYTES)?, &stream)?;
                 link.send_number(1)?;
                 link.receive_number()?;
                 pair.ping = import(gpu, peers)?;
             }
             Box::new(Counters {
-                kind,
+                arrangement,
                 stream,
                 pairs,
             })
@@ -89,31 +95,32 @@ pub(super) fn lead(
     })
 }
 
-pub(super) fn hand(
-    kind: &'static Kind,
+/// Makes the follower's part of an arrangement's raw technique.
+pub(super) fn follower(
+    arrangement: &'static Arrangement,
     gpu: &Gpu,
     page: &Page,
     link: &Link,
-) -> Result<Box<dyn super::Hand>> {
+) -> Result<Box<dyn super::TripAnswerer>> {
     let stream = Stream::create(gpu)?;
-    Ok(match kind.rival {
+    Ok(match arrangement.rival {
         Rival::Page | Rival::Batches => Box::new(Counters {
-            kind,
+            arrangement,
             stream,
-            pairs: Pair::all(kind, page)?,
+            pairs: Pair::all(arrangement, page)?,
         }),
         Rival::DeviceWords => {
-            let mut pairs = Pair::all(kind, page)?;
+            let mut pairs = Pair::all(arrangement, page)?;
             for pair in &mut pairs {
-                let own = Physical::create(gpu, DEVICE_MEMORY)?;
+                let own = Physical::create(gpu, DEVICE_WORD_ALLOCATION_BYTES)?;
                 let peers = exchange(link, &own)?;
-                pair.ping = zeroed(own.map(DEVICE_MEMORY)?, &stream)?;
+                pair.ping = zeroed(own.map(DEVICE_WORD_ALLOCATION_BYTES)?, &stream)?;
                 link.receive_number()?;
                 link.send_number(1)?;
                 pair.pong = import(gpu, peers)?;
             }
             Box::new(Counters {
-                kind,
+                arrangement,
                 stream,
                 pairs,
             })
@@ -122,7 +129,7 @@ pub(super) fn hand(
     })
 }
 
-/// Sends memory to the other process, and receives its memory.
+/// Sends memory to the other process, and receives that process's memory.
 fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
     link.send_with(b"memory", &[own.export()?.as_fd()])?;
     let message = link.receive()?;
@@ -130,25 +137,27 @@ fn exchange(link: &Link, own: &Physical) -> Result<OwnedFd> {
     descriptors.next().context("expected a descriptor")
 }
 
+/// Sets the first word of mapped memory to zero, and returns the word.
 fn zeroed(memory: Mapped, stream: &Stream) -> Result<Word> {
     memory.set_first_word(stream, 0)?;
     memory.into_word(0)
 }
 
+/// Imports memory of the other process, and returns its first word.
 fn import(gpu: &Gpu, descriptor: OwnedFd) -> Result<Word> {
     Physical::import(gpu, descriptor)?
-        .map(DEVICE_MEMORY)?
+        .map(DEVICE_WORD_ALLOCATION_BYTES)?
         .into_word(0)
 }
 
-impl super::Lead for Counters {
+impl super::TripStarter for Counters {
     #[inline]
-    fn go(&mut self, route: Route) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+    fn run_trip(&mut self, route: Route) -> Result<()> {
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         let stream = &self.stream;
         pair.number += 1;
         match route {
-            Route::Back if self.kind.rival == Rival::Batches => {
+            Route::Back if self.arrangement.rival == Rival::Batches => {
                 stream.batch([
                     Operation::Write(pair.ping, pair.number),
                     Operation::Wait(pair.pong, pair.number),
@@ -175,12 +184,12 @@ impl super::Lead for Counters {
     }
 }
 
-impl super::Hand for Counters {
+impl super::TripAnswerer for Counters {
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
-        let pair = &mut self.pairs[self.kind.pair(route)?];
+        let pair = &mut self.pairs[self.arrangement.pair(route)?];
         for _ in 0..count {
             pair.number += 1;
-            if self.kind.rival == Rival::Batches {
+            if self.arrangement.rival == Rival::Batches {
                 self.stream.batch([
                     Operation::Wait(pair.ping, pair.number),
                     Operation::Write(pair.pong, pair.number),
@@ -195,8 +204,9 @@ impl super::Hand for Counters {
     }
 }
 
-/// The driver's events. A wait is for an event's latest record, so the other process must be told
-/// that it was made.
+/// The driver's events.
+///
+/// A wait is for the latest record of an event, so each process sends a byte after its record.
 struct Native {
     stream: Stream,
     own: Event,
@@ -204,12 +214,12 @@ struct Native {
     socket: OwnedFd,
 }
 
-/// Creates the events. The lead (`is_lead`) makes the socket.
-fn native(gpu: &Gpu, stream: Stream, link: &Link, is_lead: bool) -> Result<Native> {
+/// Makes the part of either process. The leader creates the socket.
+fn native(gpu: &Gpu, stream: Stream, link: &Link, is_leader: bool) -> Result<Native> {
     let own = Event::create(gpu)?;
     link.send(&own.export()?)?;
     let other = Event::open(gpu, link.receive_array()?)?;
-    let socket = if is_lead {
+    let socket = if is_leader {
         let (ours, theirs) = Link::pair()?;
         link.send_with(b"socket", &[theirs.as_fd()])?;
         ours.into()
@@ -226,13 +236,15 @@ fn native(gpu: &Gpu, stream: Stream, link: &Link, is_lead: bool) -> Result<Nativ
 }
 
 impl Native {
-    fn tell(&self) -> Result<()> {
+    /// Sends a byte to the other process.
+    fn send_byte(&self) -> Result<()> {
         send(&self.socket, &[1], SendFlags::NOSIGNAL)
             .map(drop)
             .context("cannot tell the other process")
     }
 
-    fn hear(&self) -> Result<()> {
+    /// Waits for a byte of the other process.
+    fn receive_byte(&self) -> Result<()> {
         let mut byte = [0];
         let (received, _) = recv(&self.socket, &mut byte, RecvFlags::empty())
             .context("cannot hear of the other process")?;
@@ -243,24 +255,24 @@ impl Native {
     }
 }
 
-impl super::Lead for Native {
-    fn go(&mut self, _: Route) -> Result<()> {
+impl super::TripStarter for Native {
+    fn run_trip(&mut self, _: Route) -> Result<()> {
         self.stream.record(&self.own)?;
-        self.tell()?;
-        self.hear()?;
+        self.send_byte()?;
+        self.receive_byte()?;
         self.stream.wait_event(&self.other)?;
         self.stream.synchronize()
     }
 }
 
-impl super::Hand for Native {
+impl super::TripAnswerer for Native {
     fn answer(&mut self, _: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()> {
         ready();
         for _ in 0..count {
-            self.hear()?;
+            self.receive_byte()?;
             self.stream.wait_event(&self.other)?;
             self.stream.record(&self.own)?;
-            self.tell()?;
+            self.send_byte()?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The commands to submit, and the state of the device meanwhile.
+//! The commands that are submitted, the state of the device meanwhile, and their rows.
 
-use super::super::{CLOSE, row};
+use crate::level_zero::rows::{CLOSE, row};
 use crate::report::row::{RowSpec, Target};
 
 const SIGNAL: &str = "zeCommandListAppendSignalEvent";
@@ -11,58 +11,66 @@ const FILL: &str = "zeCommandListAppendMemoryFill with an event";
 const FILL_ALONE: &str = "zeCommandListAppendMemoryFill";
 const COPY_SIGNAL: &str = "zeCommandListAppendMemoryCopy with the event";
 
+/// Command that a case submits.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum What {
+pub(super) enum Submission {
     Signal,
-    /// A signal of an event that no device of any process waits for.
+    /// Signal of an event for which only hosts wait.
     SignalHosts,
     Wait,
     Copy,
     Fill,
+    /// Copy that signals an event for which devices wait.
     CopySignal,
+    /// Copy that signals an event for which only hosts wait.
     CopySignalHosts,
 }
 
+/// State of the device while a case's commands are submitted.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum When {
-    /// The device has nothing else to do.
+pub(super) enum DeviceLoad {
+    /// The device is idle.
     Idle,
-    /// The device is idle, and everything finished a moment ago: one command.
+    /// The device has just finished all commands, and one command is submitted.
     FirstIdle,
-    /// The device executes a longer command meanwhile.
+    /// The device executes a long command.
     Busy,
-    /// The device is busy, and nothing was submitted for a while: one command, which finds cold
+    /// The device executes a long command, and one command is submitted after a pause, with cold
     /// caches.
     First,
 }
 
-impl When {
+impl DeviceLoad {
+    /// Returns whether the device executes a long command.
     pub(super) fn is_busy(self) -> bool {
         matches!(self, Self::Busy | Self::First)
     }
 }
 
-/// A case. The raw call signals no event when it is done, where there is a choice.
+/// One row, and the commands that it measures.
 pub(super) struct Case {
     pub(super) row: RowSpec,
-    pub(super) what: What,
-    pub(super) when: When,
+    pub(super) submission: Submission,
+    pub(super) load: DeviceLoad,
+    /// True if the raw call signals an event at its end, where it has the choice.
     pub(super) raw_has_event: bool,
 }
 
-const fn case(row: RowSpec, what: What, when: When) -> Case {
+/// Makes a case whose raw call signals an event at its end.
+const fn case(row: RowSpec, submission: Submission, load: DeviceLoad) -> Case {
     Case {
         row,
-        what,
-        when,
+        submission,
+        load,
         raw_has_event: true,
     }
 }
 
-const fn alone(row: RowSpec, what: What, when: When) -> Case {
+/// Makes a case whose raw call signals no event.
+const fn alone(row: RowSpec, submission: Submission, load: DeviceLoad) -> Case {
     Case {
         raw_has_event: false,
-        ..case(row, what, when)
+        ..case(row, submission, load)
     }
 }
 
@@ -74,8 +82,8 @@ pub(super) const CASES: [Case; 23] = [
             SIGNAL,
             CLOSE,
         ),
-        What::Signal,
-        When::Idle,
+        Submission::Signal,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -84,8 +92,8 @@ pub(super) const CASES: [Case; 23] = [
             SIGNAL,
             CLOSE,
         ),
-        What::Signal,
-        When::Busy,
+        Submission::Signal,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -94,8 +102,8 @@ pub(super) const CASES: [Case; 23] = [
             SIGNAL,
             CLOSE,
         ),
-        What::Signal,
-        When::First,
+        Submission::Signal,
+        DeviceLoad::First,
     ),
     case(
         row(
@@ -104,8 +112,8 @@ pub(super) const CASES: [Case; 23] = [
             SIGNAL,
             CLOSE,
         ),
-        What::SignalHosts,
-        When::Idle,
+        Submission::SignalHosts,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -114,8 +122,8 @@ pub(super) const CASES: [Case; 23] = [
             SIGNAL,
             CLOSE,
         ),
-        What::SignalHosts,
-        When::Busy,
+        Submission::SignalHosts,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -124,8 +132,8 @@ pub(super) const CASES: [Case; 23] = [
             WAIT,
             CLOSE,
         ),
-        What::Wait,
-        When::Idle,
+        Submission::Wait,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -134,8 +142,8 @@ pub(super) const CASES: [Case; 23] = [
             WAIT,
             CLOSE,
         ),
-        What::Wait,
-        When::Busy,
+        Submission::Wait,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -144,13 +152,13 @@ pub(super) const CASES: [Case; 23] = [
             WAIT,
             CLOSE,
         ),
-        What::Wait,
-        When::First,
+        Submission::Wait,
+        DeviceLoad::First,
     ),
     case(
         row("level-zero-enqueue.copy", "submit a copy", COPY, CLOSE),
-        What::Copy,
-        When::Idle,
+        Submission::Copy,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -159,8 +167,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY,
             CLOSE,
         ),
-        What::Copy,
-        When::Busy,
+        Submission::Copy,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -169,8 +177,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY,
             CLOSE,
         ),
-        What::Copy,
-        When::FirstIdle,
+        Submission::Copy,
+        DeviceLoad::FirstIdle,
     ),
     case(
         row(
@@ -179,8 +187,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY,
             CLOSE,
         ),
-        What::Copy,
-        When::First,
+        Submission::Copy,
+        DeviceLoad::First,
     ),
     alone(
         row(
@@ -189,13 +197,13 @@ pub(super) const CASES: [Case; 23] = [
             COPY_ALONE,
             Target::None,
         ),
-        What::Copy,
-        When::Idle,
+        Submission::Copy,
+        DeviceLoad::Idle,
     ),
     case(
         row("level-zero-enqueue.fill", "submit a fill", FILL, CLOSE),
-        What::Fill,
-        When::Idle,
+        Submission::Fill,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -204,8 +212,8 @@ pub(super) const CASES: [Case; 23] = [
             FILL,
             CLOSE,
         ),
-        What::Fill,
-        When::Busy,
+        Submission::Fill,
+        DeviceLoad::Busy,
     ),
     alone(
         row(
@@ -214,8 +222,8 @@ pub(super) const CASES: [Case; 23] = [
             FILL_ALONE,
             Target::None,
         ),
-        What::Fill,
-        When::Idle,
+        Submission::Fill,
+        DeviceLoad::Idle,
     ),
     alone(
         row(
@@ -224,8 +232,8 @@ pub(super) const CASES: [Case; 23] = [
             FILL_ALONE,
             Target::None,
         ),
-        What::Fill,
-        When::Busy,
+        Submission::Fill,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -234,8 +242,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignal,
-        When::Idle,
+        Submission::CopySignal,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -244,8 +252,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignal,
-        When::Busy,
+        Submission::CopySignal,
+        DeviceLoad::Busy,
     ),
     case(
         row(
@@ -254,8 +262,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignal,
-        When::FirstIdle,
+        Submission::CopySignal,
+        DeviceLoad::FirstIdle,
     ),
     case(
         row(
@@ -264,8 +272,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignal,
-        When::First,
+        Submission::CopySignal,
+        DeviceLoad::First,
     ),
     case(
         row(
@@ -274,8 +282,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignalHosts,
-        When::Idle,
+        Submission::CopySignalHosts,
+        DeviceLoad::Idle,
     ),
     case(
         row(
@@ -284,8 +292,8 @@ pub(super) const CASES: [Case; 23] = [
             COPY_SIGNAL,
             CLOSE,
         ),
-        What::CopySignalHosts,
-        When::Busy,
+        Submission::CopySignalHosts,
+        DeviceLoad::Busy,
     ),
 ];
 

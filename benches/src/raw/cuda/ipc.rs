@@ -14,7 +14,7 @@ use super::{Gpu, Memory};
 pub(crate) const EVENT_HANDLE_SIZE: usize = size_of::<CUipcEventHandle>();
 pub(crate) const MEMORY_HANDLE_SIZE: usize = size_of::<CUipcMemHandle>();
 
-/// An event that processes share; destroyed when dropped.
+/// An event that processes share, destroyed when dropped.
 pub(crate) struct Event {
     gpu: Gpu,
     handle: CUevent,
@@ -26,7 +26,7 @@ impl Event {
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint
             | CUevent_flags::CU_EVENT_INTERPROCESS as c_uint;
         let mut handle = ptr::null_mut();
-        // SAFETY: the result is live.
+        // SAFETY: `handle` is valid for the result.
         gpu.library.check("cuEventCreate", unsafe {
             (gpu.library.event_create)(&mut handle, flags)
         })?;
@@ -38,21 +38,21 @@ impl Event {
         let mut handle = CUipcEventHandle {
             reserved: [0; EVENT_HANDLE_SIZE],
         };
-        // SAFETY: the result is live, and so is the event.
+        // SAFETY: `handle` is valid for the result, and this object owns the event.
         library.check("cuIpcGetEventHandle", unsafe {
             (library.ipc_get_event)(&mut handle, self.handle)
         })?;
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// Opens an event in the current context, which is that of `gpu`.
+    /// Opens another process's event in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; EVENT_HANDLE_SIZE]) -> Result<Self> {
         let mut handle = ptr::null_mut();
         let bytes = CUipcEventHandle {
             reserved: bytes.map(|byte| byte as _),
         };
-        // SAFETY: the result is live; the driver checks the handle.
+        // SAFETY: `handle` is valid for the result; the driver checks the bytes.
         gpu.library.check("cuIpcOpenEventHandle", unsafe {
             (gpu.library.ipc_open_event)(&mut handle, bytes)
         })?;
@@ -66,21 +66,21 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event is this object's own and destroyed once; the driver keeps it as long as
-        // streams need it.
+        // SAFETY: this object owns the event and destroys it once. The driver keeps what streams
+        // still need of it.
         let code: c_uint = unsafe { (self.gpu.library.event_destroy)(self.handle) };
         debug_assert_eq!(code, 0, "cuEventDestroy");
     }
 }
 
 impl Memory {
-    /// Returns the driver's handle to the allocation.
+    /// Gets the driver's handle to the allocation.
     pub(crate) fn export(&self) -> Result<[u8; MEMORY_HANDLE_SIZE]> {
         let library = self.gpu().library;
         let mut handle = CUipcMemHandle {
             reserved: [0; MEMORY_HANDLE_SIZE],
         };
-        // SAFETY: the result is live, and the memory is allocated.
+        // SAFETY: `handle` is valid for the result, and this object owns the memory.
         library.check("cuIpcGetMemHandle", unsafe {
             (library.ipc_get_memory)(&mut handle, self.address())
         })?;
@@ -88,14 +88,14 @@ impl Memory {
     }
 }
 
-/// Memory of another process's `cuMemAlloc`; closed when dropped.
+/// Memory of another process's `cuMemAlloc`, closed when dropped.
 pub(crate) struct LegacyMemory {
     gpu: Gpu,
     address: u64,
 }
 
 impl LegacyMemory {
-    /// Opens memory in the current context, which is that of `gpu`.
+    /// Opens another process's memory in the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; MEMORY_HANDLE_SIZE]) -> Result<Self> {
         let mut address = 0;
@@ -103,14 +103,14 @@ impl LegacyMemory {
             reserved: bytes.map(|byte| byte as _),
         };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
-        // SAFETY: the result is live; the driver checks the handle.
+        // SAFETY: `address` is valid for the result; the driver checks the bytes.
         gpu.library.check("cuIpcOpenMemHandle", unsafe {
             (gpu.library.ipc_open_memory)(&mut address, bytes, flags)
         })?;
         Ok(Self { gpu: *gpu, address })
     }
 
-    /// Returns the first eight bytes.
+    /// Reads the first eight bytes.
     pub(crate) fn first_word(&self) -> Result<u64> {
         read(&self.gpu, self.address)
     }
@@ -118,7 +118,8 @@ impl LegacyMemory {
 
 impl Drop for LegacyMemory {
     fn drop(&mut self) {
-        // SAFETY: opened when this was made, closed once, with nothing that uses it.
+        // SAFETY: this object has opened the memory and closes it once. Its only use is a copy that
+        // has completed.
         let code: c_uint = unsafe { (self.gpu.library.ipc_close_memory)(self.address) };
         debug_assert_eq!(code, 0, "cuIpcCloseMemHandle");
     }

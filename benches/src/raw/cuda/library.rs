@@ -11,8 +11,7 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpParams,
 };
 
-/// The result of a call as a number, since a newer driver may return codes that the bindings do not
-/// have.
+/// Result of a call, as a number: a newer driver may have codes that the bindings lack.
 type Code = c_uint;
 
 macro_rules! library {
@@ -24,15 +23,17 @@ macro_rules! library {
 
         impl Library {
             fn load() -> Result<Self> {
-                // SAFETY: loads the driver's own library, whose constructors have no conditions.
+                // SAFETY: this loads the driver's own library, whose constructors have no
+                // conditions.
                 if !unsafe { sys::is_culib_present() } {
                     bail!("there is no NVIDIA driver");
                 }
-                // SAFETY: the library was found a moment ago, so this does not panic.
+                // SAFETY: as above; the library is present, so this doesn't panic.
                 let library = unsafe { sys::culib() };
                 Ok(Self {
-                    // SAFETY: the type is that of the function in cuda.h, with the result as a
-                    // number. The library is never unloaded.
+                    // SAFETY: the type is that of the function in cuda.h, with the result, a C
+                    // enumeration, as the number that represents it. The library is never
+                    // unloaded.
                     $($name: *unsafe {
                         library.get(concat!(stringify!($symbol), "\0").as_bytes())
                     }
@@ -110,12 +111,12 @@ library! {
     ipc_close_memory = cuIpcCloseMemHandle(CUdeviceptr);
 }
 
-/// Returns the driver, which the first call loads and initialises.
+/// Returns the driver's library. The first call loads and initialises it.
 pub(super) fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let start = || {
         let library = Library::load().map_err(|error| format!("{error:#}"))?;
-        // SAFETY: the first call of all, with the only value that the flags may have.
+        // SAFETY: any thread may call this at any time; 0 is the only valid value.
         let code = unsafe { (library.init)(0) };
         let started = library.check("cuInit", code);
         started.map_err(|error| format!("{error:#}"))?;
@@ -126,6 +127,7 @@ pub(super) fn library() -> Result<&'static Library> {
 }
 
 impl Library {
+    /// Makes an error of a call's result unless it is success.
     #[inline]
     pub(super) fn check(&self, call: &'static str, code: Code) -> Result<()> {
         if code == 0 {
@@ -137,12 +139,12 @@ impl Library {
     #[cold]
     fn error(&self, call: &'static str, code: Code) -> anyhow::Error {
         let mut name = ptr::null();
-        // SAFETY: the result is live; a code that the driver doesn't know is an error.
+        // SAFETY: `name` is valid for the result; the driver returns an error for unknown codes.
         let found = unsafe { (self.error_name)(code, &mut name) };
         if found != 0 || name.is_null() {
             return anyhow!("{call}: error {code}");
         }
-        // SAFETY: a constant text of the driver, ended by a zero.
+        // SAFETY: the driver returned a constant text that ends with a zero.
         let name = unsafe { CStr::from_ptr(name) };
         anyhow!("{call}: {}", name.to_string_lossy())
     }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{Gpu, Stream};
 
-/// Device memory. Freed when dropped, which waits for commands that use it.
+/// Device memory, freed when dropped. Freeing waits for the work that uses the memory.
 pub(crate) struct Memory {
     gpu: Gpu,
     address: u64,
@@ -14,10 +14,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Allocates on the current GPU, which is `gpu`.
+    /// Allocates memory on the current GPU, which is `gpu`.
     pub(crate) fn allocate(gpu: &Gpu, length: usize) -> Result<Self> {
         let mut address = 0;
-        // SAFETY: the result is live.
+        // SAFETY: `address` is valid for the result.
         gpu.library.check("cuMemAlloc", unsafe {
             (gpu.library.mem_alloc)(&mut address, length)
         })?;
@@ -40,10 +40,10 @@ impl Memory {
         self.length
     }
 
-    /// Sets all of the memory to a repeated word.
+    /// Fills all of the memory with a repeated word.
     pub(crate) fn fill(&self, stream: &Stream, word: u32) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: the range is all of this memory, whose size is a multiple of a word's.
+        // SAFETY: the words are inside this memory, and the stream lives as long as the process.
         library.check("cuMemsetD32Async", unsafe {
             (library.memset_32)(self.address, word, self.length / 4, stream.handle())
         })?;
@@ -53,32 +53,33 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated when this was made, and freed once.
+        // SAFETY: this object has allocated the memory and frees it once.
         let code: c_uint = unsafe { (self.gpu.library.mem_free)(self.address) };
         debug_assert_eq!(code, 0, "cuMemFree");
     }
 }
 
-/// Allocates from the driver's default pool and frees again, both in stream order.
+/// Allocates from the driver's default pool and frees, both in stream order.
 #[inline]
 pub(crate) fn pool_round(gpu: &Gpu, stream: &Stream, length: usize) -> Result<()> {
     let library = gpu.library;
     let mut address = 0;
-    // SAFETY: the result is live, and the stream stays.
+    // SAFETY: `address` is valid for the result, and the stream lives as long as the process.
     library.check("cuMemAllocAsync", unsafe {
         (library.mem_alloc_async)(&mut address, length, stream.handle())
     })?;
     ensure!(address != 0, "cuMemAllocAsync: no address");
-    // SAFETY: allocated above, in the same stream.
+    // SAFETY: the memory was allocated above, in the same stream, and is freed once.
     library.check("cuMemFreeAsync", unsafe {
         (library.mem_free_async)(address, stream.handle())
     })
 }
 
-/// Returns eight bytes of device memory, after the current GPU has finished everything.
+/// Reads eight bytes of device memory, after all work that the current GPU has.
 pub(super) fn read(gpu: &Gpu, address: u64) -> Result<u64> {
     let mut value = 0_u64;
-    // SAFETY: the result is live and as long as said; an address without memory is an error.
+    // SAFETY: `value` is valid for eight bytes. The driver returns an error if there is no memory
+    // at `address`.
     gpu.library.check("cuMemcpyDtoH", unsafe {
         (gpu.library.memcpy_to_host)((&raw mut value).cast(), address, 8)
     })?;

@@ -1,7 +1,6 @@
-//! The CUDA driver's own calls, as a program without the library would use them to share between
-//! processes.
+//! The CUDA driver's own calls, as a program would use them that shares without the library.
 //!
-//! Everything is in the primary context of its GPU, which the library under test uses too.
+//! All objects are in the primary context of their GPU, which the library uses too.
 
 mod ipc;
 mod library;
@@ -28,31 +27,31 @@ pub(crate) use stream::{Operation, Stream, Word};
 pub(crate) struct Gpu {
     library: &'static Library,
     device: CUdevice,
-    /// Retained once and never released: it lives as long as the process.
+    /// Primary context, retained once and never released: it lives as long as the process.
     context: CUcontext,
 }
 
 impl Gpu {
-    /// Returns the number of GPUs.
+    /// Counts the GPUs of this machine.
     pub(crate) fn count() -> Result<usize> {
         let library = library()?;
         let mut count = 0;
-        // SAFETY: the result is live.
+        // SAFETY: `count` is valid for the result.
         library.check("cuDeviceGetCount", unsafe {
             (library.device_count)(&mut count)
         })?;
         Ok(usize::try_from(count)?)
     }
 
-    /// Opens a GPU, and makes its context the calling thread's current one.
+    /// Opens GPU `index`, and makes its context the calling thread's current one.
     pub(crate) fn open(index: usize) -> Result<Self> {
         let library = library()?;
         let (mut device, mut context) = (0, ptr::null_mut());
-        // SAFETY: the result is live.
+        // SAFETY: `device` is valid for the result.
         library.check("cuDeviceGet", unsafe {
             (library.device_get)(&mut device, c_int::try_from(index)?)
         })?;
-        // SAFETY: the result is live, and the device one of the driver's.
+        // SAFETY: `context` is valid for the result, and the driver returned `device`.
         library.check("cuDevicePrimaryCtxRetain", unsafe {
             (library.primary_ctx_retain)(&mut context, device)
         })?;
@@ -65,30 +64,30 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Makes the GPU's context the calling thread's current one.
+    /// Makes this GPU's context the calling thread's current one.
     pub(crate) fn make_current(&self) -> Result<()> {
         let library = self.library;
-        // SAFETY: a context that is never released.
+        // SAFETY: the context is retained and never released.
         library.check("cuCtxSetCurrent", unsafe {
             (library.ctx_set_current)(self.context)
         })
     }
 
-    /// Asks which context is current: the cost of a call that does next to nothing.
+    /// Asks for the current context, which shows the cost of a call that does next to nothing.
     #[inline]
-    pub(crate) fn ask_current(&self) -> Result<()> {
+    pub(crate) fn query_current(&self) -> Result<()> {
         let library = self.library;
         let mut context = ptr::null_mut();
-        // SAFETY: the result is live.
+        // SAFETY: `context` is valid for the result.
         library.check("cuCtxGetCurrent", unsafe {
             (library.ctx_get_current)(&mut context)
         })
     }
 
-    /// Lets this GPU, which must be the current one, access the memory that `peer` allocates.
+    /// Lets this GPU, which must be the current one, access memory that `peer` allocates.
     pub(crate) fn enable_peer(&self, peer: &Self) -> Result<()> {
         let library = self.library;
-        // SAFETY: a context that is never released; there are no flags.
+        // SAFETY: the peer's context is never released; 0 is the only valid value of the flags.
         library.check("cuCtxEnablePeerAccess", unsafe {
             (library.ctx_enable_peer_access)(peer.context, 0)
         })
@@ -97,7 +96,7 @@ impl Gpu {
     pub(crate) fn name(&self) -> Result<String> {
         let library = self.library;
         let mut name: [c_char; 128] = [0; 128];
-        // SAFETY: the buffer is as long as said; the driver ends what it writes with a zero.
+        // SAFETY: `name` is valid for the length that is passed.
         library.check("cuDeviceGetName", unsafe {
             (library.device_name)(name.as_mut_ptr(), name.len() as c_int, self.device)
         })?;
@@ -106,11 +105,11 @@ impl Gpu {
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Returns the bytes that are free on the current GPU.
+    /// Returns the free memory of the current GPU in bytes.
     pub(crate) fn free_memory(&self) -> Result<u64> {
         let library = self.library;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the results are live.
+        // SAFETY: `free` and `total` are valid for the results.
         library.check("cuMemGetInfo", unsafe {
             (library.mem_get_info)(&mut free, &mut total)
         })?;

@@ -11,7 +11,7 @@ use cudarc::driver::sys;
 use super::{Gpu, Word};
 use crate::raw::memfd::Mapping;
 
-/// A memfd's page that is registered with the driver as long as the process lives.
+/// A memfd's page that is registered with the driver until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Page {
     mapping: &'static Mapping,
@@ -20,16 +20,17 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Length of a page in bytes.
     pub(crate) const LENGTH: usize = 4096;
 
-    /// Maps and registers a memfd of this length.
+    /// Maps and registers a memfd of `LENGTH` bytes.
     pub(crate) fn register(gpu: &Gpu, file: impl AsFd) -> Result<Self> {
-        // GPUs may write here until the process ends.
+        // The mapping is leaked, since streams may write to it until the process ends.
         let mapping: &'static Mapping = Box::leak(Box::new(Mapping::shared(file, Self::LENGTH)?));
         let library = gpu.library;
         let start = register(gpu, mapping, Self::LENGTH)?;
         let mut address = 0;
-        // SAFETY: the result is live, and the page registered.
+        // SAFETY: `address` is valid for the result, and the page is registered.
         library.check("cuMemHostGetDevicePointer", unsafe {
             (library.mem_host_pointer)(&mut address, start, 0)
         })?;
@@ -51,17 +52,19 @@ impl Page {
     }
 }
 
+/// Registers the first `length` bytes of a mapping, and returns their start.
 fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
     let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-    // SAFETY: whole pages; the driver refuses unmapped ones, and keeps the others.
+    // SAFETY: the driver returns an error for bytes that are not mapped, and pins the pages of
+    // mapped ones, so unmapping them later does no harm.
     gpu.library.check("cuMemHostRegister", unsafe {
         (gpu.library.mem_host_register)(start, length, flags)
     })?;
     Ok(start)
 }
 
-/// The registration of the first bytes of a mapping, until dropped.
+/// The first bytes of a mapping, registered until dropped.
 pub(crate) struct Registered<'a> {
     gpu: Gpu,
     start: *mut c_void,
@@ -80,7 +83,8 @@ impl<'a> Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        // SAFETY: registered when this was made, and used by no stream.
+        // SAFETY: this object has registered the bytes and unregisters them once. No stream uses
+        // them, since this type gives out no device address.
         let code = unsafe { (self.gpu.library.mem_host_unregister)(self.start) };
         debug_assert_eq!(code, 0, "cuMemHostUnregister");
     }

@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory that crosses as a descriptor, and its mappings.
+//! Virtual memory management: physical memory that is shared as a descriptor, and its mappings.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem;
@@ -17,59 +17,63 @@ use super::{Gpu, Stream, Word};
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// Physical memory. This process releases it when this is dropped.
+/// Physical memory, released when dropped.
 pub(crate) struct Physical {
     gpu: Gpu,
     handle: u64,
 }
 
 impl Physical {
-    /// Creates memory on `gpu`, the current one. `length` is a multiple of 2 MiB.
+    /// Creates physical memory on `gpu`, the current one. `length` is a multiple of 2 MiB.
     pub(crate) fn create(gpu: &Gpu, length: usize) -> Result<Self> {
-        // SAFETY: for this structure of plain numbers, all zeros are a value.
+        // SAFETY: all zeros are a value of this C structure of numbers, null pointers and
+        // enumerations that have a zero.
         let mut properties: CUmemAllocationProp = unsafe { mem::zeroed() };
         properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.requestedHandleTypes = DESCRIPTOR;
         properties.location = location(gpu);
         let mut handle = 0;
-        // SAFETY: result and properties are live.
+        // SAFETY: `handle` is valid for the result, and `properties` is initialised.
         gpu.library.check("cuMemCreate", unsafe {
             (gpu.library.mem_create)(&mut handle, length, &properties, 0)
         })?;
         Ok(Self { gpu: *gpu, handle })
     }
 
+    /// Exports the memory as a descriptor.
     pub(crate) fn export(&self) -> Result<OwnedFd> {
         let library = self.gpu.library;
         let mut descriptor: c_int = -1;
-        let place = (&raw mut descriptor).cast::<c_void>();
-        // SAFETY: for this kind of handle the result is a descriptor number.
+        let result = (&raw mut descriptor).cast::<c_void>();
+        // SAFETY: for this kind of handle the driver writes an `int`, for which `descriptor` is
+        // valid.
         library.check("cuMemExportToShareableHandle", unsafe {
-            (library.mem_export)(place, self.handle, DESCRIPTOR.0, 0)
+            (library.mem_export)(result, self.handle, DESCRIPTOR.0, 0)
         })?;
         ensure!(descriptor >= 0, "the driver exported no descriptor");
-        // SAFETY: a new descriptor that the driver gave to us.
+        // SAFETY: the driver has opened the descriptor for the caller, who owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Imports memory into the current context, which is that of `gpu`.
+    /// Imports physical memory into the current context, which is that of `gpu`.
     #[inline]
     pub(crate) fn import(gpu: &Gpu, descriptor: impl AsFd) -> Result<Self> {
         let number = descriptor.as_fd().as_raw_fd() as usize;
         let mut handle = 0;
         let number = ptr::without_provenance_mut::<c_void>(number);
-        // SAFETY: the result is live. The descriptor is passed as the value of the pointer.
+        // SAFETY: `handle` is valid for the result. For this kind of handle the driver takes the
+        // pointer's value as a descriptor number, and does not dereference the pointer.
         let code = unsafe { (gpu.library.mem_import)(&mut handle, number, DESCRIPTOR.0) };
         gpu.library.check("cuMemImportFromShareableHandle", code)?;
         Ok(Self { gpu: *gpu, handle })
     }
 
-    /// Maps `length` bytes of the memory, for the GPU of this context to read and write.
+    /// Maps `length` bytes of the memory, for this context's GPU to read and write.
     #[inline]
     pub(crate) fn map(self, length: usize) -> Result<Mapped> {
         let library = self.gpu.library;
         let mut address = 0;
-        // SAFETY: the result is live; the driver chooses the address.
+        // SAFETY: `address` is valid for the result; the driver chooses the address.
         library.check("cuMemAddressReserve", unsafe {
             (library.mem_reserve)(&mut address, length, 0, 0, 0)
         })?;
@@ -78,15 +82,16 @@ impl Physical {
             address,
             length,
         };
-        // SAFETY: reserved a moment ago, in this length.
+        // SAFETY: these addresses were reserved above, and nothing is mapped there.
         library.check("cuMemMap", unsafe {
             (library.mem_map)(address, length, 0, mapped.physical.handle, 0)
         })?;
-        // SAFETY: for this structure of plain numbers, all zeros are a value.
+        // SAFETY: all zeros are a value of this C structure of numbers and enumerations that have a
+        // zero.
         let mut access: CUmemAccessDesc = unsafe { mem::zeroed() };
         access.location = location(&mapped.physical.gpu);
         access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        // SAFETY: mapped a moment ago; one description, as said.
+        // SAFETY: these addresses were mapped above, and `access` is one description.
         library.check("cuMemSetAccess", unsafe {
             (library.mem_set_access)(address, length, &access, 1)
         })?;
@@ -96,13 +101,13 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // SAFETY: the handle is this object's own and released once. Mappings stay.
+        // SAFETY: this object owns the handle and releases it once. Mappings keep the memory.
         let code: c_uint = unsafe { (self.gpu.library.mem_release)(self.handle) };
         debug_assert_eq!(code, 0, "cuMemRelease");
     }
 }
 
-/// Physical memory at an address; unmapped when dropped.
+/// Physical memory that is mapped at an address, unmapped when dropped.
 pub(crate) struct Mapped {
     physical: Physical,
     address: u64,
@@ -110,22 +115,23 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Returns the first eight bytes.
+    /// Reads the first eight bytes.
     pub(crate) fn first_word(&self) -> Result<u64> {
         read(&self.physical.gpu, self.address)
     }
 
-    /// Sets the first eight bytes to a repeated word.
+    /// Sets both halves of the first eight bytes to `word`.
     pub(crate) fn set_first_word(&self, stream: &Stream, word: u32) -> Result<()> {
         let library = self.physical.gpu.library;
-        // SAFETY: two words of this memory.
+        // SAFETY: two words of four bytes are inside this memory, and the stream lives as long as
+        // the process.
         library.check("cuMemsetD32Async", unsafe {
             (library.memset_32)(self.address, word, 2, stream.handle())
         })?;
         stream.synchronize()
     }
 
-    /// Returns the word at byte `offset`, for streams. The mapping stays as long as the process.
+    /// Returns the word at byte `offset`, for streams. The mapping stays until the process ends.
     pub(crate) fn into_word(self, offset: usize) -> Result<Word> {
         ensure!(
             offset.is_multiple_of(8) && offset < self.length,
@@ -140,9 +146,10 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let library = self.physical.gpu.library;
-        // SAFETY: mapped when this was made; streams that used it were drained.
+        // SAFETY: this object has mapped these addresses and unmaps them once. Its methods wait for
+        // the work that they submit, and `into_word` leaks the object.
         let unmapped = unsafe { (library.mem_unmap)(self.address, self.length) };
-        // SAFETY: reserved by us, with nothing mapped any more.
+        // SAFETY: this object has reserved these addresses, and nothing is mapped there any more.
         let freed = unsafe { (library.mem_address_free)(self.address, self.length) };
         debug_assert_eq!((unmapped, freed), (0, 0), "cuMemUnmap, cuMemAddressFree");
     }

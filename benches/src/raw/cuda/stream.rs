@@ -1,22 +1,25 @@
-//! Streams, and the operations in them.
+//! Streams, and the operations that are queued in them.
 
 use std::ffi::c_uint;
-use std::mem;
 use std::ptr;
 
 use anyhow::{Result, ensure};
 use cudarc::driver::sys::{
-    CUevent, CUstream, CUstream_flags, CUstreamBatchMemOpParams, CUstreamBatchMemOpType,
-    CUstreamWaitValue_flags,
+    CUevent, CUstream, CUstream_flags, CUstreamBatchMemOpParams,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitParameters,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as WaitValue,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParameters,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
+    CUstreamBatchMemOpType, CUstreamWaitValue_flags,
 };
 
 use super::{Event, Gpu, Memory};
 
-/// A word that streams write and wait for. It is never unmapped.
+/// Address of a word that streams write and wait for, and that stays mapped until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Word(u64);
 
-/// One of several operations that are queued at once.
+/// An operation that is queued together with others.
 #[derive(Clone, Copy)]
 pub(crate) enum Operation {
     Wait(Word, u64),
@@ -24,13 +27,13 @@ pub(crate) enum Operation {
 }
 
 impl Word {
-    /// Returns the word at an address where eight aligned bytes stay as long as the process lives.
+    /// Makes a word of an address at which eight aligned bytes stay mapped until the process ends.
     pub(super) fn new(address: u64) -> Self {
         Self(address)
     }
 }
 
-/// A stream that does not wait for the default one; it lives as long as the process.
+/// A stream that does not wait for the default stream, and that lives as long as the process.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     gpu: Gpu,
@@ -44,7 +47,7 @@ impl Stream {
     pub(crate) fn create(gpu: &Gpu) -> Result<Self> {
         let mut handle = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
-        // SAFETY: the result is live.
+        // SAFETY: `handle` is valid for the result.
         gpu.library.check("cuStreamCreate", unsafe {
             (gpu.library.stream_create)(&mut handle, flags)
         })?;
@@ -55,71 +58,76 @@ impl Stream {
         self.handle
     }
 
+    /// Queues a write of all 64 bits of a word.
     #[inline]
     pub(crate) fn write(&self, word: Word, value: u64) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: a stream and a word that stay.
+        // SAFETY: the stream and the word stay until the process ends.
         library.check("cuStreamWriteValue64", unsafe {
             (library.stream_write_64)(self.handle, word.0, value, 0)
         })
     }
 
+    /// Queues a wait until all 64 bits of a word have reached `value`.
     #[inline]
     pub(crate) fn wait(&self, word: Word, value: u64) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: a stream and a word that stay.
+        // SAFETY: the stream and the word stay until the process ends.
         library.check("cuStreamWaitValue64", unsafe {
             (library.stream_wait_64)(self.handle, word.0, value, WAIT)
         })
     }
 
-    /// Uses the lower half of a word alone.
+    /// Queues a write of the lower half of a word.
     #[inline]
     pub(crate) fn write_32(&self, word: Word, value: u32) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: a stream and a word that stay.
+        // SAFETY: the stream and the word stay until the process ends.
         library.check("cuStreamWriteValue32", unsafe {
             (library.stream_write_32)(self.handle, word.0, value, 0)
         })
     }
 
-    /// Uses the lower half of a word alone.
+    /// Queues a wait until the lower half of a word has reached `value`.
     #[inline]
     pub(crate) fn wait_32(&self, word: Word, value: u32) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: a stream and a word that stay.
+        // SAFETY: the stream and the word stay until the process ends.
         library.check("cuStreamWaitValue32", unsafe {
             (library.stream_wait_32)(self.handle, word.0, value, WAIT)
         })
     }
 
-    /// Submits several operations with one call.
+    /// Queues several operations with one call.
     #[inline]
     pub(crate) fn batch<const N: usize>(&self, operations: [Operation; N]) -> Result<()> {
         let library = self.gpu.library;
         let mut parameters = operations.map(Operation::parameters);
-        // SAFETY: a stream and words that stay; as many parameters as said.
+        // SAFETY: the stream and the words stay until the process ends, and `parameters` has `N`
+        // elements.
         library.check("cuStreamBatchMemOp", unsafe {
             (library.stream_batch)(self.handle, N as c_uint, parameters.as_mut_ptr(), 0)
         })
     }
 
-    /// Copies the first `length` bytes.
+    /// Queues a copy of the first `length` bytes.
     pub(crate) fn copy(&self, to: &Memory, from: &Memory, length: usize) -> Result<()> {
         ensure!(to.length().min(from.length()) >= length, "copy too long");
         let library = self.gpu.library;
-        // SAFETY: device memory of at least that length. Freeing it waits for the copy.
+        // SAFETY: both allocations have at least `length` bytes, by the check above. Freeing them
+        // waits for the copy.
         library.check("cuMemcpyAsync", unsafe {
             (library.memcpy)(to.address(), from.address(), length, self.handle)
         })
     }
 
-    /// Copies the first `length` bytes from one GPU to another.
+    /// Queues a copy of the first `length` bytes from one GPU to another.
     pub(crate) fn copy_peer(&self, to: &Memory, from: &Memory, length: usize) -> Result<()> {
         ensure!(to.length().min(from.length()) >= length, "copy too long");
         let library = self.gpu.library;
         let (to_context, from_context) = (to.gpu().context, from.gpu().context);
-        // SAFETY: device memory of at least that length, of these contexts. Freeing it waits.
+        // SAFETY: both allocations are in these contexts and have at least `length` bytes, by the
+        // check above. Freeing them waits for the copy.
         library.check("cuMemcpyPeerAsync", unsafe {
             (library.memcpy_peer)(
                 to.address(),
@@ -132,62 +140,70 @@ impl Stream {
         })
     }
 
+    /// Queues the recording of an event.
     #[inline]
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: both are live.
+        // SAFETY: the stream lives, and so does the event, which the caller borrows.
         library.check("cuEventRecord", unsafe {
             (library.event_record)(event.handle(), self.handle)
         })
     }
 
+    /// Queues a wait for an event's latest record.
     #[inline]
     pub(crate) fn wait_event(&self, event: &Event) -> Result<()> {
         let library = self.gpu.library;
         let event: CUevent = event.handle();
-        // SAFETY: both are live; there are no flags.
+        // SAFETY: the stream lives, and so does the event, which the caller borrows. The flags are
+        // the default ones.
         library.check("cuStreamWaitEvent", unsafe {
             (library.stream_wait_event)(self.handle, event, 0)
         })
     }
 
-    /// Waits until all operations are done.
+    /// Waits until the stream has completed all its work.
     #[inline]
     pub(crate) fn synchronize(&self) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: a stream that stays.
+        // SAFETY: the stream lives as long as the process.
         library.check("cuStreamSynchronize", unsafe {
             (library.stream_synchronize)(self.handle)
         })
     }
 
-    /// Asks whether all operations are done, and ignores the answer: the cost of asking.
+    /// Asks whether the stream has completed its work, and ignores the answer: only the call's cost
+    /// counts.
     #[inline]
     pub(crate) fn query(&self) {
-        // SAFETY: a stream that stays.
+        // SAFETY: the stream lives as long as the process.
         unsafe { (self.gpu.library.stream_query)(self.handle) };
     }
 }
 
 impl Operation {
+    /// Returns the operation as the driver takes it.
     fn parameters(self) -> CUstreamBatchMemOpParams {
-        // SAFETY: for this union of plain numbers, all zeros are a value.
-        let mut parameters: CUstreamBatchMemOpParams = unsafe { mem::zeroed() };
+        // The parts that the driver does not read are zero.
+        let mut parameters = CUstreamBatchMemOpParams { pad: [0; 6] };
         match self {
             Self::Wait(word, value) => {
-                // SAFETY: plain numbers, in each view of the union.
-                let wait = unsafe { &mut parameters.waitValue };
-                wait.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64;
-                wait.address = word.0;
-                wait.__bindgen_anon_1.value64 = value;
-                wait.flags = WAIT;
+                parameters.waitValue = WaitParameters {
+                    operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64,
+                    address: word.0,
+                    __bindgen_anon_1: WaitValue { value64: value },
+                    flags: WAIT,
+                    alias: 0,
+                };
             }
             Self::Write(word, value) => {
-                // SAFETY: plain numbers, in each view of the union.
-                let write = unsafe { &mut parameters.writeValue };
-                write.operation = CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
-                write.address = word.0;
-                write.__bindgen_anon_1.value64 = value;
+                parameters.writeValue = WriteParameters {
+                    operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+                    address: word.0,
+                    __bindgen_anon_1: WriteValue { value64: value },
+                    flags: 0,
+                    alias: 0,
+                };
             }
         }
         parameters

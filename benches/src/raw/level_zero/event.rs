@@ -1,4 +1,4 @@
-//! Events: counter-based ones, which processes share, and those of a pool.
+//! Events: counter-based ones, which processes share, and pooled ones.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -20,8 +20,8 @@ use level_zero_sys::{
 
 use super::{Gpu, HANDLE_SIZE, check, description};
 
-/// The functions for counter-based events, under the loader's or the driver's names.
-pub(super) struct CounterEvents {
+/// Functions for counter-based events: the loader's, or else the driver's experimental ones.
+pub(super) struct CounterEventFunctions {
     stype: ze_structure_type_t,
     create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
     get: <ze_pfnEventCounterBasedGetIpcHandle_t as Pointer>::Function,
@@ -29,7 +29,8 @@ pub(super) struct CounterEvents {
     close: <ze_pfnEventCounterBasedCloseIpcHandle_t as Pointer>::Function,
 }
 
-impl CounterEvents {
+impl CounterEventFunctions {
+    /// Finds the functions. Returns `None` if neither loader nor driver has them.
     pub(super) fn find(loader: &Loader, driver: ze_driver_handle_t) -> Option<Self> {
         if let Some(create) = loader.zeEventCounterBasedCreate {
             return Some(Self {
@@ -58,16 +59,17 @@ impl CounterEvents {
     }
 }
 
-/// Returns a function that only the driver knows; a null pointer if it does not.
+/// Finds a driver's function by its name. Returns a null pointer if the driver lacks the function.
 fn extension<F: Default + Copy>(loader: &Loader, driver: ze_driver_handle_t, name: &CStr) -> F {
     let mut address: *mut c_void = ptr::null_mut();
     let find = loader.zeDriverGetExtensionFunctionAddress;
-    // SAFETY: a driver that the loader gave, a text that ends with a zero, and a live result.
+    // SAFETY: the loader returned `driver`, `name` ends with a zero, and `address` is valid for the
+    // result.
     let code = unsafe { find(driver, name.as_ptr(), &mut address) };
     assert_eq!(size_of::<F>(), size_of_val(&address));
     match code {
-        // SAFETY: both have the size of a pointer, null is `None`, and the type is the one that
-        // the function of this name has.
+        // SAFETY: both have the size of a pointer, by the assertion. Callers pass an `Option` of the
+        // type that the function of this name has; null is its `None`.
         ze_result_t::ZE_RESULT_SUCCESS => unsafe { std::mem::transmute_copy(&address) },
         _ => F::default(),
     }
@@ -75,13 +77,14 @@ fn extension<F: Default + Copy>(loader: &Loader, driver: ze_driver_handle_t, nam
 
 /// An event that lists signal and wait for.
 pub(crate) trait Signalled {
+    /// Returns the driver's handle.
     fn handle(&self) -> ze_event_handle_t;
 }
 
 /// Waits on the host until an event is signalled.
 #[inline]
 fn synchronize(gpu: &Gpu, event: ze_event_handle_t) -> Result<()> {
-    // SAFETY: the caller's event, which lives.
+    // SAFETY: the caller owns the event.
     check("zeEventHostSynchronize", unsafe {
         (gpu.loader.zeEventHostSynchronize)(event, u64::MAX)
     })
@@ -90,7 +93,7 @@ fn synchronize(gpu: &Gpu, event: ze_event_handle_t) -> Result<()> {
 /// Returns whether an event is signalled.
 #[inline]
 fn is_done(gpu: &Gpu, event: ze_event_handle_t) -> Result<bool> {
-    // SAFETY: the caller's event, which lives.
+    // SAFETY: the caller owns the event.
     let code = unsafe { (gpu.loader.zeEventQueryStatus)(event) };
     match code {
         ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
@@ -98,7 +101,7 @@ fn is_done(gpu: &Gpu, event: ze_event_handle_t) -> Result<bool> {
     }
 }
 
-/// A counter-based event that processes share; destroyed when dropped.
+/// A counter-based event that processes share, destroyed when dropped.
 pub(crate) struct CounterEvent {
     gpu: &'static Gpu,
     handle: ze_event_handle_t,
@@ -118,18 +121,19 @@ impl CounterEvent {
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
         let create = gpu.counter_events.create;
-        // SAFETY: handles that live as long as the process, and a live result.
+        // SAFETY: context and device live as long as the process; `handle` is valid for the result.
         let code = unsafe { create(gpu.context, gpu.device, &desc, &mut handle) };
         check("zeEventCounterBasedCreate", code)?;
         Ok(Self { gpu, handle })
     }
 
+    /// Gets the driver's handle to the event.
     #[inline]
     pub(crate) fn export(&self) -> Result<[u8; HANDLE_SIZE]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
             data: [0; HANDLE_SIZE],
         };
-        // SAFETY: our own, and a live result.
+        // SAFETY: this object owns the event, and `handle` is valid for the result.
         let code = unsafe { (self.gpu.counter_events.get)(self.handle, &mut handle) };
         check("zeEventCounterBasedGetIpcHandle", code)?;
         Ok(handle.data.map(|byte| byte as u8))
@@ -154,12 +158,13 @@ impl Signalled for CounterEvent {
 
 impl Drop for CounterEvent {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once; the scenarios drop it when their lists are empty.
+        // SAFETY: this object owns the event and destroys it once. The scenarios drop an event after
+        // they have waited for all lists that use it.
         unsafe { (self.gpu.loader.zeEventDestroy)(self.handle) };
     }
 }
 
-/// Another process's counter-based event; closed when dropped.
+/// Another process's counter-based event, closed when dropped.
 pub(crate) struct OpenedEvent {
     gpu: &'static Gpu,
     handle: ze_event_handle_t,
@@ -169,12 +174,13 @@ impl OpenedEvent {
     /// Opens a handle that contains the number of a descriptor of this process.
     #[inline]
     pub(crate) fn open(gpu: &'static Gpu, bytes: [u8; HANDLE_SIZE]) -> Result<Self> {
-        let theirs = ze_ipc_event_counter_based_handle_t {
+        let exported = ze_ipc_event_counter_based_handle_t {
             data: bytes.map(|byte| byte as c_char),
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: a live result; the driver checks the handle.
-        let code = unsafe { (gpu.counter_events.open)(gpu.context, theirs, &mut handle) };
+        // SAFETY: the context lives as long as the process, and `handle` is valid for the result.
+        // The driver checks the bytes.
+        let code = unsafe { (gpu.counter_events.open)(gpu.context, exported, &mut handle) };
         check("zeEventCounterBasedOpenIpcHandle", code)?;
         Ok(Self { gpu, handle })
     }
@@ -182,17 +188,19 @@ impl OpenedEvent {
 
 impl Drop for OpenedEvent {
     fn drop(&mut self) {
-        // SAFETY: opened when this was made, closed once.
+        // SAFETY: this object has opened the event and closes it once. No list uses the event, since
+        // the type gives out no handle.
         unsafe { (self.gpu.counter_events.close)(self.handle) };
     }
 }
 
-/// An event of a pool, for this process alone. The pool is destroyed with its last event.
+/// An event of a pool, for this process alone.
 pub(crate) struct PooledEvent {
     handle: ze_event_handle_t,
     pool: Rc<Pool>,
 }
 
+/// A pool of events, destroyed with its last event.
 struct Pool {
     gpu: &'static Gpu,
     handle: ze_event_pool_handle_t,
@@ -217,7 +225,8 @@ impl PooledEvent {
         desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
         desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
         let mut handle = ptr::null_mut();
-        // SAFETY: a place of the pool that nothing else has, and a live result.
+        // SAFETY: the pool lives, its creators use each index once, and `handle` is valid for the
+        // result.
         let code = unsafe { (pool.gpu.loader.zeEventCreate)(pool.handle, &desc, &mut handle) };
         check("zeEventCreate", code)?;
         let pool = Rc::clone(pool);
@@ -233,7 +242,8 @@ impl PooledEvent {
     }
 
     pub(crate) fn reset(&self) -> Result<()> {
-        // SAFETY: our own, which no command is about to signal.
+        // SAFETY: this object owns the event. The scenarios reset an event after they have waited
+        // for all lists that signal it.
         check("zeEventHostReset", unsafe {
             (self.pool.gpu.loader.zeEventHostReset)(self.handle)
         })
@@ -248,8 +258,8 @@ impl Signalled for PooledEvent {
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once, before its pool; the scenarios drop it when their lists
-        // are empty.
+        // SAFETY: this object owns the event and destroys it once, before it drops its pool. The
+        // scenarios drop an event after they have waited for all lists that use it.
         unsafe { (self.pool.gpu.loader.zeEventDestroy)(self.handle) };
     }
 }
@@ -261,7 +271,8 @@ impl Pool {
         desc.count = count;
         let mut handle = ptr::null_mut();
         let create = gpu.loader.zeEventPoolCreate;
-        // SAFETY: handles that live as long as the process, all devices, and a live result.
+        // SAFETY: the context lives as long as the process, no device means all, and `handle` is
+        // valid for the result.
         let code = unsafe { create(gpu.context, &desc, 0, ptr::null_mut(), &mut handle) };
         check("zeEventPoolCreate", code)?;
         Ok(Rc::new(Self { gpu, handle }))
@@ -270,7 +281,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: our own, destroyed once, when none of its events is left.
+        // SAFETY: this object owns the pool and destroys it once. Each event keeps the pool, so none
+        // is left.
         unsafe { (self.gpu.loader.zeEventPoolDestroy)(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! Device memory: allocated here, or opened from another process.
+//! Device memory: allocated by this process, or opened.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use level_zero_sys::ze_ipc_mem_handle_t;
 
 use super::{Gpu, HANDLE_SIZE, check, description};
 
-/// Memory that was allocated here; freed when dropped.
+/// Memory that this process has allocated, freed when dropped.
 pub(crate) struct Memory {
     gpu: &'static Gpu,
     start: *mut c_void,
@@ -24,7 +24,7 @@ impl Memory {
         );
         let mut start = ptr::null_mut();
         let allocate = gpu.loader.zeMemAllocDevice;
-        // SAFETY: handles that live as long as the process, and a live result.
+        // SAFETY: context and device live as long as the process; `start` is valid for the result.
         let code = unsafe { allocate(gpu.context, &desc, length, 0, gpu.device, &mut start) };
         check("zeMemAllocDevice", code)?;
         ensure!(!start.is_null(), "the memory is nowhere");
@@ -39,13 +39,14 @@ impl Memory {
         self.length
     }
 
+    /// Gets the driver's handle to the memory.
     #[inline]
     pub(crate) fn export(&self) -> Result<[u8; HANDLE_SIZE]> {
         let mut handle = ze_ipc_mem_handle_t {
             data: [0; HANDLE_SIZE],
         };
         let get = self.gpu.loader.zeMemGetIpcHandle;
-        // SAFETY: our own, and a live result.
+        // SAFETY: this object owns the memory, and `handle` is valid for the result.
         let code = unsafe { get(self.gpu.context, self.start, &mut handle) };
         check("zeMemGetIpcHandle", code)?;
         Ok(handle.data.map(|byte| byte as u8))
@@ -54,12 +55,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own, freed once; the scenarios drop it when their lists are empty.
+        // SAFETY: this object owns the memory and frees it once. The scenarios drop memory after
+        // they have waited for all lists that use it.
         unsafe { (self.gpu.loader.zeMemFree)(self.gpu.context, self.start) };
     }
 }
 
-/// Another process's memory; closed when dropped.
+/// Another process's memory, closed when dropped.
 pub(crate) struct OpenedMemory {
     gpu: &'static Gpu,
     start: *mut c_void,
@@ -74,7 +76,8 @@ impl OpenedMemory {
         };
         let mut start = ptr::null_mut();
         let open = gpu.loader.zeMemOpenIpcHandle;
-        // SAFETY: a live result; the driver checks the handle.
+        // SAFETY: context and device live as long as the process, and `start` is valid for the
+        // result. The driver checks the bytes.
         let code = unsafe { open(gpu.context, gpu.device, handle, 0, &mut start) };
         check("zeMemOpenIpcHandle", code)?;
         Ok(Self { gpu, start })
@@ -83,7 +86,8 @@ impl OpenedMemory {
 
 impl Drop for OpenedMemory {
     fn drop(&mut self) {
-        // SAFETY: opened when this was made, closed once, with nothing that uses it.
+        // SAFETY: this object has opened the memory and closes it once. Nothing uses the memory,
+        // since the type gives out no address.
         unsafe { (self.gpu.loader.zeMemCloseIpcHandle)(self.gpu.context, self.start) };
     }
 }

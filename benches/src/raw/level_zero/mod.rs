@@ -1,8 +1,7 @@
-//! Level Zero's own calls, as a program without the library would use them to share between
-//! processes.
+//! Level Zero's own calls, as a program would use them that shares without the library.
 //!
-//! Everything is in one context of the first driver, on its first device. Both live as long as the
-//! process.
+//! All objects are in one context of the first driver, on its first device. Context and device live
+//! as long as the process.
 
 mod event;
 mod list;
@@ -18,19 +17,19 @@ use level_zero_sys::{
     ze_device_properties_t, ze_driver_handle_t, ze_result_t,
 };
 
-use event::CounterEvents;
+use event::CounterEventFunctions;
 pub(crate) use event::{CounterEvent, OpenedEvent, PooledEvent, Signalled};
 pub(crate) use list::List;
 pub(crate) use memory::{Memory, OpenedMemory};
 
-/// Size of the driver's handles for other processes in bytes. The first four are a descriptor's
-/// number.
+/// Size of the driver's inter-process handles in bytes. The first four are a descriptor's number.
 pub(crate) const HANDLE_SIZE: usize = 64;
 
-/// Makes a structure of Level Zero: its `stype`, and zeros.
+/// Makes a structure of Level Zero with its `stype` and zeros.
 macro_rules! description {
     ($type:ident, $stype:ident) => {{
-        // SAFETY: zeros are a valid value of every structure of Level Zero.
+        // SAFETY: all zeros are a value of the descriptor structures of Level Zero, which consist of
+        // numbers and pointers.
         let mut value: level_zero_sys::$type = unsafe { std::mem::zeroed() };
         value.stype = level_zero_sys::ze_structure_type_t::$stype;
         value
@@ -38,20 +37,21 @@ macro_rules! description {
 }
 use description;
 
-/// The first device.
+/// The first device, with its driver and a context.
 pub(crate) struct Gpu {
     loader: Loader,
     driver: ze_driver_handle_t,
     device: ze_device_handle_t,
     context: ze_context_handle_t,
-    counter_events: CounterEvents,
+    counter_events: CounterEventFunctions,
 }
 
 // SAFETY: Level Zero lets any thread use these handles.
 unsafe impl Send for Gpu {}
-// SAFETY: as above.
+// SAFETY: Level Zero lets several threads use these handles at the same time.
 unsafe impl Sync for Gpu {}
 
+/// Makes an error of a call's result unless it is success.
 #[inline]
 fn check(function: &str, code: ze_result_t) -> Result<()> {
     if code != ze_result_t::ZE_RESULT_SUCCESS {
@@ -61,6 +61,7 @@ fn check(function: &str, code: ze_result_t) -> Result<()> {
 }
 
 impl Gpu {
+    /// Returns the first device. The first call loads and initialises the driver.
     pub(crate) fn first() -> Result<&'static Self> {
         static GPU: OnceLock<std::result::Result<Gpu, String>> = OnceLock::new();
         let gpu = GPU.get_or_init(|| Self::open().map_err(|error| format!("{error:#}")));
@@ -69,23 +70,23 @@ impl Gpu {
 
     fn open() -> Result<Self> {
         let loader = Loader::load().map_err(|error| anyhow!("{error}"))?;
-        // SAFETY: the flag is one of Level Zero's.
+        // SAFETY: any thread may call this at any time; the flag is valid.
         check("zeInit", unsafe { (loader.zeInit)(ZE_INIT_FLAG_GPU_ONLY) })?;
         let (mut count, mut driver) = (1, ptr::null_mut());
-        // SAFETY: there is room for one.
+        // SAFETY: `driver` has room for `count` handles.
         let code = unsafe { (loader.zeDriverGet)(&mut count, &mut driver) };
         check("zeDriverGet", code)?;
         let (mut count, mut device) = (1, ptr::null_mut());
-        // SAFETY: there is room for one.
+        // SAFETY: the loader returned `driver`, and `device` has room for `count` handles.
         let code = unsafe { (loader.zeDeviceGet)(driver, &mut count, &mut device) };
         check("zeDeviceGet", code)?;
         let desc: ze_context_desc_t =
             description!(ze_context_desc_t, ZE_STRUCTURE_TYPE_CONTEXT_DESC);
         let mut context = ptr::null_mut();
-        // SAFETY: a driver of the loader's and a live result.
+        // SAFETY: the loader returned `driver`, and `context` is valid for the result.
         let code = unsafe { (loader.zeContextCreate)(driver, &desc, &mut context) };
         check("zeContextCreate", code)?;
-        let counter_events = CounterEvents::find(&loader, driver)
+        let counter_events = CounterEventFunctions::find(&loader, driver)
             .context("the driver has no counter-based events")?;
         Ok(Self {
             loader,
@@ -99,7 +100,8 @@ impl Gpu {
     pub(crate) fn name(&self) -> Result<String> {
         let mut properties: ze_device_properties_t =
             description!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
-        // SAFETY: a live result of the type that its `stype` names.
+        // SAFETY: the loader returned the device, and `properties` has the type that its `stype`
+        // names.
         let code = unsafe { (self.loader.zeDeviceGetProperties)(self.device, &mut properties) };
         check("zeDeviceGetProperties", code)?;
         let bytes = properties.name.map(|byte| byte as u8);
@@ -107,26 +109,31 @@ impl Gpu {
         Ok(String::from_utf8_lossy(name).into_owned())
     }
 
-    /// Returns the version of Level Zero of the device's driver.
+    /// Returns the version of Level Zero that the driver implements.
     pub(crate) fn api_version(&self) -> Result<String> {
         let mut version = level_zero_sys::ze_api_version_t(0);
-        // SAFETY: a driver of the loader's and a live result.
+        // SAFETY: the loader returned the driver, and `version` is valid for the result.
         let code = unsafe { (self.loader.zeDriverGetApiVersion)(self.driver, &mut version) };
         check("zeDriverGetApiVersion", code)?;
         Ok(format!("{}.{}", version.0 >> 16, version.0 & 0xffff))
     }
 }
 
-/// Returns a descriptor of the object of a handle. The one in the handle stays the driver's.
-pub(crate) fn descriptor_of(handle: &[u8; HANDLE_SIZE]) -> Result<OwnedFd> {
+/// Duplicates the descriptor in an exported handle. The original stays the driver's.
+///
+/// # Safety
+///
+/// This process has exported the handle, and the exported object still lives.
+pub(crate) unsafe fn duplicate_descriptor(handle: &[u8; HANDLE_SIZE]) -> Result<OwnedFd> {
     let (number, _) = handle.split_first_chunk().context("a handle is longer")?;
-    // SAFETY: the driver keeps it open as long as what was exported, which the caller has.
+    // SAFETY: the caller promises that this is an exported handle, whose descriptor the driver
+    // keeps open as long as the exported object lives.
     let file = unsafe { BorrowedFd::borrow_raw(i32::from_ne_bytes(*number)) };
     Ok(file.try_clone_to_owned()?)
 }
 
 /// Returns another process's handle with the number of a descriptor of this process.
-pub(crate) fn put_in_place(handle: &[u8], file: BorrowedFd<'_>) -> Result<[u8; HANDLE_SIZE]> {
+pub(crate) fn with_descriptor(handle: &[u8], file: BorrowedFd<'_>) -> Result<[u8; HANDLE_SIZE]> {
     let mut handle: [u8; HANDLE_SIZE] = handle.try_into()?;
     handle[..4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
     Ok(handle)

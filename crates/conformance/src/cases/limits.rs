@@ -255,7 +255,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
 }
 
 /// Two processes alternate with unfinished signals until an event can hold no more runs.
-pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
+pub(crate) fn runs_are_limited(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (event, gate) = (context.create_event()?, context.create_event()?);
     let peer = harness.peer()?;
@@ -263,7 +263,7 @@ pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
     peer.ask(format!("open-event gate {}", gate.handle()?))?;
     peer.ask("queue q")?;
     let queue = context.create_queue()?;
-    let mut turns = 0_u64;
+    let mut signals = 0_u64;
     let refused = loop {
         let command = Command::barrier().after_value(&gate, 1).signal(&event);
         if let Err(error) = queue.submit(command) {
@@ -272,25 +272,25 @@ pub(crate) fn turns_are_limited(harness: &Harness) -> Verdict {
                 message: error.to_string(),
             };
         }
-        turns += 1;
+        signals += 1;
         if let Err(refused) = peer.ask("submit q barrier after-value=gate:1 signal=e") {
             break refused;
         }
-        turns += 1;
-        assert!(turns < 100, "no limit");
+        signals += 1;
+        assert!(signals < 100, "no limit");
     };
     assert!(refused.kind.starts_with("LimitReached"), "{refused}");
-    assert!(turns >= 16, "only {turns} turns");
-    assert_eq!(event.submitted(), turns);
+    assert!(signals >= 16, "only {signals} signals");
+    assert_eq!(event.submitted(), signals);
     gate.signal()?;
-    for value in 1..=turns {
+    for value in 1..=signals {
         event.wait_value_timeout(value, deadline())?;
     }
     let status = event.status();
-    assert_eq!((status.submitted, status.completed), (turns, turns));
+    assert_eq!((status.submitted, status.completed), (signals, signals));
     // The event works on after that.
-    assert_eq!(peer.ask("signal e")?, [(turns + 1).to_string()]);
+    assert_eq!(peer.ask("signal e")?, [(signals + 1).to_string()]);
     queue.signal(&event)?;
-    event.wait_value_timeout(turns + 2, deadline())?;
+    event.wait_value_timeout(signals + 2, deadline())?;
     PASSED
 }

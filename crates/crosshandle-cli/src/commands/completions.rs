@@ -1,8 +1,6 @@
 //! `crosshandle completions SHELL`.
 
-use crate::cli::Cli;
 use crate::failure::{Failure, Result};
-use clap::CommandFactory;
 use clap_complete::Shell;
 use std::io::{self, Write};
 
@@ -12,9 +10,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args, mut command_line: clap::Command) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "crosshandle", &mut script);
+    clap_complete::generate(args.shell, &mut command_line, "crosshandle", &mut script);
     let mut output = io::stdout().lock();
     output
         .write_all(&script)

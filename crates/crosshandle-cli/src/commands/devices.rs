@@ -13,10 +13,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A device, as JSON and as a line of the table.
+/// A device as JSON shows it.
 #[derive(Serialize)]
-struct Row {
-    /// Name of the device for `--device`.
+struct DeviceReport {
+    /// Name that `--device` takes.
     device: String,
     name: String,
     vendor: String,
@@ -25,21 +25,22 @@ struct Row {
     /// Memory of the device in bytes.
     total_memory: u64,
     compute_units: u32,
-    /// Granularity of physical memory in bytes.
+    /// Size of the smallest piece of physical memory, in bytes.
     granularity: usize,
     shares: Shares,
 }
 
+/// Objects that the device can share.
 #[derive(Serialize)]
 struct Shares {
     memory: bool,
     physical_memory: bool,
     events: bool,
-    /// Whether importers can be limited to reading.
+    /// Exporters can limit importers to reading.
     read_only: bool,
 }
 
-impl Row {
+impl DeviceReport {
     fn new(device: &Device) -> Self {
         let info = device.info();
         let Capabilities {
@@ -67,6 +68,7 @@ impl Row {
         }
     }
 
+    /// Returns the cells of the device's row in the table.
     fn cells(&self) -> [String; 6] {
         let shares = [
             (self.shares.memory, "memory"),
@@ -93,7 +95,7 @@ impl Row {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let rows: Vec<_> = Device::all().iter().map(Row::new).collect();
+    let rows: Vec<_> = Device::all().iter().map(DeviceReport::new).collect();
     if args.json {
         return output::json(&rows);
     }

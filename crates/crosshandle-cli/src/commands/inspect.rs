@@ -1,7 +1,7 @@
 //! `crosshandle inspect HANDLE`.
 
 use crate::failure::Result;
-use crate::origin::handle_text;
+use crate::input::handle_text;
 use crate::output;
 use crosshandle::handle::{AnyHandle, Explanation};
 use serde_json::json;
@@ -24,8 +24,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     output::line(explanation)
 }
 
-fn as_json(of: &Explanation) -> serde_json::Value {
-    let memory = of.memory.as_ref().map(|memory| {
+fn as_json(explanation: &Explanation) -> serde_json::Value {
+    let memory = explanation.memory.as_ref().map(|memory| {
         json!({
             "segment": memory.segment,
             "segment_length": memory.segment_length,
@@ -35,18 +35,18 @@ fn as_json(of: &Explanation) -> serde_json::Value {
         })
     });
     json!({
-        "kind": of.kind,
-        "version": of.version,
-        "handle_size": of.handle_size,
-        "backend": of.backend,
-        "device": of.device,
-        "host": of.host,
-        "same_host": of.same_host,
-        "exporter": of.exporter,
-        "exporter_pid": of.exporter_pid,
-        "record": of.record,
-        "generation": of.generation,
+        "kind": explanation.kind,
+        "version": explanation.version,
+        "handle_size": explanation.handle_size,
+        "backend": explanation.backend,
+        "device": explanation.device,
+        "host": explanation.host,
+        "same_host": explanation.same_host,
+        "exporter": explanation.exporter,
+        "exporter_pid": explanation.exporter_pid,
+        "record": explanation.record,
+        "generation": explanation.generation,
         "memory": memory,
-        "opening": of.opening,
+        "opening": explanation.opening,
     })
 }

@@ -1,8 +1,6 @@
 //! `crosshandle man [DIR]`.
 
-use crate::cli::Cli;
-use crate::failure::{Context, Failure, Result};
-use clap::CommandFactory;
+use crate::failure::{ErrorContext as _, Failure, Result};
 use clap_mangen::Man;
 use std::fs;
 use std::io::{self, Write};
@@ -15,14 +13,14 @@ pub(crate) struct Args {
     directory: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(super) fn run(args: &Args, command_line: clap::Command) -> Result<()> {
     if let Some(directory) = &args.directory {
         let doing = || format!("writing manual pages into {}", directory.display());
         fs::create_dir_all(directory).context(doing())?;
-        return clap_mangen::generate_to(Cli::command(), directory).context(doing());
+        return clap_mangen::generate_to(command_line, directory).context(doing());
     }
     let mut page = Vec::new();
-    Man::new(Cli::command())
+    Man::new(command_line)
         .render(&mut page)
         .context("making the manual page")?;
     let mut output = io::stdout().lock();

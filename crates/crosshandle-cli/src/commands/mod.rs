@@ -1,37 +1,79 @@
-//! The subcommands, one file each.
+//! The subcommands, a file each.
 
-pub(crate) mod completions;
-pub(crate) mod demo;
-pub(crate) mod devices;
-pub(crate) mod doctor;
-pub(crate) mod event;
-pub(crate) mod inspect;
-pub(crate) mod man;
-pub(crate) mod peer;
-pub(crate) mod read;
-pub(crate) mod share;
+mod completions;
+mod demo;
+mod devices;
+mod doctor;
+mod event;
+mod inspect;
+mod man;
+mod peer;
+mod read;
+mod share;
 
-use crate::cli::{Cli, Command, Restarted, RestartedCommand};
-use crate::failure::Result;
+use crate::failure::{EXIT_STATUS_HELP, Result};
+use crate::settings::Settings;
 
-/// Runs the subcommand of a command line.
-pub(crate) fn run(cli: Cli) -> Result<()> {
-    let settings = &cli.settings;
-    match cli.command {
-        Command::Demo(args) => demo::run(&args, settings),
-        Command::Devices(args) => devices::run(&args),
-        Command::Doctor(args) => doctor::run(&args, settings),
-        Command::Share(args) => share::run(&args, settings),
-        Command::Read(args) => read::run(&args, settings),
-        Command::Event(command) => event::run(&command, settings),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
+/// A subcommand of `crosshandle`, with its arguments.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Share memory and events with a second process, verify everything, and measure
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Demo(demo::Args),
+    /// List the devices
+    Devices(devices::Args),
+    /// Check this machine: what works, and what to do about the rest
+    #[command(after_help = doctor::AFTER_HELP)]
+    Doctor(doctor::Args),
+    /// Put a file's bytes into device memory, print its handle, and hold it
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Share(share::Args),
+    /// Write the bytes of shared memory to a file or to standard output
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Read(read::Args),
+    /// Create, signal and wait on shared events
+    #[command(subcommand, after_help = EXIT_STATUS_HELP)]
+    Event(event::Command),
+    /// Explain a handle in words, without opening it
+    Inspect(inspect::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
+    /// Print the manual page, or write the pages of all commands into a directory
+    Man(man::Args),
+}
+
+impl Command {
+    /// Runs the command. `command_line` describes all commands, for completions and manual pages.
+    pub(crate) fn run(
+        self,
+        settings: &Settings,
+        command_line: impl FnOnce() -> clap::Command,
+    ) -> Result<()> {
+        match self {
+            Self::Demo(args) => demo::run(&args, settings),
+            Self::Devices(args) => devices::run(&args),
+            Self::Doctor(args) => doctor::run(&args, settings),
+            Self::Share(args) => share::run(&args, settings),
+            Self::Read(args) => read::run(&args, settings),
+            Self::Event(command) => event::run(&command, settings),
+            Self::Inspect(args) => inspect::run(&args),
+            Self::Completions(args) => completions::run(&args, command_line()),
+            Self::Man(args) => man::run(&args, command_line()),
+        }
     }
 }
 
-/// Runs the second process of `demo` or `doctor`.
-pub(crate) fn run_restarted(restarted: &Restarted) -> Result<()> {
-    let RestartedCommand::Peer(args) = &restarted.command;
-    peer::run(args, &restarted.settings)
+/// A command that this program gives itself when it starts a child process.
+#[derive(clap::Subcommand, Debug)]
+pub(crate) enum ChildCommand {
+    /// The second process
+    Peer(peer::Args),
+}
+
+impl ChildCommand {
+    /// Runs the child process's part.
+    pub(crate) fn run(self, settings: &Settings) -> Result<()> {
+        let Self::Peer(args) = self;
+        peer::run(&args, settings)
+    }
 }

@@ -1,10 +1,11 @@
 //! `crosshandle read HANDLE`.
 
-use crate::cli::Settings;
-use crate::failure::{Context as _, Failure, Result};
-use crate::origin::handle_text;
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::input::handle_text;
 use crate::progress::Progress;
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_bytes;
 use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
 use crosshandle::{Access, MemoryHandle, PhysicalMemoryHandle};
@@ -12,9 +13,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
-
-/// Number of bytes to copy at a time.
-const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -34,8 +32,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let handle: AnyHandle = handle_text(&args.handle)?.parse()?;
     match handle {
-        AnyHandle::Memory(handle) => memory(args, settings, &handle),
-        AnyHandle::PhysicalMemory(handle) => physical_memory(args, settings, &handle),
+        AnyHandle::Memory(handle) => read_memory(args, settings, &handle),
+        AnyHandle::PhysicalMemory(handle) => read_physical_memory(args, settings, &handle),
         AnyHandle::Event(_) => Err(HandleError::WrongKind {
             expected: HandleKind::Memory,
             found: HandleKind::Event,
@@ -44,33 +42,33 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
 }
 
-fn memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
-    let context = settings
-        .origin
-        .context_for(handle.backend(), handle.device())?;
-    // Read-only, so that the kernel makes sure that this process does not write.
+fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
+    let context = settings.context_for(handle.backend(), handle.device(), None)?;
+    // Opened for reading alone, which the kernel enforces where the backend can.
     let memory = context.open_memory_read_only(handle)?;
     let transfer = Transfer::new(&context, &memory)?;
     let range = args.range(memory.len())?;
-    args.copy(range, |offset, into| transfer.read(offset, into))
+    args.copy_to_output(range, |offset, into| transfer.read(offset, into))
 }
 
-fn physical_memory(args: &Args, settings: &Settings, handle: &PhysicalMemoryHandle) -> Result<()> {
-    let context = settings
-        .origin
-        .context_for(handle.backend(), handle.device())?;
+fn read_physical_memory(
+    args: &Args,
+    settings: &Settings,
+    handle: &PhysicalMemoryHandle,
+) -> Result<()> {
+    let context = settings.context_for(handle.backend(), handle.device(), None)?;
     let memory = context.open_physical_memory_read_only(handle)?;
     let addresses = context.reserve(memory.len())?;
     addresses.map(0, &memory, ..memory.len(), Access::ReadOnly)?;
     let range = args.range(memory.len())?;
-    args.copy(range, |offset, into| {
+    args.copy_to_output(range, |offset, into| {
         addresses.with_bytes(offset..offset + into.len(), |bytes| bytes.read(0, into))??;
         Ok(())
     })
 }
 
 impl Args {
-    /// Returns the requested range of `len` bytes.
+    /// Returns the range that the user asks for, of memory of `len` bytes.
     fn range(&self, len: usize) -> Result<Range<usize>> {
         let available = len as u64;
         let outside = |end: &str| {
@@ -88,12 +86,12 @@ impl Args {
                 self.offset
             )));
         }
-        // Both ends are at most `len`.
+        // Both are at most `len`.
         Ok(self.offset as usize..(self.offset + length) as usize)
     }
 
-    /// Copies a range of bytes to the output.
-    fn copy(
+    /// Copies a range of bytes to the file or to standard output.
+    fn copy_to_output(
         &self,
         range: Range<usize>,
         read: impl FnMut(usize, &mut [u8]) -> Result<()>,
@@ -112,6 +110,7 @@ impl Args {
     }
 }
 
+/// Copies a range of bytes part by part. `explain` makes a failure of an error of the output.
 fn copy(
     range: Range<usize>,
     mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,
@@ -119,10 +118,10 @@ fn copy(
     explain: impl Fn(io::Error) -> Result<()>,
 ) -> Result<()> {
     let progress = Progress::bytes(range.len() as u64, "reading");
-    let mut buffer = vec![0; CHUNK_BYTES.min(range.len())];
+    let mut buffer = vec![0; FILE_CHUNK_BYTES.min(range.len())];
     let mut offset = range.start;
     while offset < range.end {
-        let part = &mut buffer[..CHUNK_BYTES.min(range.end - offset)];
+        let part = &mut buffer[..FILE_CHUNK_BYTES.min(range.end - offset)];
         read(offset, part)?;
         if let Err(error) = output.write_all(part) {
             return explain(error);

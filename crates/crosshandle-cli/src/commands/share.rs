@@ -1,20 +1,18 @@
 //! `crosshandle share FILE`.
 
-use crate::cli::Settings;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
 use crate::progress::Progress;
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
-use crosshandle::{Context as DeviceContext, Device, Memory};
+use crosshandle::{Context, Device, Memory};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-
-/// Number of bytes to read from the file at a time.
-const CHUNK_BYTES: usize = 1 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -30,9 +28,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let device = Device::find(&args.device)?;
-    // Alone in its segment, so that an importer can reach nothing else.
-    let options = settings.origin.options().pooling(false);
-    let context = DeviceContext::with_options(&device, options)?;
+    // The file is alone in its segment, so that an importer reaches nothing else.
+    let options = settings.context_options().pooling(false);
+    let context = Context::with_options(&device, options)?;
     let memory =
         load(&context, &args.file).context(format_args!("sharing {}", args.file.display()))?;
     let handle = if args.read_only {
@@ -40,26 +38,32 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     } else {
         memory.handle()?
     };
-    let held = format!("{} of {}", bytes(memory.len() as u64), args.file.display());
-    hold(settings, &handle, &held)
-    // Everything is dropped here, and the exporter's socket with it.
+    let description = format!("{} of {}", bytes(memory.len() as u64), args.file.display());
+    hold(settings, &handle, &description)
+    // The memory, the context and the exporter's socket are dropped here.
 }
 
-/// Prints a handle alone on the first line, and waits until the user ends the command.
-pub(crate) fn hold(settings: &Settings, handle: &dyn std::fmt::Display, what: &str) -> Result<()> {
-    // Before the handle is printed, since its reader may send the signal at once.
+/// Prints a handle alone on the first line, and waits for SIGINT or SIGTERM.
+pub(super) fn hold(
+    settings: &Settings,
+    handle: &dyn std::fmt::Display,
+    description: &str,
+) -> Result<()> {
+    // Caught before the handle is printed: the reader of the handle may send the signal at once.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
     output::line(handle)?;
-    settings.say(format_args!("holding {what} until SIGINT or SIGTERM"));
+    settings.log(format_args!(
+        "holding {description} until SIGINT or SIGTERM"
+    ));
     let signal = signals.forever().next();
     if let Some(signal) = signal {
-        settings.say(format_args!("letting go after signal {signal}"));
+        settings.log(format_args!("letting go after signal {signal}"));
     }
     Ok(())
 }
 
-/// Copies a file into new device memory in chunks.
-fn load(context: &DeviceContext, path: &Path) -> Result<Memory> {
+/// Copies a file into new device memory, part by part.
+fn load(context: &Context, path: &Path) -> Result<Memory> {
     let mut file = File::open(path).context("opening it")?;
     let metadata = file.metadata().context("asking for its size")?;
     if !metadata.is_file() {
@@ -79,10 +83,10 @@ fn load(context: &DeviceContext, path: &Path) -> Result<Memory> {
     drop(allocating);
     let transfer = Transfer::new(context, &memory)?;
     let progress = Progress::bytes(metadata.len(), "loading");
-    let mut buffer = vec![0; CHUNK_BYTES.min(len)];
+    let mut buffer = vec![0; FILE_CHUNK_BYTES.min(len)];
     let mut offset = 0;
     while offset < len {
-        let part = &mut buffer[..CHUNK_BYTES.min(len - offset)];
+        let part = &mut buffer[..FILE_CHUNK_BYTES.min(len - offset)];
         file.read_exact(part).context(format_args!(
             "reading at byte {offset} of {len} (a file must not change while it is loaded)"
         ))?;

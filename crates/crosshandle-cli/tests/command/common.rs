@@ -1,4 +1,4 @@
-//! Tools to run the real command with deadlines: a late one is killed, and the test fails.
+//! Runs the real command with a deadline. A process that is late is killed, and its test fails.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
@@ -14,8 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Time limit of every wait of a test. Generous, since machines may be busy.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+/// Time that anything may take that a test waits for.
+///
+/// Commands take milliseconds. Half could fail a test on a busy machine; double delays the report
+/// of a hang.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory for a test's files and sockets, removed when dropped.
 pub(crate) struct Sandbox {
@@ -26,7 +29,7 @@ impl Sandbox {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Short, since the path of a socket must be short.
+        // A short path, since the kernel limits the path of a socket.
         let directory = std::env::temp_dir().join(format!("xh-{}-{number}", std::process::id()));
         fs::create_dir_all(directory.join("s")).expect("a directory for the test");
         let sandbox = Self { directory };
@@ -43,7 +46,7 @@ impl Sandbox {
         self.path("s")
     }
 
-    /// Returns the names of all files in the socket directory.
+    /// Returns the names of all entries of the socket directory.
     pub(crate) fn listed_sockets(&self) -> Vec<String> {
         fs::read_dir(self.sockets())
             .expect("the socket directory")
@@ -73,12 +76,12 @@ impl Sandbox {
         Running::start(self.command(arguments))
     }
 
-    /// Runs the command to its end.
+    /// Runs a command until it ends.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Finished {
         self.start(arguments).finish()
     }
 
-    /// Starts a command that prints a handle and holds it.
+    /// Starts a command that prints a handle and holds its object. Returns the handle's text.
     pub(crate) fn hold<S: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = S>,
@@ -95,7 +98,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A running command; killed when dropped.
+/// A process that is killed when dropped.
 pub(crate) struct Running {
     child: Child,
     pub(crate) stdout: Stream,
@@ -127,7 +130,7 @@ impl Running {
         kill_process(self.pid(), signal).expect("the process runs");
     }
 
-    /// Waits until the command ends by itself.
+    /// Waits until the process ends by itself.
     pub(crate) fn finish(mut self) -> Finished {
         wait_for_end(self.pid());
         let status = self.child.wait().expect("it has ended");
@@ -146,10 +149,10 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a process has ended. The process must still exist, or not yet be reaped.
+/// Waits until a process has ended. The process must not have been reaped before.
 pub(crate) fn wait_for_end(pid: Pid) {
     let process = pidfd_open(pid, PidfdFlags::empty()).expect("the process");
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("a short time");
@@ -166,7 +169,7 @@ pub(crate) fn wait_for_end(pid: Pid) {
     }
 }
 
-/// The exit status and output of a finished process.
+/// The exit status of a process, and its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
     status: ExitStatus,
@@ -183,7 +186,7 @@ impl Finished {
         serde_json::from_slice(&self.stdout).expect("JSON")
     }
 
-    /// Checks the exit code. With any but 0, one line on standard error must say why.
+    /// Checks the exit code, and that the last line on standard error gives the reason of a failure.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(
@@ -202,7 +205,7 @@ impl Finished {
     }
 }
 
-/// The output of a process, as it comes.
+/// The output of a process, readable while the process runs.
 pub(crate) struct Stream {
     chunks: Receiver<Vec<u8>>,
     received: Vec<u8>,
@@ -215,7 +218,7 @@ impl Stream {
             let mut buffer = vec![0; 64 << 10];
             while let Ok(count @ 1..) = source.read(&mut buffer) {
                 if sender.send(buffer[..count].to_vec()).is_err() {
-                    // The test no longer reads; the pipe closes with this thread.
+                    // The stream was dropped; the pipe closes with this thread.
                     return;
                 }
             }
@@ -226,9 +229,9 @@ impl Stream {
         }
     }
 
-    /// Returns the next line, without its end.
+    /// Waits for the next line. Returns it without the newline.
     pub(crate) fn line(&mut self) -> String {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
                 let rest = self.received.split_off(end + 1);
@@ -239,9 +242,9 @@ impl Stream {
         }
     }
 
-    /// Returns the rest of the output.
+    /// Waits until the process closes its output. Returns all that was not read before.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         while self.more(deadline) {}
         std::mem::take(&mut self.received)
     }
@@ -259,14 +262,14 @@ impl Stream {
     }
 }
 
-/// Returns bytes that do not repeat soon.
+/// Returns bytes that don't repeat soon.
 pub(crate) fn contents(len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
         .collect()
 }
 
-/// Returns a path as an argument.
+/// Returns a path as an argument of a command.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("our paths are text")
 }

@@ -1,5 +1,4 @@
-//! The demo verifies everything, and neither of its processes outlives the other by much, wherever
-//! that one is killed.
+//! The demo: both processes verify, and either ends soon after the other was killed, at any point.
 
 use crate::common::{Running, Sandbox, wait_for_end};
 use rustix::process::{
@@ -15,8 +14,7 @@ const POINTS: [&str; 6] = [
     "done",
 ];
 
-/// Small, so that the demo is quick. The long time limit shows that a death ends the waits, not a
-/// deadline.
+/// Arguments of a quick demo. With its long timeout, only a noticed death can end a process early.
 const QUICK: [&str; 7] = [
     "demo",
     "--size",
@@ -47,7 +45,7 @@ fn its_json_has_the_same() {
     let report = demo.json();
     assert_eq!(report["verified"], true);
     assert_eq!(report["exchange"]["size"], 64 << 10);
-    // Half by each side in each round, and all of it once by one side.
+    // Half by each side in each round, and once all by one side.
     assert_eq!(report["exchange"]["bytes_verified"], 3 * (64 << 10));
     let trip = &report["nanoseconds"]["round_trip"];
     assert!(trip["p50"].as_f64() > Some(0.0), "{report}");
@@ -82,7 +80,7 @@ fn killing_the_second_process_ends_the_first() {
 
 #[test]
 fn killing_the_first_process_ends_the_second() {
-    // The orphaned second process becomes a child of this process.
+    // The second process then becomes a child of this process, which can reap it.
     set_child_subreaper(Some(getpid())).expect("this process adopts");
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -99,7 +97,7 @@ fn killing_the_first_process_ends_the_second() {
 
 #[test]
 fn a_process_that_stands_still_is_not_waited_for_for_ever() {
-    // Long enough for the earlier steps on a busy machine.
+    // Long enough for the steps before the point, even on a busy machine.
     let arguments = ["demo", "--size", "64KiB", "--timeout", "1s"];
     for point in POINTS {
         let sandbox = Sandbox::new();
@@ -110,7 +108,8 @@ fn a_process_that_stands_still_is_not_waited_for_for_ever() {
     }
 }
 
-/// Starts a demo, one side of which stops at a point. Returns it with the id of its second process.
+/// Starts a demo and waits until one process stands still. Returns the first process, and the id of
+/// the second.
 fn stopped(sandbox: &Sandbox, at: &str, arguments: &[&str]) -> (Running, Pid) {
     let mut command = sandbox.command(arguments);
     command.env("CROSSHANDLE_DEMO_STOP", at);

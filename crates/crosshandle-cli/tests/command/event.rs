@@ -1,4 +1,4 @@
-//! Tests of `event new`, `signal`, `wait` and `status` between real processes.
+//! `event new`, `signal`, `wait` and `status` between real processes.
 
 use crate::common::Sandbox;
 use rustix::process::Signal;

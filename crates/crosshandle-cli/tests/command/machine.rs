@@ -1,5 +1,4 @@
-//! Commands that need no second process of the user: devices, doctor, inspect, usage, generated
-//! files.
+//! Commands for one process: devices, doctor, inspect, usage, generated files.
 
 use crate::common::{Sandbox, text};
 use std::fs;
@@ -86,7 +85,7 @@ fn garbage_is_refused() {
     ] {
         for command in [&["inspect"][..], &["read"], &["event", "wait"]] {
             let refused = sandbox.run([command, &[garbage]].concat()).expect(1);
-            // Where a certain kind is expected, the kind is checked before the rest.
+            // Reading checks the handle's kind before the rest, so its reason may be another one.
             if command != ["read"] {
                 assert!(refused.stderr.contains(reason), "{}", refused.stderr);
             }
@@ -126,7 +125,7 @@ fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = sandbox.run(["completions", shell]).expect(0);
         assert!(script.text().contains("doctor"), "{shell}");
-        // The name of the hidden command, not the option of `demo`.
+        // Only the hidden command may not appear; `--peer-device` is an option of `demo`.
         let rest = script.text().replace("peer-device", "");
         assert!(!rest.contains("peer"), "{shell}");
     }

@@ -1,4 +1,4 @@
-//! Tests of the real command, as its users run it: one file for each group of subcommands.
+//! Tests that run the real command as its users do, a file for each group of subcommands.
 
 mod common;
 mod demo;

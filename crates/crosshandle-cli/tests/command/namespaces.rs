@@ -1,11 +1,11 @@
-//! Tests across PID namespaces, as between containers: both sides need only one socket directory.
+//! Sharing across PID namespaces, as between containers: both need one socket directory, no more.
 
 use crate::common::{Running, Sandbox, contents, text};
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Arguments to run a command as the first process of a PID namespace of its own.
+/// Arguments of `unshare` that run a command as the first process of a new PID namespace.
 const UNSHARE: [&str; 5] = ["--map-root-user", "--pid", "--fork", "--kill-child", "--"];
 
 #[test]
@@ -31,13 +31,13 @@ fn memory_and_events_cross_pid_namespaces() {
         .expect(0);
     waiter.finish().expect(0);
 
-    // From inside to outside.
+    // The other way round.
     let mut sharer = inside(&sandbox, ["share", text(&file)]);
     let memory = sharer.stdout.line();
     let read = sandbox.run(["read", &memory]).expect(0);
     assert!(read.stdout == all);
 
-    // A death is noticed across namespaces, too.
+    // A waiter notices a death in another namespace, too.
     let mut waiter = inside(&sandbox, ["-v", "event", "wait", &event, "--next"]);
     assert!(waiter.stderr.line().contains("waiting for signal 2"));
     holder.signal(Signal::KILL);

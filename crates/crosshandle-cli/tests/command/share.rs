@@ -1,4 +1,4 @@
-//! Tests of `share` and `read` between real processes.
+//! `share` and `read` between real processes.
 
 use crate::common::{Running, Sandbox, contents, text};
 use crosshandle::{Context, ContextOptions, Device, Error, MemoryHandle};
@@ -186,8 +186,7 @@ fn an_importer_keeps_the_bytes_of_a_dead_exporter() {
     let all = contents(4 << 20);
     let file = sandbox.file("data", &all);
     let (holder, handle) = sandbox.hold(["share", text(&file)]);
-    // The pipe is full long before the reader is done, so the reader is in the middle when the
-    // exporter dies.
+    // The pipe holds less than the file, so the reader is not done when the exporter dies.
     let (input, output) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let mut command = sandbox.command(["read", &handle]);
     let child = command.stdout(output).spawn().expect("it starts");

@@ -6,7 +6,7 @@ use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::handle::EventHandle;
 use crate::ipc::EventCore;
-use crate::ipc::{late_completion, wait_notice};
+use crate::ipc::late_completion;
 use crate::os::process;
 use crate::types::known;
 use std::fmt;
@@ -353,7 +353,6 @@ impl Event {
             .collect();
         let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
         let deadline = timeout.and_then(deadline);
-        wait_notice::give(deadline);
         let Some((index, result)) = event_protocol::wait_any(&targets, None, mode, deadline) else {
             return Err(Error::TimedOut("waiting for events"));
         };

@@ -1,8 +1,8 @@
 //! The layout of an event in shared memory.
 //!
 //! A slot is six cache lines of 64 bytes. `issued` and the completion words fill the first one, the
-//! only line that a signal writes as a rule. Word *i* of an array belongs to the numbers *n* with `n mod 7 = i`. The roles
-//! (submitter, signaller, waiter …) are explained in the module's documentation.
+//! only line that a signal writes as a rule. Word *i* of an array belongs to the numbers *n* with
+//! `n mod 7 = i`. The module's documentation explains the roles (submitter, signaller, waiter …).
 //!
 //! | field | bits | meaning | written by | read by |
 //! |---|---|---|---|---|
@@ -11,7 +11,7 @@
 //! | | 13 `WATCHED` | a waiter sleeps, or a device waits, until a number not yet taken | set by waiters and by submitters of device waits, kept by submitters, cleared by immediate signallers, which set it again if a sleeper or a device wait is left | immediate signallers |
 //! | | 14–63 | number of the latest signal | submitters, immediate signallers | all roles |
 //! | `words[i]` | 0–30 | sleepers: waiters in a futex on the upper half | waiters; set to 0 by each completion | signallers and survivors, to wake them |
-//! | | 31 `FAILED` | a signal failed; `failed_from` and `failed_to` must be consulted | signallers and survivors; a device leaves it as it is | waiters |
+//! | | 31 `FAILED` | a signal failed, or a survivor finished it; readers consult `failed_from` and `failed_to` | signallers and survivors; a device leaves it as it is | waiters |
 //! | | 32–63 | lower half of the latest number that finished on this word | signallers, devices (these bits alone), survivors | waiters, devices, survivors, submitters |
 //! | `signaller_cpu` | 0–31 | CPU of the latest host signaller plus 1; 0: none yet | host signallers | waiters, to decide whether to spin |
 //! | `flags` | 0 `DEVICE_SIGNALS` | devices signal the event; set once | submitters of device signals | waiters (they sleep in steps), signallers (they keep `finished`) |

@@ -30,7 +30,6 @@ pub(crate) use arena::{Pin, Pinner};
 pub(crate) use attachment::{Attachment, Origin};
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
-    wait_notice,
 };
 pub(crate) use exporter::Exporter;
 pub(crate) use records::{KeepAlive, Record, RecordCell, Shared};

@@ -6,7 +6,6 @@ pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
-pub(crate) mod prefetch;
 pub(crate) mod process;
 pub(crate) mod socket;
 pub(crate) mod tuning;

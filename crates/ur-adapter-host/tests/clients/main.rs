@@ -71,7 +71,7 @@ under_each_setting! {
 }
 
 tests! {
-    // Where it intercepts and doesn't validate, the loader itself follows the null handles.
+    // A loader that intercepts and doesn't validate follows null handles itself.
     error_table: run("error_table", Setting::default());
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });

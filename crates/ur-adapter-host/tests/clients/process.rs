@@ -53,17 +53,17 @@ impl Program {
         self.command.arg(argument);
     }
 
-    /// Where its exporters are found.
+    /// Returns the directory in which the client's exporters are found.
     pub(crate) fn socket_directory(&self) -> &Path {
         &self.directory.path
     }
 
-    /// Runs it to its success.
+    /// Runs the client until it succeeds.
     pub(crate) fn run(self) {
         self.start(Stdio::null(), None).end();
     }
 
-    /// Starts it. What it prints, except to an `output` given here, is kept.
+    /// Starts the client. Its output is kept, except for an `output` given here.
     pub(crate) fn start(mut self, input: impl Into<Stdio>, output: Option<Stdio>) -> Running {
         let log = self.directory.path.join("printed");
         let errors = File::create(&log).expect("a file");
@@ -82,8 +82,8 @@ impl Program {
     }
 }
 
-/// Runs two programs, each of which reads what the other one prints; the answer is what they wrote
-/// to their standard error.
+/// Runs two programs, each of which reads the output of the other one, and returns what they wrote to
+/// their standard error.
 pub(crate) fn run_in_a_loop(first: Program, mut second: Program) -> (String, String) {
     let (first_in, second_out) = io::pipe().expect("a pipe");
     let (second_in, first_out) = io::pipe().expect("a pipe");
@@ -103,7 +103,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for its success; the answer is what it printed.
+    /// Waits until the process succeeds, and returns what it printed.
     pub(crate) fn end(mut self) -> String {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("a short time");

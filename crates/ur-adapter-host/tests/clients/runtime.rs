@@ -1,4 +1,4 @@
-//! Where the stock runtime and the adapter are, and how the loader is set.
+//! The places of the stock runtime and the adapter, and the loader's settings.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl Runtime {
         }
     }
 
-    /// A compiled client.
+    /// Returns a compiled client.
     pub(crate) fn client(&self, name: &str) -> PathBuf {
         let path = self.clients.join(name);
         assert!(path.is_file(), "there is no {}", path.display());
@@ -33,10 +33,10 @@ impl Runtime {
     }
 }
 
-/// A client in Python.
+/// Returns a client in Python.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../ur-adapter/clients")
+        .join("../ur-adapter/clients/python")
         .join(name)
 }
 
@@ -49,7 +49,7 @@ fn directory(variable: &str) -> PathBuf {
     path
 }
 
-/// Cargo puts it beside this very program.
+/// Returns the adapter, which cargo puts beside this program.
 fn adapter() -> PathBuf {
     let program = env::current_exe().expect("this program");
     let adapter = program.with_file_name("libur_adapter_crosshandle_host.so");
@@ -57,11 +57,11 @@ fn adapter() -> PathBuf {
     adapter
 }
 
-/// How the loader treats the adapter.
+/// A setting of the loader.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
-    /// It finds the adapter's functions through each handle, as with several adapters.
+    /// The loader finds the adapter's functions through each handle, as with several adapters.
     pub(crate) intercepted: bool,
-    /// It checks all arguments, and the lives of objects, by itself.
+    /// The loader checks all arguments, and the lives of objects, by itself.
     pub(crate) validated: bool,
 }

@@ -3,47 +3,38 @@
 //! Memory is allocated when the call is made, so that its address can be returned, and freed when
 //! the command's turn has come.
 
-use super::Submission;
-use crate::boundary::{enter, not_null, put};
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
-use crate::usm::{Pool, Request, allocate};
+use super::submission::{Submission, WaitList};
+use crate::abi::boundary::{MaybeIn, MaybeOut, Out, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, MaybeHandle, Shared};
+use crate::context::pools::Pool;
+use crate::memory::usm::{Request, allocate};
+use crate::queue::Queue;
 use crosshandle::{Command, MemoryKind};
 use std::ffi::c_void;
 use std::sync::Arc;
 use unified_runtime_sys::{
     UR_EXP_ASYNC_USM_ALLOC_FLAGS_MASK, ur_command_t, ur_event_handle_t,
-    ur_exp_async_usm_alloc_properties_t, ur_queue_handle_t, ur_result_t, ur_usm_pool_handle_t,
+    ur_exp_async_usm_alloc_properties_t, ur_usm_pool_handle_t,
 };
 
-/// Without a pool, memory comes from the one that the queue's device has at the moment.
-///
-/// # Safety
-/// `pool` is null or a pool's handle, `properties` null or valid for reads, and `memory` null or
-/// valid for a write.
-unsafe fn enqueue(
+/// Allocates, submits the command, and returns where the memory is. Without a pool, memory comes
+/// from the one that the queue's device has at the moment.
+fn enqueue(
     submission: Submission<'_>,
-    (command, kind): (ur_command_t, MemoryKind),
-    pool: ur_usm_pool_handle_t,
+    command: ur_command_t,
+    kind: MemoryKind,
+    pool: Option<&Shared<Pool>>,
     len: usize,
-    properties: *const ur_exp_async_usm_alloc_properties_t,
-    memory: *mut *mut c_void,
-) -> Result<()> {
-    // SAFETY: as promised to this function.
-    let (pool, properties) = unsafe {
-        (
-            Shared::<Pool>::from_handle(pool).ok().map(Shared::to_ref),
-            properties.as_ref(),
-        )
-    };
-    not_null(memory)?;
+    properties: Option<&ur_exp_async_usm_alloc_properties_t>,
+) -> Result<*mut c_void> {
     let flags = properties.map_or(0, |properties| properties.flags);
     if flags & UR_EXP_ASYNC_USM_ALLOC_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
     }
     let (context, device) = (submission.queue().context(), submission.queue().device());
     let pool = match pool {
-        Some(pool) => pool,
+        Some(pool) => pool.to_ref(),
         None => Pool::current_of(context, device)?,
     };
     let align = 0;
@@ -51,97 +42,69 @@ unsafe fn enqueue(
     submission
         .submit(command, Command::marker(), false)
         .inspect_err(|_| drop(context.state().usm.free(start)))?;
-    // SAFETY: as promised to this function.
-    unsafe { put(memory, start) }
+    Ok(start)
 }
 
-pub(super) unsafe extern "C" fn device(
-    queue: ur_queue_handle_t,
-    pool: ur_usm_pool_handle_t,
-    size: usize,
-    properties: *const ur_exp_async_usm_alloc_properties_t,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    memory: *mut *mut c_void,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    let what = (
-        ur_command_t::UR_COMMAND_ENQUEUE_USM_DEVICE_ALLOC_EXP,
-        MemoryKind::Device,
-    );
-    // SAFETY: the caller passes handles, properties and places for the results.
-    enter(|| unsafe {
-        let submission = Submission::new(queue, count, waits, event)?;
-        enqueue(submission, what, pool, size, properties, memory)
-    })
-}
+entry_points! {
+    pub(super) fn device(
+        queue: Handle<Queue>,
+        pool: MaybeHandle<Pool>,
+        size: usize,
+        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
+        waits(count, first): WaitList,
+        memory: Out<*mut c_void>,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let submission = Submission::new(queue, waits, event);
+        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_DEVICE_ALLOC_EXP;
+        memory.put(enqueue(submission, command, MemoryKind::Device, pool, size, properties)?)
+    }
 
-pub(super) unsafe extern "C" fn shared(
-    queue: ur_queue_handle_t,
-    pool: ur_usm_pool_handle_t,
-    size: usize,
-    properties: *const ur_exp_async_usm_alloc_properties_t,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    memory: *mut *mut c_void,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    let what = (
-        ur_command_t::UR_COMMAND_ENQUEUE_USM_SHARED_ALLOC_EXP,
-        MemoryKind::Shared,
-    );
-    // SAFETY: the caller passes handles, properties and places for the results.
-    enter(|| unsafe {
-        let submission = Submission::new(queue, count, waits, event)?;
-        enqueue(submission, what, pool, size, properties, memory)
-    })
-}
+    pub(super) fn shared(
+        queue: Handle<Queue>,
+        pool: MaybeHandle<Pool>,
+        size: usize,
+        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
+        waits(count, first): WaitList,
+        memory: Out<*mut c_void>,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let submission = Submission::new(queue, waits, event);
+        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_SHARED_ALLOC_EXP;
+        memory.put(enqueue(submission, command, MemoryKind::Shared, pool, size, properties)?)
+    }
 
-pub(super) unsafe extern "C" fn host(
-    queue: ur_queue_handle_t,
-    pool: ur_usm_pool_handle_t,
-    size: usize,
-    properties: *const ur_exp_async_usm_alloc_properties_t,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    memory: *mut *mut c_void,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    let what = (
-        ur_command_t::UR_COMMAND_ENQUEUE_USM_HOST_ALLOC_EXP,
-        MemoryKind::Host,
-    );
-    // SAFETY: the caller passes handles, properties and places for the results.
-    enter(|| unsafe {
-        let submission = Submission::new(queue, count, waits, event)?;
-        enqueue(submission, what, pool, size, properties, memory)
-    })
-}
+    pub(super) fn host(
+        queue: Handle<Queue>,
+        pool: MaybeHandle<Pool>,
+        size: usize,
+        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
+        waits(count, first): WaitList,
+        memory: Out<*mut c_void>,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
+        let submission = Submission::new(queue, waits, event);
+        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_HOST_ALLOC_EXP;
+        memory.put(enqueue(submission, command, MemoryKind::Host, pool, size, properties)?)
+    }
 
-/// The memory knows its pool.
-pub(super) unsafe extern "C" fn free(
-    queue: ur_queue_handle_t,
-    _pool: ur_usm_pool_handle_t,
-    memory: *mut c_void,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles and a place for one.
-        let submission = unsafe { Submission::new(queue, count, waits, event) }?;
+    /// The pool is not needed: the memory knows its own.
+    pub(super) fn free(
+        queue: Handle<Queue>,
+        pool: ur_usm_pool_handle_t,
+        memory: *mut c_void,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(memory)?;
-        let state = Arc::clone(submission.queue().context().state());
+        let submission = Submission::new(queue, waits, event);
+        let state = Arc::clone(queue.context().state());
         state.usm.check_allocated(memory)?;
         let address = memory.addr();
         let command = Command::call(move || {
             let freed = state.usm.free(std::ptr::without_provenance(address));
             freed.map(drop).map_err(|_| "the memory was freed already")
         });
-        submission.submit(
-            ur_command_t::UR_COMMAND_ENQUEUE_USM_FREE_EXP,
-            command,
-            false,
-        )
-    })
+        submission.submit(ur_command_t::UR_COMMAND_ENQUEUE_USM_FREE_EXP, command, false)
+    }
 }

@@ -1,43 +1,46 @@
 //! Launches of kernels.
 
-use super::Submission;
-use crate::boundary::not_null;
-use crate::chain;
-use crate::failure::{Failure, Result};
-use crate::kernel::{Arguments, Kernel, Packed, pack, read_arguments, read_sizes};
-use crate::object::Shared;
+use super::submission::{Submission, WaitList};
+use crate::abi::boundary::{List, MaybeOut, entry_points, not_null};
+use crate::abi::chain;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
 use crate::program::enter_with_kernels;
+use crate::program::kernel::{Arguments, Kernel, Packed, pack, read_arguments, read_sizes};
+use crate::queue::Queue;
 use crosshandle::{Command, LaunchShape};
 use unified_runtime_sys::{
     UR_KERNEL_LAUNCH_FLAG_COOPERATIVE, UR_KERNEL_LAUNCH_FLAGS_MASK, ur_command_t,
-    ur_event_handle_t, ur_exp_kernel_arg_properties_t, ur_kernel_handle_t,
-    ur_kernel_launch_cluster_property_t, ur_kernel_launch_ext_properties_t,
-    ur_kernel_launch_workgroup_property_t, ur_queue_handle_t, ur_result_t, ur_structure_type_t,
+    ur_event_handle_t, ur_exp_kernel_arg_properties_t, ur_kernel_launch_cluster_property_t,
+    ur_kernel_launch_ext_properties_t, ur_kernel_launch_workgroup_property_t, ur_result_t,
+    ur_structure_type_t,
 };
 
-/// What a launch is asked for besides its sizes.
+/// The properties of a launch, besides its sizes.
 #[derive(Default)]
 struct Properties {
     is_cooperative: bool,
     /// In the order of SYCL, the reverse of the device's.
     cluster: Option<[u32; 3]>,
-    /// Bytes of a work-group's memory before that of arguments.
+    /// Bytes of a work-group's local memory before the parts of arguments.
     local_memory: usize,
 }
 
 impl Properties {
+    /// Reads a chain of properties.
+    ///
     /// # Errors
-    /// `INVALID_ENUMERATION` for what UR doesn't know.
+    /// `INVALID_ENUMERATION` for one that UR doesn't know.
     ///
     /// # Safety
     /// As [`chain::each`].
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
-        // SAFETY: as promised to this function; each is what its type says.
+        // SAFETY: as promised to this function.
         for (stype, place) in unsafe { chain::each(first.cast()) } {
             match stype {
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
-                    // SAFETY: as above.
+                    // SAFETY: the type says which structure is there.
                     let flags =
                         unsafe { (*place.cast::<ur_kernel_launch_ext_properties_t>()).flags };
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
@@ -48,12 +51,12 @@ impl Properties {
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_cluster_property_t>();
-                    // SAFETY: as above.
+                    // SAFETY: the type says which structure is there.
                     this.cluster = Some(unsafe { (*place).clusterDim });
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_workgroup_property_t>();
-                    // SAFETY: as above.
+                    // SAFETY: the type says which structure is there.
                     this.local_memory = unsafe { (*place).workgroup_mem_size };
                 }
                 _ => return Err(Failure::ENUMERATION),
@@ -71,28 +74,21 @@ struct Sizes {
     local: Option<[usize; 3]>,
 }
 
-pub(super) unsafe extern "C" fn launch(
-    queue: ur_queue_handle_t,
-    kernel: ur_kernel_handle_t,
-    dimensions: u32,
-    offset: *const usize,
-    global: *const usize,
-    local: *const usize,
-    argument_count: u32,
-    arguments: *const ur_exp_kernel_arg_properties_t,
-    properties: *const ur_kernel_launch_ext_properties_t,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles and a place for one.
-        let (submission, kernel) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Kernel>::from_handle(kernel)?,
-            )
-        };
+entry_points! {
+    in enter_with_kernels;
+
+    pub(super) fn launch(
+        queue: Handle<Queue>,
+        kernel: Handle<Kernel>,
+        dimensions: u32,
+        offset: *const usize,
+        global: *const usize,
+        local: *const usize,
+        arguments(argument_count, first_argument): List<ur_exp_kernel_arg_properties_t>,
+        properties: *const ur_kernel_launch_ext_properties_t,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(global)?;
         // SAFETY: the caller passes as many numbers as there are dimensions, or null.
         let sizes = unsafe {
@@ -103,21 +99,19 @@ pub(super) unsafe extern "C" fn launch(
                 local: read_sizes(dimensions, local, 1)?,
             }
         };
-        let queue = submission.queue();
-        // SAFETY: the caller passes null or properties, and as many arguments as it says.
-        let (properties, arguments) = unsafe {
-            (
-                Properties::read(properties)?,
-                read_arguments(queue.context(), queue.device(), argument_count, arguments)?,
-            )
+        let submission = Submission::new(queue, waits, event);
+        // SAFETY: the caller passes a chain of properties, arguments as their types say, and vouches for
+        // what the kernel does with these.
+        let command = unsafe {
+            let properties = Properties::read(properties)?;
+            let arguments = read_arguments(queue.context(), queue.device(), arguments)?;
+            command(&submission, kernel, &sizes, &properties, &arguments)?
         };
-        // SAFETY: the caller vouches for what the kernel does with its arguments.
-        let command = unsafe { command(&submission, kernel, &sizes, &properties, &arguments) }?;
         submission.submit(ur_command_t::UR_COMMAND_KERNEL_LAUNCH, command, false)
-    })
+    }
 }
 
-/// An offset as kernels take it.
+/// Returns an offset as kernels take it.
 ///
 /// # Errors
 /// `INVALID_VALUE` for one that doesn't fit.
@@ -134,8 +128,10 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     Ok(narrow)
 }
 
+/// Returns the command that launches a kernel.
+///
 /// # Safety
-/// What the kernel does with these arguments is sound, until the command is done.
+/// Running the kernel with these arguments is sound, until the command is done.
 unsafe fn command(
     submission: &Submission<'_>,
     kernel: &Kernel,
@@ -150,7 +146,7 @@ unsafe fn command(
     }
     let function = kernel.on(device)?;
     let limits = kernel.limits(device)?;
-    // What is wrong with the sizes is said before what is wrong with the arguments.
+    // Sizes are checked before arguments, so that their error is the one that is reported.
     if let Some(local) = sizes.local {
         limits.check(local, sizes.global)?;
     }
@@ -191,7 +187,7 @@ unsafe fn command(
     // suit them.
     let command = unsafe { Command::launch(function, shape, arguments) };
     command.map_err(|error| {
-        // All else was checked above: what is left is what was asked for besides the sizes.
+        // The sizes and arguments were checked above, so that a property is wrong.
         Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION)
     })
 }

@@ -1,4 +1,5 @@
-//! Commands.
+//! Commands. Each file has the entry points of one family; `submission` is the way of every command
+//! into its queue.
 
 mod allocation;
 mod buffer;
@@ -10,14 +11,11 @@ mod usm;
 mod usm_2d;
 mod variable;
 
-pub(crate) use host::wait_while;
-pub(crate) use submission::Submission;
-
-use crate::buffer::NoImages;
-use crate::stub::Stub;
-use crate::unsupported::{CommandBuffers, Graphs, HostPipes};
+use crate::abi::stub::Stub;
+use crate::abi::unsupported::{CommandBuffers, Graphs, HostPipes, Images};
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
+/// The table of commands.
 pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnEventsWait: Some(order::events_wait),
     pfnEventsWaitWithBarrier: Some(order::events_wait_with_barrier),
@@ -28,9 +26,9 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnMemBufferCopy: Some(buffer::copy),
     pfnMemBufferCopyRect: Some(buffer::copy_rect),
     pfnMemBufferFill: Some(buffer::fill),
-    pfnMemImageRead: Stub::<NoImages>::STUB,
-    pfnMemImageWrite: Stub::<NoImages>::STUB,
-    pfnMemImageCopy: Stub::<NoImages>::STUB,
+    pfnMemImageRead: Stub::<Images>::STUB,
+    pfnMemImageWrite: Stub::<Images>::STUB,
+    pfnMemImageCopy: Stub::<Images>::STUB,
     pfnMemBufferMap: Some(buffer::map),
     pfnMemUnmap: Some(buffer::unmap),
     pfnUSMFill: Some(usm::fill),
@@ -46,6 +44,7 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnEventsWaitWithBarrierExt: Some(order::events_wait_with_barrier_ext),
 };
 
+/// The experimental table of commands.
 pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_t {
     pfnKernelLaunchWithArgsExp: Some(kernel::launch),
     pfnUSMDeviceAllocExp: Some(allocation::device),

@@ -1,99 +1,98 @@
-//! How every command gets into its queue.
+//! The way of every command into its queue.
 
-use crate::boundary::list;
+use crate::abi::boundary::{Argument2, Call, Place};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{HandleList, Handles, Shared};
 use crate::event::{Event, Origin};
-use crate::failure::{Failure, Result};
-use crate::object::{Shared, from_handles};
 use crate::queue::Queue;
 use crosshandle::{Command, EventOptions};
-use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_queue_handle_t, ur_result_t};
+use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// The part that all enqueue calls have in common: a queue, what to wait for, and where the caller
-/// wants the event.
+/// An argument of an entry point: the events that a command waits for. It is
+/// `INVALID_EVENT_WAIT_LIST` for events that are counted but not there, or the other way round.
+pub(super) struct WaitList;
+
+impl Argument2 for WaitList {
+    type A = u32;
+    type B = *const ur_event_handle_t;
+    type Value<'a> = HandleList<'a, Event>;
+
+    #[inline]
+    unsafe fn read<'a>(count: u32, first: Self::B, call: &'a Call) -> Result<Self::Value<'a>> {
+        let invalid = ur_result_t::UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST;
+        if first.is_null() != (count == 0) {
+            return Err(Failure::of(invalid));
+        }
+        // SAFETY: as promised to this function.
+        let events = unsafe { Handles::<Event>::read(count, first, call) };
+        events.map_err(|failure| failure.with_result(invalid))
+    }
+}
+
+/// The part that all enqueue calls have in common: a queue, the events to wait for, and where the
+/// caller wants the command's event.
 pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
-    waits: &'a [ur_event_handle_t],
-    event: *mut ur_event_handle_t,
+    waits: HandleList<'a, Event>,
+    event: Option<Place<'a, ur_event_handle_t>>,
     is_profiling: bool,
     is_low_power: bool,
 }
 
 impl<'a> Submission<'a> {
-    /// # Errors
-    /// `INVALID_NULL_HANDLE`, `INVALID_EVENT_WAIT_LIST`.
-    ///
-    /// # Safety
-    /// The handle is null or a queue's; `waits` is null or points to `count` handles, each null or
-    /// an event's; `event` is null or valid for a write; all that during `'a`.
+    /// Begins a call.
     #[inline]
-    pub(crate) unsafe fn new(
-        queue: ur_queue_handle_t,
-        count: u32,
-        waits: *const ur_event_handle_t,
-        event: *mut ur_event_handle_t,
-    ) -> Result<Self> {
-        let invalid = ur_result_t::UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST;
-        // SAFETY: as promised to this function.
-        unsafe {
-            let queue = Shared::<Queue>::from_handle(queue)?;
-            if waits.is_null() != (count == 0) {
-                return Err(Failure::of(invalid));
-            }
-            let _ = from_handles::<Event>(waits, count, invalid)?;
-            Ok(Self {
-                queue,
-                waits: list(waits, count as usize)?,
-                event,
-                is_profiling: queue.is_profiling(),
-                is_low_power: queue.is_low_power(),
-            })
+    pub(crate) fn new(
+        queue: &'a Shared<Queue>,
+        waits: HandleList<'a, Event>,
+        event: Option<Place<'a, ur_event_handle_t>>,
+    ) -> Self {
+        Self {
+            queue,
+            waits,
+            event,
+            is_profiling: queue.is_profiling(),
+            is_low_power: queue.is_low_power(),
         }
     }
 
-    /// The event shall take timestamps, whatever the queue says.
+    /// Lets the event take timestamps, whatever the queue says.
     pub(crate) fn with_timestamps(mut self) -> Self {
         self.is_profiling = true;
         self
     }
 
-    /// Waiting for the event shall sleep at once, if so `wanted`, or if the queue says so.
+    /// Lets waiting for the event sleep at once, if that is `wanted` or the queue says so.
     #[inline]
     pub(crate) fn low_power(mut self, wanted: bool) -> Self {
         self.is_low_power |= wanted;
         self
     }
 
-    /// The same with nothing to wait for.
+    /// Forgets the events to wait for.
     pub(super) fn without_waits(self) -> Self {
-        Self { waits: &[], ..self }
+        let waits = HandleList::empty();
+        Self { waits, ..self }
     }
 
+    /// Returns the queue.
     pub(crate) fn queue(&self) -> &'a Shared<Queue> {
         self.queue
     }
 
-    /// Whether the caller wants an event.
+    /// Returns whether the caller wants an event.
     pub(crate) fn wants_event(&self) -> bool {
-        !self.event.is_null()
+        self.event.is_some()
     }
 
-    /// The events to wait for.
-    #[inline]
-    pub(crate) fn waits(&self) -> impl Iterator<Item = &'a Shared<Event>> + use<'a> {
-        // SAFETY: `new` found all of them to be events' handles.
-        self.waits
-            .iter()
-            .map(|handle| unsafe { &*handle.cast::<Shared<Event>>() })
-    }
-
-    /// The command, after what is to be waited for.
+    /// Returns the command, after the events to wait for.
     ///
     /// # Errors
-    /// `IN_EVENT_LIST_EXEC_STATUS` if some of that has failed already.
+    /// `IN_EVENT_LIST_EXEC_STATUS` if one of them has failed already.
     #[inline]
     pub(crate) fn after_waits(&self, command: Command) -> Result<Command> {
-        self.waits().try_fold(command, |command, event| {
-            // What has happened need not be waited for.
+        self.waits.iter().try_fold(command, |command, event| {
+            // An event that is complete need not be waited for.
             let is_done = event.inner().try_wait()?;
             Ok(if is_done {
                 command
@@ -103,8 +102,8 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Submits the command after what is to be waited for, and gives the caller the event. A
-    /// blocking call returns when the command is done.
+    /// Submits the command after the events to wait for, and gives the caller its event. A blocking
+    /// call returns when the command is done.
     pub(crate) fn submit(
         self,
         kind: ur_command_t,
@@ -120,14 +119,12 @@ impl<'a> Submission<'a> {
         if is_blocking {
             event.wait()?;
         }
-        if self.wants_event() {
+        if let Some(place) = &self.event {
             let origin = Origin::Command {
                 queue: self.queue.to_ref(),
                 command: kind,
             };
-            let event = Event::hand_out(self.queue.context().clone(), event, origin);
-            // SAFETY: not null, so valid for a write by the promise made to `new`.
-            unsafe { self.event.write(event) };
+            place.put(Event::hand_out(self.queue.context().clone(), event, origin))?;
         }
         Ok(())
     }
@@ -148,7 +145,7 @@ impl<'a> Submission<'a> {
         self.submit(kind, last.after(&step), false)
     }
 
-    /// An event for one command.
+    /// Returns a new event for one command.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)
@@ -158,8 +155,8 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier after what is to be waited for, and lets it signal an event that the
-    /// caller has already.
+    /// Submits a barrier after the events to wait for, and lets it signal an event that the caller has
+    /// already.
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         event.prepare_signal(self.queue);

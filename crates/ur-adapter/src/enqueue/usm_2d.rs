@@ -1,16 +1,16 @@
 //! Commands on rectangles of unified shared memory.
 
-use super::Submission;
+use super::submission::{Submission, WaitList};
 use super::usm::range;
-use crate::boundary::{enter, list, not_null};
-use crate::failure::{Failure, Result};
+use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
+use crate::queue::Queue;
 use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
-use unified_runtime_sys::{
-    ur_bool_t, ur_command_t, ur_event_handle_t, ur_queue_handle_t, ur_result_t,
-};
+use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// The bytes from the start of the first row to the end of the last, `height` being positive.
+/// Returns the bytes from the start of the first row to the end of the last, `height` being positive.
 ///
 /// # Errors
 /// `INVALID_SIZE` for a pitch that is 0 or less than the width, and beyond all memory.
@@ -24,59 +24,68 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
         .ok_or(Failure::SIZE)
 }
 
-pub(super) unsafe extern "C" fn memcpy(
-    queue: ur_queue_handle_t,
-    is_blocking: ur_bool_t,
-    to: *mut c_void,
-    to_pitch: usize,
-    from: *const c_void,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles and a place for one.
-        let submission = unsafe { Submission::new(queue, count, waits, event) }?;
+/// Returns the memory of rows.
+///
+/// # Errors
+/// `INVALID_SIZE` if a pitch for each row is more than the allocation, or as [`span`].
+///
+/// # Safety
+/// As [`range`].
+unsafe fn rows(
+    submission: &Submission<'_>,
+    start: *const c_void,
+    (pitch, width, height): (usize, usize, usize),
+    access: Access,
+) -> Result<MemoryRange> {
+    not_null(start)?;
+    let len = span(pitch, width, height)?;
+    let usm = &submission.queue().context().state().usm;
+    usm.check_pitch(start, pitch, height)?;
+    // SAFETY: as promised to this function.
+    unsafe { range(submission, start, len, access) }
+}
+
+entry_points! {
+    pub(super) fn memcpy(
+        queue: Handle<Queue>,
+        is_blocking: ur_bool_t,
+        to: *mut c_void,
+        to_pitch: usize,
+        from: *const c_void,
+        from_pitch: usize,
+        width: usize,
+        height: usize,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(to)?;
         not_null(from)?;
         if height == 0 {
             return Err(Failure::SIZE);
         }
-        let (to_len, from_len) = (
-            span(to_pitch, width, height)?,
-            span(from_pitch, width, height)?,
-        );
+        let submission = Submission::new(queue, waits, event);
         // SAFETY: the caller vouches for the memory until the command is done.
         let (to, from) = unsafe {
             (
-                range(&submission, to, to_len, Access::ReadWrite)?,
-                range(&submission, from, from_len, Access::ReadOnly)?,
+                rows(&submission, to, (to_pitch, width, height), Access::ReadWrite)?,
+                rows(&submission, from, (from_pitch, width, height), Access::ReadOnly)?,
             )
         };
         let command = Command::copy_2d(from, from_pitch, to, to_pitch, width, height)?;
-        let kind = ur_command_t::UR_COMMAND_USM_MEMCPY_2D;
-        submission.submit(kind, command, is_blocking != 0)
-    })
-}
+        submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY_2D, command, is_blocking != 0)
+    }
 
-pub(super) unsafe extern "C" fn fill(
-    queue: ur_queue_handle_t,
-    start: *mut c_void,
-    pitch: usize,
-    pattern_size: usize,
-    pattern: *const c_void,
-    width: usize,
-    height: usize,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles and a place for one.
-        let submission = unsafe { Submission::new(queue, count, waits, event) }?;
+    pub(super) fn fill(
+        queue: Handle<Queue>,
+        start: *mut c_void,
+        pitch: usize,
+        pattern_size: usize,
+        pattern: *const c_void,
+        width: usize,
+        height: usize,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(start)?;
         not_null(pattern)?;
         if width == 0 || height == 0 || !pattern_size.is_power_of_two() {
@@ -86,21 +95,14 @@ pub(super) unsafe extern "C" fn fill(
         if !area.is_multiple_of(pattern_size) {
             return Err(Failure::SIZE);
         }
+        let submission = Submission::new(queue, waits, event);
         // SAFETY: the caller vouches for the memory until the command is done.
-        let to = unsafe {
-            let len = span(pitch, width, height)?;
-            range(&submission, start, len, Access::ReadWrite)?
-        };
+        let to = unsafe { rows(&submission, start, (pitch, width, height), Access::ReadWrite) }?;
         // SAFETY: the caller passes a pattern of this size.
         let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
-        let rows = Rows {
-            to,
-            pitch,
-            width,
-            height,
-        };
+        let rows = Rows { to, pitch, width, height };
         rows.fill(submission, pattern)
-    })
+    }
 }
 
 /// Rows in memory.
@@ -118,8 +120,8 @@ impl Rows {
         if self.pitch == self.width {
             return submission.submit(kind, Command::fill(self.to, pattern)?, false);
         }
-        // The pattern starts anew with every so many rows. Those in between are filled one kind
-        // after the other, each with what of the pattern falls on it.
+        // The pattern starts anew after `kinds` rows. The rows in between differ, and each kind of them is
+        // filled by one command, with the part of the pattern that falls on it.
         let kinds = repeating_rows(self.width, pattern.len()).min(self.height);
         let bytes: Vec<u8> = match kinds {
             1 => pattern.to_vec(),
@@ -146,9 +148,72 @@ impl Rows {
     }
 }
 
-/// After how many rows of this width a pattern, whose size is a power of two, starts with a row
-/// again.
+/// Returns after how many rows of this width a pattern, whose size is a power of two, starts with a
+/// row again.
 fn repeating_rows(width: usize, pattern_size: usize) -> usize {
     let common = 1 << width.trailing_zeros().min(pattern_size.trailing_zeros());
     pattern_size / common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::object::release;
+    use crate::context::{Context, entry as context};
+    use crate::discovery::Device;
+    use crate::memory::usm;
+    use crate::queue::entry as queues;
+    use std::ptr::{null, null_mut};
+    use unified_runtime_sys::ur_result_t;
+
+    #[test]
+    fn a_pitch_that_passes_the_end_is_refused() {
+        let device = Device::create(crosshandle::Device::find("host").expect("the host"));
+        let (mut context, mut queue) = (null_mut(), null_mut());
+        let (mut from, mut to) = (null_mut(), null_mut());
+        let (ok, size) = (
+            ur_result_t::UR_RESULT_SUCCESS,
+            ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+        );
+        // SAFETY: the handles are alive until they are released, the pointers valid.
+        unsafe {
+            let (handle, none) = (device.handle(), null());
+            let create = context::TABLE.pfnCreate.expect("filled");
+            assert_eq!(create(1, &handle, null(), &mut context), ok);
+            let create = queues::TABLE.pfnCreate.expect("filled");
+            assert_eq!(create(context, handle, null(), &mut queue), ok);
+            let allocate = usm::TABLE.pfnDeviceAlloc.expect("filled");
+            for memory in [&mut from, &mut to] {
+                let (desc, pool) = (null(), null_mut());
+                assert_eq!(allocate(context, handle, desc, pool, 400, memory), ok);
+            }
+            let copy = |to_pitch, from_pitch, height| {
+                let (width, event) = (50, null_mut());
+                memcpy(
+                    queue, 1, to, to_pitch, from, from_pitch, width, height, 0, none, event,
+                )
+            };
+            let fill = |pitch, height| {
+                let pattern = [1_u8];
+                let (width, event) = (50, null_mut());
+                let pattern = pattern.as_ptr().cast();
+                fill(queue, to, pitch, 1, pattern, width, height, 0, none, event)
+            };
+            assert_eq!(copy(100, 100, 4), ok);
+            assert_eq!(fill(100, 4), ok);
+            // The rows themselves end within the memory.
+            assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
+            assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
+            assert_eq!((fill(101, 4), fill(401, 1)), (size, size));
+            assert_eq!(fill(usize::MAX, 2), size);
+            let finish = queues::TABLE.pfnFinish.expect("filled");
+            assert_eq!(finish(queue), ok);
+            let free = usm::TABLE.pfnFree.expect("filled");
+            for memory in [from, to] {
+                assert_eq!(free(context, memory), ok);
+            }
+            assert_eq!(release::<Queue>(queue), ok);
+            assert_eq!(release::<Context>(context), ok);
+        }
+    }
 }

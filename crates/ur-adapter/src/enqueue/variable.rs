@@ -1,18 +1,17 @@
 //! Commands on variables of programs.
 
-use super::Submission;
-use crate::boundary::not_null;
-use crate::failure::{Failure, Result};
-use crate::kernel::name_of;
-use crate::object::Shared;
+use super::submission::{Submission, WaitList};
+use super::usm::range;
+use crate::abi::boundary::{MaybeOut, Text, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
 use crate::program::{Program, enter_with_kernels};
+use crate::queue::Queue;
 use crosshandle::{Access, Command, MemoryRange};
-use std::ffi::{c_char, c_void};
-use unified_runtime_sys::{
-    ur_bool_t, ur_command_t, ur_event_handle_t, ur_program_handle_t, ur_queue_handle_t, ur_result_t,
-};
+use std::ffi::c_void;
+use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// A part of a variable.
+/// Returns a part of a variable.
 ///
 /// # Errors
 /// `INVALID_VALUE` for one that is not there or not so large.
@@ -30,62 +29,46 @@ fn part(
     })
 }
 
-pub(super) unsafe extern "C" fn write(
-    queue: ur_queue_handle_t,
-    program: ur_program_handle_t,
-    name: *const c_char,
-    is_blocking: ur_bool_t,
-    len: usize,
-    offset: usize,
-    from: *const c_void,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles, a place for one, and a text.
-        let (submission, program, name) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Program>::from_handle(program)?,
-                name_of(name)?,
-            )
-        };
+entry_points! {
+    in enter_with_kernels;
+
+    pub(super) fn write(
+        queue: Handle<Queue>,
+        program: Handle<Program>,
+        name: Text,
+        is_blocking: ur_bool_t,
+        len: usize,
+        offset: usize,
+        from: *const c_void,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(from)?;
-        let to = part(&submission, program, &name, offset, len)?;
+        let submission = Submission::new(queue, waits, event);
+        let to = part(&submission, program, &name.to_string_lossy(), offset, len)?;
         // SAFETY: the caller vouches for the memory until the command is done.
-        let from = unsafe { super::usm::range(&submission, from, len, Access::ReadOnly) }?;
+        let from = unsafe { range(&submission, from, len, Access::ReadOnly) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_WRITE;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn read(
-    queue: ur_queue_handle_t,
-    program: ur_program_handle_t,
-    name: *const c_char,
-    is_blocking: ur_bool_t,
-    len: usize,
-    offset: usize,
-    to: *mut c_void,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles, a place for one, and a text.
-        let (submission, program, name) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Program>::from_handle(program)?,
-                name_of(name)?,
-            )
-        };
+    pub(super) fn read(
+        queue: Handle<Queue>,
+        program: Handle<Program>,
+        name: Text,
+        is_blocking: ur_bool_t,
+        len: usize,
+        offset: usize,
+        to: *mut c_void,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         not_null(to)?;
-        let from = part(&submission, program, &name, offset, len)?;
+        let submission = Submission::new(queue, waits, event);
+        let from = part(&submission, program, &name.to_string_lossy(), offset, len)?;
         // SAFETY: the caller vouches for the memory until the command is done.
-        let to = unsafe { super::usm::range(&submission, to, len, Access::ReadWrite) }?;
+        let to = unsafe { range(&submission, to, len, Access::ReadWrite) }?;
         let kind = ur_command_t::UR_COMMAND_DEVICE_GLOBAL_VARIABLE_READ;
         submission.submit(kind, Command::copy(from, to)?, is_blocking != 0)
-    })
+    }
 }

@@ -1,73 +1,60 @@
 //! Callbacks.
 //!
-//! One thread waits for all events that somebody wants to be called back for, and calls one
-//! function after the other, without a lock. It is started when it is needed, and ends when it has
-//! had nothing to do for a while. Functions may do anything: call the adapter, release the event,
-//! ask to be called again. It waits as everybody does, so that a command that fails and a process
-//! that dies call back too, and nothing keeps the process from ending.
+//! One job of the library's background service waits for all events with callbacks, and calls one
+//! function after the other, without a lock. It runs while there are callbacks. Functions may do
+//! anything: call the adapter, release the event, set another callback. The job waits for events as
+//! every thread does, so that a command that fails and a process that dies call back too, and
+//! nothing keeps the process from ending.
 
 use super::Event;
-use crate::boundary::enter;
-use crate::failure::{Failure, Result};
-use crate::object::{Ref, Shared};
-use crosshandle::EventOptions;
+use crate::abi::boundary::entry_points;
+use crate::abi::failure::Failure;
+use crate::abi::lock::Lock;
+use crate::abi::object::{Handle, Ref};
+use crate::tuning::CALLBACK_POLL;
+use crosshandle::{EventOptions, adapter_support};
 use std::ffi::c_void;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use unified_runtime_sys::{
     ur_event_callback_t, ur_event_handle_t, ur_event_status_t, ur_execution_info_t, ur_result_t,
 };
 
-/// How long the thread stays without anything to do.
-const IDLE: Duration = Duration::from_secs(1);
-/// How often it looks where it cannot wait.
-const POLL: Duration = Duration::from_millis(1);
-
-/// Somebody to be called back.
+/// A function to be called when an event reaches a status.
 struct Callback {
     /// Kept, whatever the caller releases, until the function has returned.
     event: Ref<Event>,
-    /// The signal that was the latest when the callback was set.
+    /// The latest signal when the callback was set.
     signal: u64,
     status: ur_execution_info_t,
     function: unsafe extern "C" fn(ur_event_handle_t, ur_execution_info_t, *mut c_void),
     user_data: *mut c_void,
 }
 
-// SAFETY: the user data is only passed to the function; whoever set both has it called from a
-// thread of ours, as UR does.
+// SAFETY: the user data is only passed to the function; the caller of `urEventSetCallback` has that
+// called with it by a thread that is not his, as UR does.
 unsafe impl Send for Callback {}
 
-/// What the thread is told.
+/// The messages of other threads to the job.
 struct Inbox {
     added: Vec<Callback>,
-    has_thread: bool,
-    /// Ends the thread's wait for events, while it waits for some.
-    bell: Option<crosshandle::Event>,
+    /// Whether a job runs, or is about to, that will look into `added`.
+    is_served: bool,
+    /// Ends the job's wait for events, while it waits for some.
+    wake_up: Option<crosshandle::Event>,
 }
 
-static INBOX: Mutex<Inbox> = Mutex::new(Inbox {
+static INBOX: Lock<Inbox> = Lock::new(Inbox {
     added: Vec::new(),
-    has_thread: false,
-    bell: None,
+    is_served: false,
+    wake_up: None,
 });
 
-/// Notified of what is added.
-static ADDED: Condvar = Condvar::new();
-
-fn inbox() -> MutexGuard<'static, Inbox> {
-    INBOX.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(super) unsafe extern "C" fn set(
-    handle: ur_event_handle_t,
-    status: ur_execution_info_t,
-    function: ur_event_callback_t,
-    user_data: *mut c_void,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes an event's handle.
-        let event = unsafe { Shared::<Event>::from_handle(handle) }?;
+entry_points! {
+    pub(super) fn set(
+        event: Handle<Event>,
+        status: ur_execution_info_t,
+        function: ur_event_callback_t,
+        user_data: *mut c_void,
+    ) {
         let function = function.ok_or(Failure::NULL_POINTER)?;
         if status.0 > ur_execution_info_t::UR_EXECUTION_INFO_QUEUED.0 {
             return Err(Failure::ENUMERATION);
@@ -84,48 +71,36 @@ pub(super) unsafe extern "C" fn set(
             status,
             function,
             user_data,
-        })
-    })
+        });
+        Ok(())
+    }
 }
 
-fn add(callback: Callback) -> Result<()> {
-    let mut inbox = inbox();
-    if !inbox.has_thread {
-        std::thread::Builder::new()
-            .name("crosshandle-call".into())
-            .spawn(run)
-            .map_err(|error| {
-                Failure::new(
-                    ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-                    format!("the thread for callbacks cannot be started: {error}"),
-                )
-            })?;
-        inbox.has_thread = true;
-    }
+/// Hands a callback to the job, which is started if none runs.
+fn add(callback: Callback) {
+    let mut inbox = INBOX.lock();
     inbox.added.push(callback);
-    match &inbox.bell {
-        // It has been rung already if this fails.
-        Some(bell) => drop(bell.signal()),
-        None => ADDED.notify_one(),
+    if let Some(wake_up) = &inbox.wake_up {
+        // It fails if another thread has signalled already.
+        let _ = wake_up.signal();
     }
-    Ok(())
+    if !inbox.is_served {
+        inbox.is_served = true;
+        drop(inbox);
+        adapter_support::run_blocking(serve);
+    }
 }
 
-/// The thread.
-fn run() {
+/// Calls back until no callback is left.
+fn serve() {
     let mut waiting: Vec<Callback> = Vec::new();
     loop {
-        let mut inbox = inbox();
-        if waiting.is_empty() {
-            let is_idle = |inbox: &mut Inbox| inbox.added.is_empty();
-            let waited = ADDED.wait_timeout_while(inbox, IDLE, is_idle);
-            inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if inbox.added.is_empty() {
-                inbox.has_thread = false;
-                return;
-            }
-        }
+        let mut inbox = INBOX.lock();
         waiting.append(&mut inbox.added);
+        if waiting.is_empty() {
+            inbox.is_served = false;
+            return;
+        }
         drop(inbox);
         let (due, later): (Vec<_>, _) = waiting
             .into_iter()
@@ -136,39 +111,35 @@ fn run() {
     }
 }
 
-/// Waits until something happened to one of the events, or something is added.
+/// Waits until one of the events may have changed, or a callback is added.
 fn wait_for_change(waiting: &[Callback]) {
     let Some(first) = waiting.first() else {
         return;
     };
     let (_, context) = first.event.context().first();
-    // The thread has time: it need not spin.
+    // Callbacks are in no hurry, so that this thread need not spin.
     let options = EventOptions::new().shareable(false).low_power(true);
-    let Ok(bell) = context.create_event_with(options) else {
+    let Ok(wake_up) = context.create_event_with(options) else {
         // A million events are alive. One of them may go.
-        std::thread::sleep(POLL);
+        std::thread::sleep(CALLBACK_POLL);
         return;
     };
-    let mut inbox_now = inbox();
-    if !inbox_now.added.is_empty() {
+    let mut inbox = INBOX.lock();
+    if !inbox.added.is_empty() {
         return;
     }
-    inbox_now.bell = Some(bell.clone());
-    drop(inbox_now);
-    let events: Vec<_> = std::iter::once((&bell, 1))
-        .chain(
-            waiting
-                .iter()
-                .map(|callback| (callback.event.inner(), callback.signal)),
-        )
-        .collect();
+    inbox.wake_up = Some(wake_up.clone());
+    drop(inbox);
+    let callbacks = waiting.iter();
+    let signals = callbacks.map(|callback| (callback.event.inner(), callback.signal));
+    let events: Vec<_> = std::iter::once((&wake_up, 1)).chain(signals).collect();
     // Whatever ended the wait, an error too, is found by looking again.
     let _ = crosshandle::Event::wait_any_value(&events, None);
-    inbox().bell = None;
+    INBOX.lock().wake_up = None;
 }
 
 impl Callback {
-    /// With what status to call, if it is time.
+    /// Returns the status to call with, if it is time.
     fn outcome(&self) -> Option<ur_execution_info_t> {
         let event = &self.event;
         let is_early = match self.status {
@@ -186,9 +157,11 @@ impl Callback {
         }
     }
 
+    /// Calls the function.
     fn call(self) {
         let status = self.outcome().unwrap_or(self.status);
-        // SAFETY: the caller of `urEventSetCallback` vouches for the function; the event is alive.
+        // SAFETY: the caller of `urEventSetCallback` vouches for the function and its data; the
+        // event is kept until the function returns.
         unsafe { (self.function)(self.event.handle(), status, self.user_data) };
     }
 }

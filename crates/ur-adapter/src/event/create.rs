@@ -1,18 +1,17 @@
-//! Reusable events.
+//! Making reusable events.
 
 use super::{Event, Kind, Origin};
-use crate::boundary::{enter, not_null, put};
-use crate::chain;
+use crate::abi::boundary::{In, Out, entry_points};
+use crate::abi::chain;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
 use crate::context::Context;
-use crate::device::Device;
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
+use crate::discovery::Device;
 use crosshandle::EventOptions;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_EXP_EVENT_FLAG_ENABLE_PROFILING, UR_EXP_EVENT_FLAG_IPC_EXP, UR_EXP_EVENT_FLAGS_MASK,
-    ur_context_handle_t, ur_device_handle_t, ur_event_handle_t, ur_exp_event_desc_t,
-    ur_exp_event_flags_t, ur_result_t, ur_structure_type_t,
+    ur_event_handle_t, ur_exp_event_desc_t, ur_exp_event_flags_t, ur_result_t, ur_structure_type_t,
 };
 
 /// `ur_exp_event_sync_mode_desc_t`, which later versions of the interface can chain to the
@@ -31,22 +30,13 @@ impl SyncMode {
     const LOW_POWER_WAIT: u32 = 1;
 }
 
-pub(super) unsafe extern "C" fn create(
-    context: ur_context_handle_t,
-    device: ur_device_handle_t,
-    desc: *const ur_exp_event_desc_t,
-    created: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles, and null or a description.
-        let (context, device, desc) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<Device>::from_handle(device)?,
-                desc.as_ref().ok_or(Failure::NULL_POINTER)?,
-            )
-        };
-        not_null(created)?;
+entry_points! {
+    pub(super) fn create(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        desc: In<ur_exp_event_desc_t>,
+        created: Out<ur_event_handle_t>,
+    ) {
         let kind = kind_of(desc.flags)?;
         let inner = context.on(device)?;
         if kind == Kind::Shared && !device.inner().info().capabilities.event_sharing {
@@ -60,12 +50,14 @@ pub(super) unsafe extern "C" fn create(
             .low_power(mode.is_some_and(|mode| mode.flags & SyncMode::LOW_POWER_WAIT != 0));
         let event = inner.create_event_with(options)?;
         event.set_profiling(kind == Kind::Profiling);
-        let event = Event::hand_out(context.to_ref(), event, Origin::Reusable(kind));
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, event) }
-    })
+        created.put(Event::hand_out(context.to_ref(), event, Origin::Reusable(kind)))
+    }
 }
 
+/// Returns the kind of event that flags ask for.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`; `INVALID_VALUE` for flags that exclude each other.
 fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     if flags & UR_EXP_EVENT_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);

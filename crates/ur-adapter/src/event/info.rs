@@ -1,38 +1,41 @@
-//! What events are, how they stand, and when their commands ran.
+//! Answers about events: their commands, their status, and when their commands ran.
 
 use super::{Event, Origin};
-use crate::boundary::enter;
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
-use crate::query::Query;
+use crate::abi::boundary::entry_points;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Shared};
+use crate::abi::query::{Answer, LateAnswer, Query};
 use crosshandle::EventProfile;
-use std::ffi::c_void;
 use std::ptr;
 use unified_runtime_sys::{
-    ur_command_t, ur_event_handle_t, ur_event_info_t, ur_event_status_t, ur_profiling_info_t,
-    ur_queue_handle_t, ur_result_t,
+    ur_command_t, ur_event_info_t, ur_event_status_t, ur_profiling_info_t, ur_queue_handle_t,
+    ur_result_t,
 };
 
-pub(super) unsafe extern "C" fn get_info(
-    handle: ur_event_handle_t,
-    name: ur_event_info_t,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes an event's handle and a place for the answer.
-        let (event, query) = unsafe {
-            (
-                Shared::<Event>::from_handle(handle)?,
-                Query::new(size, value, size_ret)?,
-            )
-        };
+entry_points! {
+    pub(super) fn get_info(
+        event: Handle<Event>,
+        name: ur_event_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
         answer(event, name, query)
-    })
+    }
+
+    pub(super) fn get_profiling_info(
+        event: Handle<Event>,
+        name: ur_profiling_info_t,
+        place(size, value, size_ret): LateAnswer,
+    ) {
+        if name.0 > ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_COMPLETE.0 {
+            return Err(Failure::ENUMERATION);
+        }
+        let time = event.timestamp(name)?;
+        place.query(Failure::VALUE)?.value(time)
+    }
 }
 
-fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query) -> Result<()> {
+/// Answers a query.
+fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_event_info_t::UR_EVENT_INFO_COMMAND_QUEUE => query.value(event.queue()),
         ur_event_info_t::UR_EVENT_INFO_CONTEXT => query.value(event.context().handle()),
@@ -44,7 +47,7 @@ fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query) -> Result<
 }
 
 impl Event {
-    /// The queue of its command; null for events that belong to none.
+    /// Returns the queue of the event's command; null for events without one.
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } => queue.handle(),
@@ -52,7 +55,7 @@ impl Event {
         }
     }
 
-    /// The kind of command that signals it.
+    /// Returns the kind of command that signals the event.
     fn command(&self) -> ur_command_t {
         match self.origin() {
             Origin::Command { command, .. } => *command,
@@ -63,7 +66,8 @@ impl Event {
         }
     }
 
-    /// How its latest command stands. Whether it runs already is known of profiled ones alone.
+    /// Returns the status of the latest command. Whether it runs already is known for profiled events
+    /// alone.
     fn status(&self) -> ur_event_status_t {
         match self.inner().try_wait() {
             Ok(true) => ur_event_status_t::UR_EVENT_STATUS_COMPLETE,
@@ -73,13 +77,17 @@ impl Event {
         }
     }
 
-    /// Whether its latest command is known to have started.
+    /// Returns whether the latest command is known to have started.
     pub(super) fn has_started(&self) -> bool {
         self.inner()
             .profile()
             .is_ok_and(|profile| started(&profile).is_some())
     }
 
+    /// Returns when the latest command reached a stage.
+    ///
+    /// # Errors
+    /// `PROFILING_INFO_NOT_AVAILABLE`.
     fn timestamp(&self, name: ur_profiling_info_t) -> Result<u64> {
         let none = |message: &'static str| {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
@@ -102,8 +110,8 @@ impl Event {
     }
 }
 
-/// When the latest command started. An event that is signalled again keeps the older times until
-/// there are newer ones.
+/// Returns when the latest command started, if it did. An event that is signalled again keeps the
+/// older times until there are newer ones.
 fn started(profile: &EventProfile) -> Option<u64> {
     // Without a time of submission there is no older one.
     profile
@@ -111,29 +119,8 @@ fn started(profile: &EventProfile) -> Option<u64> {
         .filter(|started| Some(*started) >= profile.submitted)
 }
 
+/// Returns when the latest command ended, if it did.
 fn ended(profile: &EventProfile) -> Option<u64> {
     let started = started(profile)?;
     profile.ended.filter(|ended| *ended >= started)
-}
-
-pub(super) unsafe extern "C" fn get_profiling_info(
-    handle: ur_event_handle_t,
-    name: ur_profiling_info_t,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes an event's handle.
-        let event = unsafe { Shared::<Event>::from_handle(handle) }?;
-        if name.0 > ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_COMPLETE.0 {
-            return Err(Failure::ENUMERATION);
-        }
-        let time = event.timestamp(name)?;
-        if !value.is_null() && size == 0 {
-            return Err(Failure::VALUE);
-        }
-        // SAFETY: the caller passes a place for the answer.
-        unsafe { Query::new(size, value, size_ret) }?.value(time)
-    })
 }

@@ -1,8 +1,7 @@
 //! Events: of commands, reusable ones, and those opened from handles.
 //!
-//! `create` makes reusable ones, `native` those of native handles; `info` answers what they are and
-//! how they stand, `callback` calls back when they have come so far, and `reusable` knows which of
-//! them commands may signal again.
+//! `create` makes reusable ones, `native` those of native handles; `info` answers queries, `callback`
+//! calls the program back, and `reusable` knows which events commands may signal again.
 
 mod callback;
 mod create;
@@ -10,10 +9,10 @@ mod info;
 mod native;
 pub(crate) mod reusable;
 
-use crate::boundary::{enter, not_null};
+use crate::abi::boundary::entry_points;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handles, Object, Ref, Shared, release, retain};
 use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::object::{Object, Ref, Shared, from_handles, release, retain};
 use crate::queue::Queue;
 use unified_runtime_sys::{
     ur_command_t, ur_event_dditable_t, ur_event_exp_dditable_t, ur_event_handle_t,
@@ -29,7 +28,7 @@ pub(crate) struct Event {
     natives: native::Natives,
 }
 
-/// Where an event comes from.
+/// The origin of an event.
 #[derive(Clone)]
 pub(crate) enum Origin {
     /// A command, which signals it once.
@@ -39,29 +38,30 @@ pub(crate) enum Origin {
     },
     /// `urEventCreateExp`: commands signal it again and again.
     Reusable(Kind),
-    /// A handle of another process's event, or of one of this process.
+    /// A handle of an event of another process, or of this one.
     Opened,
-    /// A native handle: an event of the driver; or 0, which is nothing and therefore complete.
+    /// A native handle: an event of the driver, or 0, which stands for an event that is complete.
     Native,
 }
 
-/// What a reusable event was made for.
+/// The purpose of a reusable event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing in particular. It takes timestamps when a queue that does so signals it.
+    /// No purpose in particular: the event takes timestamps when a queue that does so signals it.
     Plain,
-    /// To take timestamps, whatever queue signals it.
+    /// Taking timestamps, whatever queue signals it.
     Profiling,
-    /// To be shared.
+    /// Being shared with other processes.
     Shared,
 }
 
 impl Object for Event {
     type Opaque = ur_event_handle_t_;
+    const NULL_IN_LIST: ur_result_t = ur_result_t::UR_RESULT_ERROR_INVALID_EVENT;
 }
 
 impl Event {
-    /// Makes an event for the caller.
+    /// Returns a handle for an event that is new to UR.
     pub(crate) fn hand_out(
         context: Ref<Context>,
         inner: crosshandle::Event,
@@ -80,23 +80,23 @@ impl Event {
         Shared::hand_out(event)
     }
 
-    /// The context it was made or opened in.
+    /// Returns the context that the event was made or opened in.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
-    /// The library's event.
+    /// Returns the library's event.
     #[inline]
     pub(crate) fn inner(&self) -> &crosshandle::Event {
         &self.inner
     }
 
+    /// Returns where the event comes from.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// To be called before a reusable event is signalled: whether that signal takes timestamps
-    /// depends on the event and the queue.
+    /// Settles, before a reusable event is signalled by a queue, whether that signal takes timestamps.
     #[inline]
     pub(crate) fn prepare_signal(&self, queue: &Queue) {
         if let Origin::Reusable(Kind::Plain) = self.origin {
@@ -105,20 +105,16 @@ impl Event {
     }
 }
 
-unsafe extern "C" fn wait(count: u32, events: *const ur_event_handle_t) -> ur_result_t {
-    enter(|| {
-        if count == 0 {
+entry_points! {
+    fn wait(events(count, first): Handles<Event>) {
+        if events.is_empty() {
             return Err(Failure::VALUE);
         }
-        not_null(events)?;
-        let missing = ur_result_t::UR_RESULT_ERROR_INVALID_EVENT;
-        // SAFETY: the caller passes this many events' handles.
-        let events = unsafe { from_handles::<Event>(events, count, missing) }?;
-        wait_for_all(events)
-    })
+        wait_for_all(events.iter())
+    }
 }
 
-/// Waits for the latest signals that there are now, and for all of them also if some fail.
+/// Waits for the latest signals that there are now, for all of them even if some fail.
 fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<()> {
     let mut result = Ok(());
     let mut unfinished = Vec::new();
@@ -135,6 +131,7 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
     Ok(result?)
 }
 
+/// The events' table.
 pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnGetInfo: Some(info::get_info),
     pfnGetProfilingInfo: Some(info::get_profiling_info),
@@ -146,6 +143,7 @@ pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnSetCallback: Some(callback::set),
 };
 
+/// The events' experimental table.
 pub(crate) const EXP_TABLE: ur_event_exp_dditable_t = ur_event_exp_dditable_t {
     pfnCreateExp: Some(create::create),
 };

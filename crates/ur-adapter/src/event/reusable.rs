@@ -1,30 +1,30 @@
-//! Which handles are of events that commands may signal again.
+//! The handles of events that commands may signal again.
 //!
 //! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to such a handle, or to wherever the caller
 //! wants a new one. In the second case callers leave there what they had before, such as an event
-//! that they have released. So the handle is looked up before it is followed. (Where such a handle
-//! is by now the address of a newer reusable event, nobody can tell: don't leave it there.)
+//! that they have released. So the handle is looked up before it is followed. (Where the
+//! handle of a released event is by now the address of a newer reusable event, the two cannot be told
+//! apart: don't leave it there.)
 
 use super::Event;
-use crate::object::{Ref, Shared};
+use crate::abi::boundary::{Argument, Call, MaybeOut, Place};
+use crate::abi::failure::Result;
+use crate::abi::lock::Lock;
+use crate::abi::object::Shared;
+use crate::tuning::REUSABLE_EVENT_PLACE_BITS as PLACE_BITS;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use unified_runtime_sys::ur_event_handle_t;
 
-/// The addresses of the living ones, each at the place that it says itself, to be found with one
-/// load: every signal looks here, in every thread. (`docs/unified-runtime.md` has what a set behind
+/// The addresses of living events, each at the place that the address itself says, to be found with
+/// one load: every signal looks here, in every thread. (`docs/unified-runtime.md` has what a set behind
 /// a lock costs.)
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
-const PLACE_BITS: u32 = 12;
 
-/// Those whose place was taken.
-static OTHERS: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+/// The addresses of living events whose place was taken.
+static OTHERS: Lock<BTreeSet<usize>> = Lock::new(BTreeSet::new());
 
-fn others() -> MutexGuard<'static, BTreeSet<usize>> {
-    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
+/// Returns the place of an address.
 #[inline]
 fn place_of(address: usize) -> &'static AtomicUsize {
     // Fibonacci hashing: the upper bits depend on all of the address.
@@ -32,15 +32,15 @@ fn place_of(address: usize) -> &'static AtomicUsize {
     &PLACES[(hash >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// Puts `new` where `old` is, unless something else is there. What is at an address is ordered by
-/// whatever orders the caller's uses of the event.
+/// Puts `new` where `old` is, and returns whether `old` was there. The contents of an event are
+/// ordered by whatever orders the caller's uses of the event.
 fn replace(place: &AtomicUsize, old: usize, new: usize) -> bool {
     place
         .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Takes an event out again when it goes.
+/// The address at which an event is found, until it goes.
 #[derive(Default)]
 pub(super) struct Registration(AtomicUsize);
 
@@ -50,8 +50,9 @@ impl Drop for Registration {
         if address == 0 || replace(place_of(address), address, 0) {
             return;
         }
-        let mut others = others();
-        // Who looked for it may have given it its place before this thread had the lock.
+        let mut others = OTHERS.lock();
+        // A thread that looked for the event may have given it its place before this thread had the
+        // lock.
         if !others.remove(&address) {
             replace(place_of(address), address, 0);
         }
@@ -59,37 +60,55 @@ impl Drop for Registration {
 }
 
 impl Registration {
+    /// Lets an address be found.
     fn enter(&self, address: usize) {
         self.0.store(address, Ordering::Relaxed);
         if !replace(place_of(address), 0, address) {
-            others().insert(address);
+            OTHERS.lock().insert(address);
         }
     }
 }
 
 /// Lets an event be found.
-pub(super) fn register(event: &Ref<Event>) {
+pub(super) fn register(event: &Shared<Event>) {
     event.registration.enter(event.handle().addr());
 }
 
-/// The event behind a handle, if it is one that commands may signal again.
-///
-/// # Safety
-/// If it is, it stays alive during `'a`.
-#[inline]
-pub(crate) unsafe fn find<'a>(handle: ur_event_handle_t) -> Option<&'a Shared<Event>> {
-    let address = handle.addr();
-    let is_live =
-        address != 0 && (place_of(address).load(Ordering::Relaxed) == address || is_other(address));
-    // SAFETY: it is the address of an event, which lives on by the caller's promise.
-    is_live.then(|| unsafe { &*handle.cast::<Shared<Event>>() })
+/// An argument of an entry point: null, or a place with null, a handle, or what the caller had there
+/// before; the event in it, if it is one that commands may signal again, stays alive during the call.
+pub(crate) struct SignalledAgain;
+
+impl Argument for SignalledAgain {
+    type C = *mut ur_event_handle_t;
+    type Value<'a> = (
+        Option<Place<'a, ur_event_handle_t>>,
+        Option<&'a Shared<Event>>,
+    );
+
+    #[inline]
+    unsafe fn read<'a>(place: Self::C, call: &'a Call) -> Result<Self::Value<'a>> {
+        // SAFETY: null or valid for reads and writes, by the caller's promise.
+        let (handle, place) = unsafe { (place.as_ref().copied(), MaybeOut::read(place, call)?) };
+        let handle = handle.filter(|handle| is_live(handle.addr()));
+        // SAFETY: it is the address of a living event, whose handle the caller therefore has, and
+        // which stays alive during the call by his promise.
+        let event = handle.map(|handle| unsafe { &*handle.cast::<Shared<Event>>() });
+        Ok((place, event))
+    }
 }
 
+/// Returns whether an address is one of a living event.
+#[inline]
+fn is_live(address: usize) -> bool {
+    address != 0 && (place_of(address).load(Ordering::Relaxed) == address || is_other(address))
+}
+
+/// Returns whether an address is one of a living event whose place was taken.
 #[cold]
 fn is_other(address: usize) -> bool {
-    let mut others = others();
+    let mut others = OTHERS.lock();
     let is_other = others.contains(&address);
-    // Its place may be free by now.
+    // The place may be free by now.
     if is_other && replace(place_of(address), 0, address) {
         others.remove(&address);
     }
@@ -126,7 +145,7 @@ mod tests {
         );
         let all: Vec<_> = kept.drain(..).map(|(address, _)| address).collect();
         assert!(!all.iter().any(is_found));
-        assert!(others().is_empty());
+        assert!(OTHERS.lock().is_empty());
         none_stays_that_goes_while_it_is_looked_for();
     }
 
@@ -138,7 +157,7 @@ mod tests {
         let other = other.expect("there are more addresses than places");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Somebody passes the handle of an event again and again, also when it has gone.
+            // A program passes the handle of an event again and again, also when it has gone.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     is_other(other);
@@ -155,6 +174,6 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
             assert!(!stays, "one that went is found");
         });
-        assert!(others().is_empty());
+        assert!(OTHERS.lock().is_empty());
     }
 }

@@ -1,38 +1,41 @@
 //! Sharing events.
 
-use super::handle_bytes;
-use crate::boundary::{enter, not_null, put};
+use super::{HandleBytes, put_bytes};
+use crate::abi::boundary::{Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Ref};
 use crate::context::Context;
-use crate::device::Device;
+use crate::discovery::Device;
 use crate::event::{Event, Kind, Origin};
-use crate::failure::{Failure, Result};
-use crate::object::{Ref, Shared};
 use crosshandle::EventHandle;
-use crosshandle::handle::HANDLE_SIZE;
 use std::ffi::c_void;
-use unified_runtime_sys::{ur_context_handle_t, ur_event_handle_t, ur_result_t};
+use unified_runtime_sys::{ur_event_handle_t, ur_result_t};
 
-pub(super) unsafe extern "C" fn get(
-    handle: ur_event_handle_t,
-    data: *mut *mut c_void,
-    size: *mut usize,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes an event's handle.
-        let event = unsafe { Shared::<Event>::from_handle(handle) }?;
-        not_null(data)?;
-        not_null(size)?;
+entry_points! {
+    pub(super) fn get(event: Handle<Event>, data: Out<*mut c_void>, size: Out<usize>) {
         check_shareable(event)?;
         let handle = event.inner().handle()?;
-        let buffer = event.context().state().handles.hand_out(handle.as_bytes());
-        // SAFETY: the caller passes valid pointers.
-        unsafe {
-            put(data, buffer)?;
-            put(size, HANDLE_SIZE)
+        let bytes = event.context().state().handles.hand_out(handle.as_bytes());
+        put_bytes(bytes, &data, &size)
+    }
+
+    pub(super) fn open(
+        context: Handle<Context>,
+        bytes(data, size): HandleBytes<*const c_void>,
+        opened: Out<ur_event_handle_t>,
+    ) {
+        let can_share = |device: &Ref<Device>| device.inner().info().capabilities.event_sharing;
+        if !context.devices().all(can_share) {
+            return Err(Failure::unsupported("a device of this context cannot share events"));
         }
-    })
+        let handle = EventHandle::from_bytes(bytes).map_err(crosshandle::Error::from)?;
+        let inner = open_in(context, &handle)?;
+        opened.put(Event::hand_out(context.to_ref(), inner, Origin::Opened))
+    }
 }
 
+/// Refuses events that cannot be shared.
+///
 /// # Errors
 /// `UNSUPPORTED_FEATURE` for an event that takes timestamps, `INVALID_EVENT` for any other that was
 /// not made for sharing.
@@ -56,32 +59,6 @@ fn check_shareable(event: &Event) -> Result<()> {
     ))
 }
 
-pub(super) unsafe extern "C" fn open(
-    context: ur_context_handle_t,
-    data: *const c_void,
-    size: usize,
-    opened: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a context's handle.
-        let context = unsafe { Shared::<Context>::from_handle(context) }?;
-        not_null(opened)?;
-        // SAFETY: the caller passes this many bytes.
-        let bytes = unsafe { handle_bytes(data, size) }?;
-        let can_share = |device: &Ref<Device>| device.inner().info().capabilities.event_sharing;
-        if !context.devices().all(can_share) {
-            return Err(Failure::unsupported(
-                "a device of this context cannot share events",
-            ));
-        }
-        let handle = EventHandle::from_bytes(bytes).map_err(crosshandle::Error::from)?;
-        let inner = open_in(context, &handle)?;
-        let event = Event::hand_out(context.to_ref(), inner, Origin::Opened);
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(opened, event) }
-    })
-}
-
 /// Opens an event on that device of the context on which it was made.
 fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event> {
     let (_, mut inner) = context.first();
@@ -92,6 +69,6 @@ fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event
             inner = context.on(device)?;
         }
     }
-    // Where no device is the right one, this says so.
+    // If no device is the right one, the error says so.
     Ok(inner.open_event(handle)?)
 }

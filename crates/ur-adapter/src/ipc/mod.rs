@@ -1,62 +1,86 @@
 //! Sharing between processes.
 //!
-//! The bytes that `Get` gives are those of a [`crosshandle::handle`]; they are checked before
-//! anything else is done with them, so that whatever is no handle, or no good one, is
-//! `INVALID_VALUE`.
+//! The bytes that `Get` gives are those of a [`crosshandle::handle`]. They are checked before
+//! anything else is done with them: bytes that are no handle, or no good one, are `INVALID_VALUE`.
 
-mod buffers;
 mod event;
 mod memory;
 mod physical;
 
-pub(crate) use buffers::HandleBuffers;
-
-use crate::boundary::{enter, not_null};
+use crate::abi::boundary::{Argument2, Call, Place, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
 use crosshandle::handle::HANDLE_SIZE;
 use std::ffi::c_void;
-use unified_runtime_sys::{ur_context_handle_t, ur_ipc_exp_dditable_t, ur_result_t};
+use std::marker::PhantomData;
+use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 
-/// The bytes of a handle, of which nothing else is known yet.
-///
-/// # Errors
-/// `INVALID_NULL_POINTER`; `INVALID_VALUE` for too few or too many.
-///
-/// # Safety
-/// `data` is null or valid for reads of `size` bytes during `'a`.
-#[inline]
-unsafe fn handle_bytes<'a>(data: *const c_void, size: usize) -> Result<&'a [u8; HANDLE_SIZE]> {
-    not_null(data)?;
-    if size != HANDLE_SIZE {
-        return Err(Failure::new(
-            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
-        ));
+/// An argument of an entry point: the bytes of a handle, about which nothing else is known yet, by a
+/// `const` or other pointer `P`. It is `INVALID_NULL_POINTER` at null, and `INVALID_VALUE` if there are too few or too many.
+struct HandleBytes<P>(PhantomData<P>);
+
+impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
+    type A = P;
+    type B = usize;
+    type Value<'a> = &'a [u8; HANDLE_SIZE];
+
+    #[inline]
+    unsafe fn read(data: P, size: usize, _call: &Call) -> Result<&[u8; HANDLE_SIZE]> {
+        let ConstPointer(data) = data.into();
+        not_null(data)?;
+        if size != HANDLE_SIZE {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
+            ));
+        }
+        // SAFETY: not null, so valid for reads during `'a` by the caller's promise; bytes need no
+        // alignment.
+        Ok(unsafe { &*data.cast() })
     }
-    // SAFETY: not null, so valid by the caller's promise; bytes need no alignment.
-    Ok(unsafe { &*data.cast() })
 }
 
-/// Takes the bytes of a handle back, whatever kind it is of.
-unsafe extern "C" fn take_back(context: ur_context_handle_t, data: *mut c_void) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes a context's handle.
-        let context = unsafe { Shared::<Context>::from_handle(context) }?;
+/// A pointer for reading.
+struct ConstPointer(*const c_void);
+
+impl From<*const c_void> for ConstPointer {
+    fn from(pointer: *const c_void) -> Self {
+        Self(pointer)
+    }
+}
+
+impl From<*mut c_void> for ConstPointer {
+    fn from(pointer: *mut c_void) -> Self {
+        Self(pointer)
+    }
+}
+
+/// Writes where the bytes of a handle are, and how many.
+fn put_bytes(
+    bytes: *mut c_void,
+    data: &Place<'_, *mut c_void>,
+    size: &Place<'_, usize>,
+) -> Result<()> {
+    data.put(bytes)?;
+    size.put(HANDLE_SIZE)
+}
+
+entry_points! {
+    /// Takes the bytes of a handle of any kind back.
+    fn take_back(context: Handle<Context>, data: *mut c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
-    })
+    }
+
+    /// As [`take_back`], by a pointer for reading.
+    fn take_back_const(context: Handle<Context>, data: *const c_void) {
+        not_null(data)?;
+        context.state().handles.take_back(data)
+    }
 }
 
-unsafe extern "C" fn take_back_const(
-    context: ur_context_handle_t,
-    data: *const c_void,
-) -> ur_result_t {
-    // SAFETY: as promised to this function. The bytes are not written to.
-    unsafe { take_back(context, data.cast_mut()) }
-}
-
+/// The table of sharing between processes.
 pub(crate) const TABLE: ur_ipc_exp_dditable_t = ur_ipc_exp_dditable_t {
     pfnGetMemHandleExp: Some(memory::get),
     pfnPutMemHandleExp: Some(take_back),

@@ -1,38 +1,26 @@
 //! Sharing physical memory.
 //!
-//! Every `Get` makes a handle of its own. It is good until it is put back; those who have opened
-//! it by then keep the memory.
+//! Every `Get` makes a handle of its own, good until it is put back. A process that has opened it by
+//! then keeps the memory.
 
-use super::handle_bytes;
-use crate::boundary::{enter, not_null, put};
+use super::{HandleBytes, put_bytes};
+use crate::abi::boundary::{Out, entry_points};
+use crate::abi::failure::Failure;
+use crate::abi::object::{Handle, release_once};
 use crate::context::Context;
-use crate::device::Device;
-use crate::failure::Failure;
-use crate::object::{Shared, release};
-use crate::physical_memory::{Origin, PhysicalMemory};
-use crosshandle::handle::HANDLE_SIZE;
+use crate::discovery::Device;
+use crate::memory::physical::{Origin, PhysicalMemory};
 use crosshandle::{Error, PhysicalMemoryHandle};
 use std::ffi::c_void;
-use unified_runtime_sys::{
-    ur_context_handle_t, ur_device_handle_t, ur_physical_mem_handle_t, ur_result_t,
-};
+use unified_runtime_sys::ur_physical_mem_handle_t;
 
-pub(super) unsafe extern "C" fn get(
-    context: ur_context_handle_t,
-    memory: ur_physical_mem_handle_t,
-    data: *mut *mut c_void,
-    size: *mut usize,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles.
-        let (context, memory) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<PhysicalMemory>::from_handle(memory)?,
-            )
-        };
-        not_null(data)?;
-        not_null(size)?;
+entry_points! {
+    pub(super) fn get(
+        context: Handle<Context>,
+        memory: Handle<PhysicalMemory>,
+        data: Out<*mut c_void>,
+        size: Out<usize>,
+    ) {
         memory.check_context(context)?;
         if memory.is_opened() {
             return Err(Failure::argument(
@@ -45,69 +33,34 @@ pub(super) unsafe extern "C" fn get(
             ));
         }
         let export = memory.inner().export()?;
-        let buffer = context.state().handles.hand_out_export(export);
-        // SAFETY: the caller passes valid pointers.
-        unsafe {
-            put(data, buffer)?;
-            put(size, HANDLE_SIZE)
-        }
-    })
-}
+        put_bytes(context.state().handles.hand_out_export(export), &data, &size)
+    }
 
-pub(super) unsafe extern "C" fn open(
-    context: ur_context_handle_t,
-    device: ur_device_handle_t,
-    data: *const c_void,
-    size: usize,
-    memory: *mut ur_physical_mem_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles.
-        let (context, device) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<Device>::from_handle(device)?,
-            )
-        };
-        not_null(memory)?;
-        // SAFETY: the caller passes this many bytes.
-        let bytes = unsafe { handle_bytes(data, size) }?;
+    pub(super) fn open(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        bytes(data, size): HandleBytes<*const c_void>,
+        memory: Out<ur_physical_mem_handle_t>,
+    ) {
         let handle = PhysicalMemoryHandle::from_bytes(bytes).map_err(Error::from)?;
         let inner = context.on(device)?;
         let opened = match inner.open_physical_memory(&handle) {
             Err(Error::ReadOnly) => inner.open_physical_memory_read_only(&handle),
             opened => opened,
         };
-        let opened = PhysicalMemory::hand_out(context, device, opened?, Origin::Opened);
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(memory, opened) }
-    })
-}
+        memory.put(PhysicalMemory::hand_out(context, device, opened?, Origin::Opened))
+    }
 
-/// Releases what was opened. It stays for as long as it is retained or mapped.
-pub(super) unsafe extern "C" fn close(
-    context: ur_context_handle_t,
-    handle: ur_physical_mem_handle_t,
-) -> ur_result_t {
-    let checked = enter(|| {
-        // SAFETY: the caller passes handles.
-        let (context, memory) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<PhysicalMemory>::from_handle(handle)?,
-            )
-        };
+    /// Releases opened memory. It stays for as long as it is retained or mapped.
+    pub(super) fn close(context: Handle<Context>, memory: Handle<PhysicalMemory>) {
         memory.check_context(context)?;
         if !memory.is_opened() {
             return Err(Failure::argument(
                 "this physical memory was not opened from a handle; release it",
             ));
         }
-        Ok(())
-    });
-    if checked != ur_result_t::UR_RESULT_SUCCESS {
-        return checked;
+        // SAFETY: the caller passes the handle of living memory, to which UR refers, and gives that
+        // reference up.
+        unsafe { release_once::<PhysicalMemory>(memory.handle()) }
     }
-    // SAFETY: as promised to this function.
-    unsafe { release::<PhysicalMemory>(handle) }
 }

@@ -4,20 +4,21 @@
 //! is there to be linked.
 
 use super::{DeviceImage, Program, enter_with_kernels};
-use crate::boundary::not_null;
+use crate::abi::boundary::{MaybeText, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, HandlesMut};
 use crate::context::Context;
-use crate::device::Device;
-use crate::failure::{Failure, Result};
-use crate::object::{Shared, from_handles};
+use crate::discovery::Device;
 use crosshandle::{Error, ProgramImage, ProgramOptions};
-use std::ffi::{CStr, c_char};
+use std::borrow::Cow;
+use std::ffi::CStr;
 use unified_runtime_sys::{
-    UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS, UR_EXP_PROGRAM_FLAGS_MASK, ur_context_handle_t,
-    ur_device_handle_t, ur_exp_program_flags_t, ur_program_binary_type_t as binary_type,
-    ur_program_build_status_t as status, ur_program_handle_t, ur_result_t,
+    UR_EXP_PROGRAM_FLAG_ALLOW_UNRESOLVED_SYMBOLS, UR_EXP_PROGRAM_FLAGS_MASK,
+    ur_exp_program_flags_t, ur_program_binary_type_t as binary_type,
+    ur_program_build_status_t as status, ur_result_t,
 };
 
-/// How far a program is on a device.
+/// The state of a program on a device.
 pub(super) struct Build {
     pub(super) status: status,
     pub(super) binary_type: binary_type,
@@ -39,7 +40,7 @@ impl Default for Build {
 }
 
 impl Build {
-    /// A program that is loaded.
+    /// Returns the state of a program that is loaded.
     pub(super) fn done(program: crosshandle::Program, options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -50,35 +51,39 @@ impl Build {
         }
     }
 
+    /// Returns the program, if it is loaded.
     pub(super) fn program(&self) -> Option<&crosshandle::Program> {
         self.program.as_ref()
     }
 
+    /// Returns whether the program is loaded with these options.
     fn is_loaded(&self, options: &str) -> bool {
         self.program.is_some() && self.options == options
     }
 }
 
-/// Whether bytes may be an image: text, or of a binary format. Whether they are a good one the
-/// driver finds out.
+/// Returns whether bytes may be an image: text, or of a binary format. The driver finds out whether
+/// they are a good one.
 pub(super) fn is_image(bytes: &[u8]) -> bool {
     text_of(bytes).is_some() || is_binary(bytes)
 }
 
-/// Executables and containers of them.
+/// Returns whether bytes begin as an executable or a container of executables.
 fn is_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7FELF") || bytes.starts_with(&[0x50, 0xED, 0x55, 0xBA])
 }
 
-/// Text, without the zeros at its end.
+/// Returns bytes as text, without the zeros at its end, if they are text.
 fn text_of(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     let is_text = |byte: u8| byte >= b' ' || byte.is_ascii_whitespace();
     (!text.is_empty() && text.bytes().all(is_text)).then_some(text)
 }
 
+/// Returns bytes as an image.
+///
 /// # Safety
-/// What is no text must be well-formed.
+/// Bytes that are no text must be well-formed.
 pub(super) unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
     match text_of(bytes) {
         Some(text) => ProgramImage::text(text),
@@ -87,7 +92,7 @@ pub(super) unsafe fn image_of(bytes: &[u8]) -> ProgramImage<'_> {
     }
 }
 
-/// The options that mean something here, among those of compilers in general.
+/// Returns the options that mean something here, among those of compilers in general.
 pub(super) fn options_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
@@ -116,7 +121,7 @@ impl DeviceImage {
         if self.bytes.is_empty() {
             return Err(no_image());
         }
-        // SAFETY: who created the program vouched for what is no text.
+        // SAFETY: the creator of the program vouched for what is no text.
         let image = unsafe { image_of(&self.bytes) };
         let loaded = inner.load_program_with(&[image], &options_of(options));
         let mut build = self.build();
@@ -161,7 +166,7 @@ impl DeviceImage {
     }
 }
 
-/// An error of the library, where the program may be to blame.
+/// Returns an error of the library as `result`, if the program is to blame.
 pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     let is_refused = matches!(error, Error::Program { .. } | Error::InvalidArgument(_));
     let failure = Failure::from(error);
@@ -172,6 +177,7 @@ pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     }
 }
 
+/// Returns the failure of building what has no image.
 pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
@@ -179,17 +185,13 @@ pub(super) fn no_image() -> Failure {
     )
 }
 
-/// # Safety
-/// `text` must be null or end with a zero.
-pub(super) unsafe fn options_text(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: not null, so it ends with a zero.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().into_owned()
+/// Returns a compiler's options; none where there is no text.
+pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
+    text.map_or_else(Cow::default, CStr::to_string_lossy)
 }
 
+/// Refuses flags that don't exist, and those that this adapter doesn't do.
+///
 /// # Errors
 /// `INVALID_ENUMERATION`; `UNSUPPORTED_FEATURE` for a program that is not complete.
 pub(super) fn check_flags(flags: ur_exp_program_flags_t) -> Result<()> {
@@ -204,101 +206,44 @@ pub(super) fn check_flags(flags: ur_exp_program_flags_t) -> Result<()> {
     Ok(())
 }
 
-/// Does something with the images for some devices.
-fn each<'a>(
-    program: &Program,
-    mut devices: impl Iterator<Item = &'a Shared<Device>>,
-    act: impl Fn(&DeviceImage) -> Result<()>,
-) -> Result<()> {
-    devices.try_for_each(|device| act(program.image(device)?))
-}
+entry_points! {
+    in enter_with_kernels;
 
-pub(super) unsafe extern "C" fn build(
-    context: ur_context_handle_t,
-    program: ur_program_handle_t,
-    options: *const c_char,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles, and null or a text.
-        let (_, program, options) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<Program>::from_handle(program)?,
-                options_text(options),
-            )
-        };
+    pub(super) fn build(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
+        let options = options_text(options);
         let mut images = program.images.iter();
         images.try_for_each(|image| image.load(&program.context, &options))
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn build_exp(
-    program: ur_program_handle_t,
-    count: u32,
-    devices: *mut ur_device_handle_t,
-    flags: ur_exp_program_flags_t,
-    options: *const c_char,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        let missing = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-        // SAFETY: the caller passes handles, and null or a text.
-        let (program, options) = unsafe {
-            (
-                Shared::<Program>::from_handle(program)?,
-                options_text(options),
-            )
-        };
-        not_null(devices)?;
+    pub(super) fn build_exp(
+        program: Handle<Program>,
+        devices(count, first): HandlesMut<Device>,
+        flags: ur_exp_program_flags_t,
+        options: MaybeText,
+    ) {
         check_flags(flags)?;
-        // SAFETY: the caller passes this many devices' handles.
-        let devices = unsafe { from_handles::<Device>(devices, count, missing) }?;
-        each(program, devices, |image| {
-            image.load(&program.context, &options)
-        })
-    })
-}
+        let options = options_text(options);
+        let mut devices = devices.iter();
+        devices.try_for_each(|device| program.image(device)?.load(&program.context, &options))
+    }
 
-pub(super) unsafe extern "C" fn compile(
-    context: ur_context_handle_t,
-    program: ur_program_handle_t,
-    options: *const c_char,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles, and null or a text.
-        let (_, program, options) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                Shared::<Program>::from_handle(program)?,
-                options_text(options),
-            )
-        };
+    pub(super) fn compile(context: Handle<Context>, program: Handle<Program>, options: MaybeText) {
+        let options = options_text(options);
         let mut images = program.images.iter();
         images.try_for_each(|image| image.compile(&options))
-    })
-}
+    }
 
-pub(super) unsafe extern "C" fn compile_exp(
-    program: ur_program_handle_t,
-    count: u32,
-    devices: *mut ur_device_handle_t,
-    flags: ur_exp_program_flags_t,
-    options: *const c_char,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        let missing = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-        // SAFETY: the caller passes handles, and null or a text.
-        let (program, options) = unsafe {
-            (
-                Shared::<Program>::from_handle(program)?,
-                options_text(options),
-            )
-        };
-        not_null(devices)?;
+    pub(super) fn compile_exp(
+        program: Handle<Program>,
+        devices(count, first): HandlesMut<Device>,
+        flags: ur_exp_program_flags_t,
+        options: MaybeText,
+    ) {
         check_flags(flags)?;
-        // SAFETY: the caller passes this many devices' handles.
-        let devices = unsafe { from_handles::<Device>(devices, count, missing) }?;
-        each(program, devices, |image| image.compile(&options))
-    })
+        let options = options_text(options);
+        let mut devices = devices.iter();
+        devices.try_for_each(|device| program.image(device)?.compile(&options))
+    }
 }
 
 #[cfg(test)]

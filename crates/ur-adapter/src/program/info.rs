@@ -1,40 +1,51 @@
-//! What a program answers to queries.
+//! Answers of programs to queries.
 
 use super::{Program, enter_with_kernels};
-use crate::device::Device;
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
-use crate::query::Query;
-use std::ffi::c_void;
-use unified_runtime_sys::{
-    ur_device_handle_t, ur_program_build_info_t, ur_program_handle_t, ur_program_info_t,
-    ur_result_t,
-};
+use crate::abi::boundary::entry_points;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Shared};
+use crate::abi::query::{Answer, Query};
+use crate::discovery::Device;
+use unified_runtime_sys::{ur_program_build_info_t, ur_program_info_t, ur_result_t};
 
-pub(super) unsafe extern "C" fn get_info(
-    handle: ur_program_handle_t,
-    name: ur_program_info_t,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes a program's handle and a place for the answer.
-        let (program, query) = unsafe {
-            (
-                Shared::<Program>::from_handle(handle)?,
-                Query::new(size, value, size_ret)?,
-            )
-        };
-        if name == ur_program_info_t::UR_PROGRAM_INFO_BINARIES && !value.is_null() {
-            // SAFETY: the caller passes a list of places, whose size is checked.
-            unsafe { write_binaries(program, size, value.cast()) }?;
+entry_points! {
+    in enter_with_kernels;
+
+    pub(super) fn get_info(
+        program: Handle<Program>,
+        name: ur_program_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        if name == ur_program_info_t::UR_PROGRAM_INFO_BINARIES
+            && let Some((places, size)) = query.place()
+        {
+            // SAFETY: the caller passes as many bytes of a list of addresses, each null or valid for
+            // writes of as many bytes as its image has.
+            unsafe { write_binaries(program, size, places.cast()) }?;
         }
         answer(program, name, query)
-    })
+    }
+
+    pub(super) fn get_build_info(
+        program: Handle<Program>,
+        device: Handle<Device>,
+        name: ur_program_build_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        let build = program.image(device)?.build();
+        match name {
+            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_STATUS => query.value(build.status.0),
+            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_OPTIONS => query.text(&build.options),
+            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_LOG => query.text(&build.log),
+            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_BINARY_TYPE => {
+                query.value(build.binary_type.0)
+            }
+            _ => Err(Failure::ENUMERATION),
+        }
+    }
 }
 
-/// Writes each image where the list says, if it says so.
+/// Writes each image to the address that the list has for it, unless that is null.
 ///
 /// # Safety
 /// `size` bytes at `places` are addresses, each null or valid for writes of as many bytes as the
@@ -55,7 +66,8 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
     Ok(())
 }
 
-fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query) -> Result<()> {
+/// Answers a query.
+fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query<'_>) -> Result<()> {
     let images = &program.images;
     match name {
         ur_program_info_t::UR_PROGRAM_INFO_REFERENCE_COUNT => query.value(program.references()),
@@ -65,7 +77,7 @@ fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query) -> R
             let devices: Vec<_> = images.iter().map(|image| image.device.handle()).collect();
             query.list(&devices)
         }
-        // There never is one.
+        // No program has any.
         ur_program_info_t::UR_PROGRAM_INFO_IL => query.list::<u8>(&[]),
         ur_program_info_t::UR_PROGRAM_INFO_BINARY_SIZES => {
             let sizes: Vec<_> = images.iter().map(|image| image.bytes.len()).collect();
@@ -81,34 +93,4 @@ fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query) -> R
         }
         _ => Err(Failure::ENUMERATION),
     }
-}
-
-pub(super) unsafe extern "C" fn get_build_info(
-    handle: ur_program_handle_t,
-    device: ur_device_handle_t,
-    name: ur_program_build_info_t,
-    size: usize,
-    value: *mut c_void,
-    size_ret: *mut usize,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes handles and a place for the answer.
-        let (program, device, query) = unsafe {
-            (
-                Shared::<Program>::from_handle(handle)?,
-                Shared::<Device>::from_handle(device)?,
-                Query::new(size, value, size_ret)?,
-            )
-        };
-        let build = program.image(device)?.build();
-        match name {
-            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_STATUS => query.value(build.status.0),
-            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_OPTIONS => query.text(&build.options),
-            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_LOG => query.text(&build.log),
-            ur_program_build_info_t::UR_PROGRAM_BUILD_INFO_BINARY_TYPE => {
-                query.value(build.binary_type.0)
-            }
-            _ => Err(Failure::ENUMERATION),
-        }
-    })
 }

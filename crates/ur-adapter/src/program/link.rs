@@ -3,17 +3,13 @@
 use super::build::{Build, check_flags, failure, image_of, no_image, options_of, options_text};
 use super::metadata::Metadata;
 use super::{DeviceImage, Program, enter_with_kernels};
-use crate::boundary::{not_null, put};
+use crate::abi::boundary::{MaybeText, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::{Handle, Handles, HandlesMut, Shared};
 use crate::context::Context;
-use crate::device::Device;
-use crate::failure::{Failure, Result};
-use crate::object::{Shared, from_handles};
-use std::ffi::c_char;
-use std::sync::Mutex;
-use unified_runtime_sys::{
-    ur_context_handle_t, ur_device_handle_t, ur_exp_program_flags_t, ur_program_handle_t,
-    ur_result_t,
-};
+use crate::discovery::Device;
+use unified_runtime_sys::{ur_exp_program_flags_t, ur_program_handle_t, ur_result_t};
 
 /// Links programs into one, for all devices of the first or for those named.
 ///
@@ -39,7 +35,7 @@ fn link_all(
             if image.bytes.is_empty() {
                 return Err(no_image());
             }
-            // SAFETY: who created the program vouched for what is no text.
+            // SAFETY: the creator of the program vouched for what is no text.
             parts.push(unsafe { image_of(&image.bytes) });
         }
         let linked = context
@@ -50,7 +46,7 @@ fn link_all(
         images.push(DeviceImage {
             device: device.to_ref(),
             bytes: Box::default(),
-            build: Mutex::new(Build::done(linked, options)),
+            build: Lock::new(Build::done(linked, options)),
         });
     }
     Ok(Program {
@@ -60,68 +56,34 @@ fn link_all(
     })
 }
 
-pub(super) unsafe extern "C" fn link(
-    context: ur_context_handle_t,
-    count: u32,
-    programs: *const ur_program_handle_t,
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: as promised to this function.
-        unsafe { link_for(context, None, (count, programs), options, created) }
-    })
-}
+entry_points! {
+    in enter_with_kernels;
 
-pub(super) unsafe extern "C" fn link_exp(
-    context: ur_context_handle_t,
-    device_count: u32,
-    devices: *mut ur_device_handle_t,
-    flags: ur_exp_program_flags_t,
-    count: u32,
-    programs: *const ur_program_handle_t,
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
+    pub(super) fn link(
+        context: Handle<Context>,
+        programs(count, first): Handles<Program>,
+        options: MaybeText,
+        created: Out<ur_program_handle_t>,
+    ) {
+        // There is no program to ask for a log if linking fails.
+        created.put(std::ptr::null_mut())?;
+        let programs: Vec<_> = programs.iter().collect();
+        let program = link_all(context, &programs, None, &options_text(options))?;
+        created.put(Shared::hand_out(Shared::new(program)))
+    }
+
+    pub(super) fn link_exp(
+        context: Handle<Context>,
+        devices(device_count, first_device): HandlesMut<Device>,
+        flags: ur_exp_program_flags_t,
+        programs(count, first): Handles<Program>,
+        options: MaybeText,
+        created: Out<ur_program_handle_t>,
+    ) {
         check_flags(flags)?;
-        let devices = Some((device_count, devices.cast_const()));
-        // SAFETY: as promised to this function.
-        unsafe { link_for(context, devices, (count, programs), options, created) }
-    })
-}
-
-/// # Safety
-/// Handles, lists of as many handles as they say, null or a text, and null or a place for a handle.
-unsafe fn link_for(
-    context: ur_context_handle_t,
-    devices: Option<(u32, *const ur_device_handle_t)>,
-    (count, programs): (u32, *const ur_program_handle_t),
-    options: *const c_char,
-    created: *mut ur_program_handle_t,
-) -> Result<()> {
-    let missing = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-    // SAFETY: as promised to this function.
-    let context = unsafe { Shared::<Context>::from_handle(context) }?;
-    not_null(programs)?;
-    // SAFETY: as promised to this function. There is no program for its log if linking fails.
-    unsafe { put(created, std::ptr::null_mut()) }?;
-    let devices = match devices {
-        Some((count, first)) => {
-            not_null(first)?;
-            // SAFETY: as promised to this function.
-            Some(unsafe { from_handles::<Device>(first, count, missing) }?.collect())
-        }
-        None => None,
-    };
-    // SAFETY: as promised to this function.
-    let (programs, options) = unsafe {
-        (
-            from_handles::<Program>(programs, count, missing)?.collect::<Vec<_>>(),
-            options_text(options),
-        )
-    };
-    let program = link_all(context, &programs, devices, &options)?;
-    // SAFETY: as promised to this function.
-    unsafe { put(created, Shared::hand_out(Shared::new(program))) }
+        created.put(std::ptr::null_mut())?;
+        let (devices, programs) = (devices.iter().collect(), programs.iter().collect::<Vec<_>>());
+        let program = link_all(context, &programs, Some(devices), &options_text(options))?;
+        created.put(Shared::hand_out(Shared::new(program)))
+    }
 }

@@ -1,10 +1,10 @@
-//! What compilers say of a program's kernels and variables, beside the image.
+//! Metadata: what compilers say of a program's kernels and variables, beside the image.
 //!
-//! Each entry's name is that of what it is about, and a tag. Arrays of bytes begin with how many
-//! bits follow, in 64 bits.
+//! The name of an entry consists of the name of the kernel or variable, `@` and a tag. An array of
+//! bytes begins with the number of bits that follow, in 64 bits.
 
-use crate::boundary::list;
-use crate::failure::{Failure, Result};
+use crate::abi::boundary::{Argument, Call, list};
+use crate::abi::failure::{Failure, Result};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use unified_runtime_sys::{
@@ -12,10 +12,10 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The first bytes of an array, which say how long it is.
+/// Bytes at the start of an array that say how long it is.
 const LENGTH: usize = size_of::<u64>();
 
-/// What is known of a program before it is built.
+/// The facts about a program that are known before it is built.
 #[derive(Default)]
 pub(crate) struct Metadata {
     kernels: HashMap<String, KernelMetadata>,
@@ -23,7 +23,7 @@ pub(crate) struct Metadata {
     variables: HashMap<String, String>,
 }
 
-/// What is known of a kernel: sizes are in work-items.
+/// The facts about a kernel. Sizes are in work-items.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct KernelMetadata {
     /// The only size of work-groups with which it may be launched.
@@ -35,44 +35,14 @@ pub(crate) struct KernelMetadata {
     pub(crate) sub_group: Option<u32>,
 }
 
-/// What an entry says.
+/// The value of an entry.
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
 impl Metadata {
-    /// # Errors
-    /// `INVALID_NULL_POINTER`, `INVALID_SIZE` for entries that are counted but not there or the
-    /// other way round; `INVALID_WORK_GROUP_SIZE` for a size of other than one to three dimensions.
-    ///
-    /// # Safety
-    /// The properties are null or valid, with as many entries as they say, whose names end with a
-    /// zero and whose values are as their types say.
-    pub(super) unsafe fn read(properties: *const ur_program_properties_t) -> Result<Self> {
-        // SAFETY: null or valid, by the caller's promise.
-        let Some(properties) = (unsafe { properties.as_ref() }) else {
-            return Ok(Self::default());
-        };
-        if properties.count == 0 && !properties.pMetadatas.is_null() {
-            return Err(Failure::SIZE);
-        }
-        // SAFETY: as many as it says, by the caller's promise.
-        let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
-        let mut this = Self::default();
-        for entry in entries {
-            if entry.pName.is_null() {
-                return Err(Failure::NULL_POINTER);
-            }
-            // SAFETY: a name that ends with a zero, and a value of its type.
-            let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
-            if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
-                this.add(name, tag, &value)?;
-            }
-        }
-        Ok(this)
-    }
-
+    /// Adds an entry, if it says what is known here.
     fn add(&mut self, name: &str, tag: &str, value: &Value<'_>) -> Result<()> {
         let kernel = || self.kernels.get(name).copied().unwrap_or_default();
         let kernel = match (tag, value) {
@@ -105,7 +75,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// What is known of several programs that became one.
+    /// Returns the metadata of a program that was linked of several.
     pub(super) fn merged<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::default();
         for one in all {
@@ -119,20 +89,58 @@ impl Metadata {
         merged
     }
 
+    /// Returns the facts about a kernel.
     pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }
 
-    /// What a variable is called in the image.
+    /// Returns the name of a variable in the image.
     pub(super) fn variable<'a>(&'a self, name: &'a str) -> &'a str {
         self.variables.get(name).map_or(name, String::as_str)
     }
 }
 
+/// An argument of an entry point: a program's metadata. It is `INVALID_NULL_POINTER` or
+/// `INVALID_SIZE` for entries that are counted but not there or the other way round,
+/// `INVALID_WORK_GROUP_SIZE` for a size of other than one to three dimensions.
+pub(super) struct MetadataArgument;
+
+impl Argument for MetadataArgument {
+    type C = *const ur_program_properties_t;
+    type Value<'a> = Metadata;
+
+    unsafe fn read(properties: Self::C, _call: &Call) -> Result<Metadata> {
+        // SAFETY: null or valid, by the caller's promise.
+        let Some(properties) = (unsafe { properties.as_ref() }) else {
+            return Ok(Metadata::default());
+        };
+        if properties.count == 0 && !properties.pMetadatas.is_null() {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: there are as many entries as the properties say, by the caller's promise.
+        let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
+        let mut metadata = Metadata::default();
+        for entry in entries {
+            if entry.pName.is_null() {
+                return Err(Failure::NULL_POINTER);
+            }
+            // SAFETY: the name ends with a zero, and the value is of its type, by the caller's
+            // promise.
+            let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
+            if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
+                metadata.add(name, tag, &value)?;
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+/// Returns what an entry says, if it may be known here.
+///
 /// # Safety
 /// The value is as its type says.
 unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the member of the union is the one of its type, as promised to this function.
     unsafe {
         Ok(match entry.type_ {
             value_type::UR_PROGRAM_METADATA_TYPE_UINT32 => {
@@ -142,18 +150,18 @@ unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
             value_type::UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY => {
                 Some(Value::Bytes(list(entry.value.pData.cast(), entry.size)?))
             }
-            // Nothing that is known here is a text.
+            // No text is known here.
             _ => None,
         })
     }
 }
 
-/// What an entry is about, and its tag.
+/// Returns the name that an entry is about, and the tag.
 fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('@')
 }
 
-/// One to three numbers of 32 bits; dimensions that are not there are 1.
+/// Returns the size of a work-group: one to three numbers of 32 bits, and 1 for other dimensions.
 fn size_of_group(bytes: &[u8]) -> Result<[usize; 3]> {
     let numbers = bytes.get(LENGTH..).unwrap_or_default();
     if numbers.is_empty() || !numbers.len().is_multiple_of(4) || numbers.len() > 12 {

@@ -2,28 +2,31 @@
 
 mod build;
 mod info;
+pub(crate) mod kernel;
 mod link;
 mod metadata;
 mod symbols;
 
 pub(crate) use metadata::KernelMetadata;
 
-use crate::boundary::{enter, list, not_null, put};
+use crate::abi::boundary::{
+    Argument2, Argument4, Call, MaybeIn, Out, enter, entry_points, list, not_null,
+};
+use crate::abi::description;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::native::{of_driver, ownership};
+use crate::abi::object::{Handle, Handles, Object, Ref, Shared, release, retain};
+use crate::abi::stub::{Reason, Stub};
+use crate::abi::unsupported::{IntermediateLanguages, Kernels};
 use crate::context::Context;
-use crate::description;
-use crate::device::Device;
-use crate::failure::{Failure, Result};
-use crate::native::{of_driver, ownership};
-use crate::object::{Object, Ref, Shared, from_handles, release, retain};
-use crate::stub::Stub;
-use crate::unsupported::{IntermediateLanguages, Kernels};
+use crate::discovery::Device;
 use build::Build;
-use metadata::Metadata;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use metadata::{Metadata, MetadataArgument};
+use std::sync::MutexGuard;
 use unified_runtime_sys::{
-    ur_context_handle_t, ur_device_handle_t, ur_native_handle_t, ur_program_dditable_t,
-    ur_program_exp_dditable_t, ur_program_handle_t, ur_program_handle_t_,
-    ur_program_native_properties_t, ur_program_properties_t, ur_result_t,
+    ur_device_handle_t, ur_native_handle_t, ur_program_dditable_t, ur_program_exp_dditable_t,
+    ur_program_handle_t, ur_program_handle_t_, ur_program_native_properties_t, ur_result_t,
 };
 
 /// An image for each of some devices, with what was built of it.
@@ -36,9 +39,9 @@ pub(crate) struct Program {
 /// The image for a device.
 struct DeviceImage {
     device: Ref<Device>,
-    /// As they were given; none for a program that was linked or loaded elsewhere.
+    /// The bytes as they were given; none for a program that was linked or loaded elsewhere.
     bytes: Box<[u8]>,
-    build: Mutex<Build>,
+    build: Lock<Build>,
 }
 
 impl Object for Program {
@@ -46,21 +49,24 @@ impl Object for Program {
 }
 
 impl DeviceImage {
+    /// Locks how far the image is built.
     fn build(&self) -> MutexGuard<'_, Build> {
-        self.build.lock().unwrap_or_else(PoisonError::into_inner)
+        self.build.lock()
     }
 }
 
 impl Program {
+    /// Returns the context that the program was made in.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
+    /// Returns what the compiler said of a kernel.
     pub(crate) fn metadata(&self, kernel: &str) -> KernelMetadata {
         self.metadata.kernel(kernel)
     }
 
-    /// The program as it is loaded on devices, those on which it is built.
+    /// Returns the program as it is loaded, for each device on which it is built.
     pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;
@@ -69,7 +75,7 @@ impl Program {
         self.images.iter().filter_map(loaded).collect()
     }
 
-    /// The image for a device.
+    /// Returns the image for a device.
     ///
     /// # Errors
     /// `INVALID_DEVICE`.
@@ -84,7 +90,7 @@ impl Program {
         })
     }
 
-    /// The program as it is loaded on a device.
+    /// Returns the program as it is loaded on a device.
     ///
     /// # Errors
     /// `INVALID_DEVICE`; `INVALID_PROGRAM_EXECUTABLE` if it is not built.
@@ -94,7 +100,7 @@ impl Program {
         program.ok_or_else(not_built)
     }
 
-    /// The memory of a variable on a device.
+    /// Returns the memory of a variable on a device.
     ///
     /// # Errors
     /// As [`on`](Self::on); `INVALID_VALUE` if there is no such variable.
@@ -113,6 +119,7 @@ impl Program {
     }
 }
 
+/// Returns the failure of what needs a program that is built.
 pub(crate) fn not_built() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE,
@@ -121,105 +128,58 @@ pub(crate) fn not_built() -> Failure {
 }
 
 /// Runs the body of an entry point about programs or kernels, if the adapter's devices run any.
-pub(crate) fn enter_with_kernels(body: impl FnOnce() -> Result<()>) -> ur_result_t {
-    use crate::stub::Reason;
-    enter(|| match description::get().program_target {
-        Some(_) => body(),
+pub(crate) fn enter_with_kernels(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
+    enter(|call| match description::get().program_target {
+        Some(_) => body(call),
         None => Err(Failure::unsupported(Kernels::TEXT)),
     })
 }
 
-unsafe extern "C" fn create_with_binary(
-    context: ur_context_handle_t,
-    count: u32,
-    devices: *mut ur_device_handle_t,
-    lengths: *mut usize,
-    binaries: *mut *const u8,
-    properties: *const ur_program_properties_t,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes a context's handle.
-        let context = unsafe { Shared::<Context>::from_handle(context) }?;
-        not_null(devices)?;
-        not_null(lengths)?;
-        not_null(binaries)?;
-        not_null(created)?;
-        if count == 0 {
-            return Err(Failure::SIZE);
-        }
-        // SAFETY: the caller passes as many devices, lengths and binaries, and null or properties.
-        let (devices, lengths, binaries, metadata) = unsafe {
-            let missing = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-            (
-                from_handles::<Device>(devices, count, missing)?,
-                list(lengths, count as usize)?,
-                list(binaries, count as usize)?,
-                Metadata::read(properties)?,
-            )
-        };
-        let mut images = Vec::new();
-        for ((device, length), binary) in devices.zip(lengths).zip(binaries) {
+entry_points! {
+    in enter_with_kernels;
+
+    fn create_with_binary(
+        context: Handle<Context>,
+        images(count, devices, lengths, binaries): Binaries,
+        metadata: MetadataArgument,
+        created: Out<ur_program_handle_t>,
+    ) {
+        let images = images.into_iter().map(|(device, bytes)| {
             context.on(device)?;
-            if *length == 0 {
-                return Err(Failure::SIZE);
-            }
-            // SAFETY: the caller passes a binary of this length.
-            let bytes = unsafe { list(*binary, *length) }?;
             if !build::is_image(bytes) {
                 return Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
                     "this is neither assembly nor a binary that the device's driver loads",
                 ));
             }
-            images.push(DeviceImage {
+            Ok(DeviceImage {
                 device: device.to_ref(),
                 bytes: bytes.into(),
-                build: Mutex::default(),
-            });
-        }
+                build: Lock::default(),
+            })
+        });
         let program = Shared::new(Program {
             context: context.to_ref(),
-            images,
+            images: images.collect::<Result<_>>()?,
             metadata,
         });
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, Shared::hand_out(program)) }
-    })
-}
+        created.put(Shared::hand_out(program))
+    }
 
-/// The native handle is the driver's, on the first device on which the program is built.
-unsafe extern "C" fn get_native_handle(
-    handle: ur_program_handle_t,
-    native: *mut ur_native_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes a program's handle.
-        let program = unsafe { Shared::<Program>::from_handle(handle) }?;
-        not_null(native)?;
+    /// Gives the driver's program, on the first device on which the program is built.
+    fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(not_built)?;
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(native, program.native().raw()) }
-    })
-}
+        native.put(program.native().raw())
+    }
 
-/// The program is on the context's first device: the driver's handle doesn't say where.
-unsafe extern "C" fn create_with_native_handle(
-    native: ur_native_handle_t,
-    context: ur_context_handle_t,
-    properties: *const ur_program_native_properties_t,
-    created: *mut ur_program_handle_t,
-) -> ur_result_t {
-    enter_with_kernels(|| {
-        // SAFETY: the caller passes a context's handle, and null or properties.
-        let (context, properties) = unsafe {
-            (
-                Shared::<Context>::from_handle(context)?,
-                properties.as_ref(),
-            )
-        };
-        not_null(created)?;
+    /// The program is on the context's first device: the driver's handle doesn't say where.
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        properties: MaybeIn<ur_program_native_properties_t>,
+        created: Out<ur_program_handle_t>,
+    ) {
         if native == 0 {
             return Err(Failure::argument("this is no program's native handle"));
         }
@@ -232,15 +192,57 @@ unsafe extern "C" fn create_with_native_handle(
             images: vec![DeviceImage {
                 device: Ref::clone(device),
                 bytes: Box::default(),
-                build: Mutex::new(Build::done(loaded, "")),
+                build: Lock::new(Build::done(loaded, "")),
             }],
             metadata: Metadata::default(),
         });
-        // SAFETY: the caller passes a valid pointer.
-        unsafe { put(created, Shared::hand_out(program)) }
-    })
+        created.put(Shared::hand_out(program))
+    }
 }
 
+/// An argument of an entry point: a number of devices, lengths and binaries. It is
+/// `INVALID_NULL_POINTER` where a list or a binary is at null, `INVALID_SIZE` if there are none or one
+/// is empty.
+struct Binaries;
+
+impl Argument4 for Binaries {
+    type A = u32;
+    type B = *mut ur_device_handle_t;
+    type C = *mut usize;
+    type D = *mut *const u8;
+    type Value<'a> = Vec<(&'a Shared<Device>, &'a [u8])>;
+
+    unsafe fn read<'a>(
+        count: u32,
+        devices: Self::B,
+        lengths: Self::C,
+        binaries: Self::D,
+        call: &'a Call,
+    ) -> Result<Self::Value<'a>> {
+        not_null(devices)?;
+        not_null(lengths)?;
+        not_null(binaries)?;
+        if count == 0 {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: the caller passes as many devices, lengths and binaries, each binary with as many
+        // bytes as its length says.
+        unsafe {
+            let devices = Handles::<Device>::read(count, devices, call)?;
+            let lengths = list(lengths, count as usize)?;
+            let binaries = list(binaries, count as usize)?;
+            let sized = binaries.iter().zip(lengths);
+            let bytes = sized.map(|(binary, length)| match length {
+                0 => Err(Failure::SIZE),
+                length => list(*binary, *length),
+            });
+            let images = devices.iter().zip(bytes);
+            images.map(|(device, bytes)| Ok((device, bytes?))).collect()
+        }
+    }
+}
+
+/// The programs' table.
 pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnCreateWithIL: Stub::<IntermediateLanguages>::STUB,
     pfnCreateWithBinary: Some(create_with_binary),
@@ -258,6 +260,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnCreateWithNativeHandle: Some(create_with_native_handle),
 };
 
+/// The programs' experimental table.
 pub(crate) const EXP_TABLE: ur_program_exp_dditable_t = ur_program_exp_dditable_t {
     pfnDynamicLinkExp: Stub::<IntermediateLanguages>::STUB,
     pfnBuildExp: Some(build::build_exp),

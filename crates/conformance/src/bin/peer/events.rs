@@ -1,13 +1,13 @@
 //! Commands for events.
 
-use crate::request::{Answer, Complaint, Request, done, one};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done, one};
+use crate::state::{Object, PeerState};
 use crosshandle::{Event, EventHandle, EventOptions};
 use crosshandle_conformance::slowdown;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "event" => create(state, request),
         "event-handle" => handle(state, request),
@@ -37,7 +37,7 @@ fn options(request: &Request<'_>) -> EventOptions {
 }
 
 /// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no]`
-fn create(state: &State, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state
         .context(request)?
         .create_event_with(options(request))?;
@@ -45,12 +45,12 @@ fn create(state: &State, request: &Request<'_>) -> Answer {
     done()
 }
 
-fn handle(state: &State, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
     one(state.event(request.word(0)?)?.handle()?)
 }
 
 /// `open-event NAME HANDLE [low-power=yes]`
-fn open(state: &State, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     let handle: EventHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let event = context.open_event_with(&handle, options(request))?;
@@ -59,7 +59,7 @@ fn open(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `signal NAME [COUNT]` → the last number
-fn signal(state: &State, request: &Request<'_>) -> Answer {
+fn signal(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let count: u64 = request.parsed(1).unwrap_or(1);
     let mut number = 0;
@@ -69,23 +69,23 @@ fn signal(state: &State, request: &Request<'_>) -> Answer {
     one(number)
 }
 
-fn signal_value(state: &State, request: &Request<'_>) -> Answer {
+fn signal_value(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     event.signal_value(request.parsed(1)?)?;
     done()
 }
 
-fn value(state: &State, request: &Request<'_>) -> Answer {
+fn value(state: &PeerState, request: &Request<'_>) -> Answer {
     one(state.event(request.word(0)?)?.submitted())
 }
 
 /// `status NAME` → submitted, completed, latest (`pending`, `ok` or an error's kind)
-fn status(state: &State, request: &Request<'_>) -> Answer {
+fn status(state: &PeerState, request: &Request<'_>) -> Answer {
     let status = state.event(request.word(0)?)?.status();
     let latest = match status.latest {
         None => "pending".to_owned(),
         Some(Ok(())) => "ok".to_owned(),
-        Some(Err(error)) => Complaint::from(error).kind,
+        Some(Err(error)) => CommandError::from(error).kind,
     };
     Ok(vec![
         status.submitted.to_string(),
@@ -95,7 +95,7 @@ fn status(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `wait NAME [MS]`
-fn wait(state: &State, request: &Request<'_>) -> Answer {
+fn wait(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     if request.words_from(1).is_empty() {
         event.wait()?;
@@ -106,7 +106,7 @@ fn wait(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `wait-value NAME VALUE [MS]`
-fn wait_value(state: &State, request: &Request<'_>) -> Answer {
+fn wait_value(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let value = request.parsed(1)?;
     if request.words_from(2).is_empty() {
@@ -118,7 +118,7 @@ fn wait_value(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `try-wait NAME [VALUE]` → whether it is complete
-fn try_wait(state: &State, request: &Request<'_>) -> Answer {
+fn try_wait(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     if request.words_from(1).is_empty() {
         return one(event.try_wait()?);
@@ -127,7 +127,7 @@ fn try_wait(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `wait-all MS NAME…`
-fn wait_all(state: &State, request: &Request<'_>) -> Answer {
+fn wait_all(state: &PeerState, request: &Request<'_>) -> Answer {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
     let events: Vec<_> = events.iter().collect();
@@ -136,19 +136,19 @@ fn wait_all(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `wait-any MS NAME…` → the index of the event that completed first
-fn wait_any(state: &State, request: &Request<'_>) -> Answer {
+fn wait_any(state: &PeerState, request: &Request<'_>) -> Answer {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
     let events: Vec<_> = events.iter().collect();
     one(Event::wait_any(&events, Some(timeout))?)
 }
 
-fn named(state: &State, names: &[&str]) -> Result<Vec<Event>, Complaint> {
+fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> {
     names.iter().map(|name| state.event(name)).collect()
 }
 
 /// `ping-pong PING PONG ROUNDS`: answers each signal of one event with one of the other.
-fn ping_pong(state: &State, request: &Request<'_>) -> Answer {
+fn ping_pong(state: &PeerState, request: &Request<'_>) -> Answer {
     let ping = state.event(request.word(0)?)?;
     let pong = state.event(request.word(1)?)?;
     for round in 1..=request.parsed(2)? {

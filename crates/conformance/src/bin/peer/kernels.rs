@@ -1,12 +1,12 @@
 //! Commands for kernels.
 
-use crate::request::{Answer, Complaint, Request, done};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done};
+use crate::state::{Object, PeerState};
 use crosshandle::Command;
 use crosshandle_conformance::Kernels;
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "load-kernels" => load(state, request),
         _ => return None,
@@ -14,7 +14,7 @@ pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answe
 }
 
 /// `load-kernels NAME`
-fn load(state: &State, request: &Request<'_>) -> Answer {
+fn load(state: &PeerState, request: &Request<'_>) -> Answer {
     let kernels = Kernels::load(&state.context(request)?)?;
     state.put(request.word(0)?, Object::Kernels(Arc::new(kernels)));
     done()
@@ -22,10 +22,10 @@ fn load(state: &State, request: &Request<'_>) -> Answer {
 
 /// `fill-words | scale KERNELS MEMORY NUMBER`, as a command of a queue, from the word `at` on
 pub(crate) fn launch(
-    state: &State,
+    state: &PeerState,
     request: &Request<'_>,
     at: usize,
-) -> Result<Command, Complaint> {
+) -> Result<Command, CommandError> {
     let kernels = state.kernels(request.word(at + 1)?)?;
     let memory = state.memory(request.word(at + 2)?)?;
     let number = request.parsed(at + 3)?;
@@ -36,7 +36,7 @@ pub(crate) fn launch(
 }
 
 /// `fault KERNELS`, as a command of a queue: a kernel that writes to an address without memory
-pub(crate) fn fault(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+pub(crate) fn fault(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     let kernels = state.kernels(request.word(2)?)?;
     Ok(kernels.fault()?)
 }

@@ -14,8 +14,8 @@ mod queues;
 mod request;
 mod state;
 
-use request::{Answer, Complaint, Request};
-use state::State;
+use request::{Answer, CommandError, Request};
+use state::PeerState;
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     };
     // Killed with the suite even when it is stopped and cannot notice the end of its input.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    let state = Arc::new(State::new(device, arguments.next()));
+    let state = Arc::new(PeerState::new(device, arguments.next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (own_thread, line) = match line.strip_prefix('&') {
             Some(rest) => (true, rest.to_owned()),
@@ -52,11 +52,11 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn answer(state: &Arc<State>, number: &str, question: &str) {
+fn answer(state: &Arc<PeerState>, number: &str, question: &str) {
     let result = Request::parse(question).and_then(|request| execute(state, &request));
     match result {
         Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
-        Err(Complaint { kind, message }) => {
+        Err(CommandError { kind, message }) => {
             // An answer is one line.
             let message = message.replace('\n', " ");
             say(&format!("{number} err {kind} {message}"));
@@ -64,7 +64,7 @@ fn answer(state: &Arc<State>, number: &str, question: &str) {
     }
 }
 
-fn execute(state: &Arc<State>, request: &Request<'_>) -> Answer {
+fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
     let topics = [
         process::execute,
         memory::execute,
@@ -77,7 +77,7 @@ fn execute(state: &Arc<State>, request: &Request<'_>) -> Answer {
         .iter()
         .find_map(|topic| topic(state, request))
         .unwrap_or_else(|| {
-            Err(Complaint::usage(format!(
+            Err(CommandError::usage(format!(
                 "no command {:?}",
                 request.command
             )))

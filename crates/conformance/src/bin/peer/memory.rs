@@ -1,7 +1,7 @@
 //! Commands for memory.
 
-use crate::request::{Answer, Complaint, Request, done, one};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done, one};
+use crate::state::{Object, PeerState};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{
     Access, AllocationOptions, Command, Context, EventHandle, Memory, MemoryHandle, MemoryKind,
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "allocate" => allocate(state, request),
         "memory-handle" => handle(state, request),
@@ -30,7 +30,7 @@ pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answe
 }
 
 /// `allocate NAME LEN [kind=host|shared] [align=N] [context=C]` → address
-fn allocate(state: &State, request: &Request<'_>) -> Answer {
+fn allocate(state: &PeerState, request: &Request<'_>) -> Answer {
     let mut options = AllocationOptions::new(request.parsed(1)?);
     if let Some(align) = request.parsed_option("align")? {
         options = options.align(align);
@@ -47,7 +47,7 @@ fn allocate(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `memory-handle NAME [offset=N] [read-only=yes]` → handle
-fn handle(state: &State, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     if request.option("read-only").is_some() {
         return one(memory.handle_read_only()?);
@@ -59,7 +59,7 @@ fn handle(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `open-memory NAME HANDLE [read-only=yes] [context=C]` → address, length, access
-fn open(state: &State, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     let handle: MemoryHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let memory = if request.option("read-only").is_some() {
@@ -83,7 +83,7 @@ fn open(state: &State, request: &Request<'_>) -> Answer {
 /// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes are in the memory
 /// `SOURCE` → nanoseconds for each. Each memory must start with its number, which is checked.
 /// Events with an even number are signalled.
-fn open_many(state: &State, request: &Request<'_>) -> Answer {
+fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
     let context = state.context(request)?;
     let source = state.memory(request.word(2)?)?;
     let count: usize = request.parsed(3)?;
@@ -93,12 +93,12 @@ fn open_many(state: &State, request: &Request<'_>) -> Answer {
     let object = match request.word(0)? {
         "memory" => {
             let open = |bytes| Ok(context.open_memory(&MemoryHandle::from_bytes(bytes)?)?);
-            let memories: Result<Vec<Memory>, Complaint> = handles.map(open).collect();
+            let memories: Result<Vec<Memory>, CommandError> = handles.map(open).collect();
             Object::Memories(Arc::new(memories?))
         }
         _ => {
             let open = |bytes| Ok(context.open_event(&EventHandle::from_bytes(bytes)?)?);
-            let events: Result<Vec<_>, Complaint> = handles.map(open).collect();
+            let events: Result<Vec<_>, CommandError> = handles.map(open).collect();
             Object::Events(Arc::new(events?))
         }
     };
@@ -109,7 +109,9 @@ fn open_many(state: &State, request: &Request<'_>) -> Answer {
             for (number, memory) in memories.iter().enumerate() {
                 let found = transfer.read(memory, 0, 8)?;
                 if found != number.to_le_bytes() {
-                    return Err(Complaint::usage(format!("memory {number} has {found:?}")));
+                    return Err(CommandError::usage(format!(
+                        "memory {number} has {found:?}"
+                    )));
                 }
             }
         }
@@ -125,7 +127,7 @@ fn open_many(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `write NAME OFFSET SEED LEN`
-fn write(state: &State, request: &Request<'_>) -> Answer {
+fn write(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
     Transfer::new(&state.context(request)?)?.write(&memory, request.parsed(1)?, &bytes)?;
@@ -133,7 +135,7 @@ fn write(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `check NAME OFFSET SEED LEN`
-fn check(state: &State, request: &Request<'_>) -> Answer {
+fn check(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     transfer.check(
@@ -146,7 +148,7 @@ fn check(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `zeros NAME OFFSET LEN` → whether all bytes are zero
-fn zeros(state: &State, request: &Request<'_>) -> Answer {
+fn zeros(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     let bytes = transfer.read(&memory, request.parsed(1)?, request.parsed(2)?)?;
@@ -155,14 +157,14 @@ fn zeros(state: &State, request: &Request<'_>) -> Answer {
 
 /// `try-write NAME`: writes through the safe interface, which must refuse to write read-only
 /// memory.
-fn try_write(state: &State, request: &Request<'_>) -> Answer {
+fn try_write(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     Transfer::new(&state.context(request)?)?.write(&memory, 0, &[1])?;
     done()
 }
 
 /// `add NAME COUNT`: adds 1 to the first word of memory atomically, `COUNT` times.
-fn add(state: &State, request: &Request<'_>) -> Answer {
+fn add(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let words = memory.bytes()?.atomics()?;
     for _ in 0..request.parsed(1)? {
@@ -172,11 +174,11 @@ fn add(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, whatever happens then.
-fn poke(state: &State, request: &Request<'_>) -> Answer {
+fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
     if offset >= memory.len() {
-        return Err(Complaint::usage("outside"));
+        return Err(CommandError::usage("outside"));
     }
     let place = memory.as_ptr().wrapping_add(offset);
     if memory.bytes().is_err() {
@@ -190,7 +192,7 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
 
 /// Writes a byte by a command, for memory that the host cannot access.
 pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
-    let place = NonNull::new(place).ok_or_else(|| Complaint::usage("null"))?;
+    let place = NonNull::new(place).ok_or_else(|| CommandError::usage("null"))?;
     // SAFETY: the byte is mapped until the command is done. If it is mapped read-only, the device
     // refuses the write and this process can no longer use it, which the case expects.
     let range = unsafe { MemoryRange::from_raw_parts(place, 1, Access::ReadWrite) };

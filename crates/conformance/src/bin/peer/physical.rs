@@ -1,14 +1,14 @@
 //! Commands for physical memory and virtual ranges.
 
 use crate::memory::poke_device;
-use crate::request::{Answer, Complaint, Request, done, one};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done, one};
+use crate::state::{Object, PeerState};
 use crosshandle::{Access, PhysicalMemoryHandle};
 use crosshandle_conformance::{Transfer, pattern};
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "physical" => create(state, request),
         "physical-handle" => handle(state, request),
@@ -25,7 +25,7 @@ pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answe
 }
 
 /// `physical NAME LEN`
-fn create(state: &State, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state
         .context(request)?
         .create_physical_memory(request.parsed(1)?)?;
@@ -34,7 +34,7 @@ fn create(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `physical-handle NAME [read-only=yes]` → handle
-fn handle(state: &State, request: &Request<'_>) -> Answer {
+fn handle(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.physical(request.word(0)?)?;
     match request.option("read-only") {
         Some(_) => one(memory.handle_read_only()?),
@@ -43,7 +43,7 @@ fn handle(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `open-physical NAME HANDLE [read-only=yes]` → length
-fn open(state: &State, request: &Request<'_>) -> Answer {
+fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     let handle: PhysicalMemoryHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let memory = match request.option("read-only") {
@@ -56,7 +56,7 @@ fn open(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `reserve NAME LEN` → address
-fn reserve(state: &State, request: &Request<'_>) -> Answer {
+fn reserve(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.context(request)?.reserve(request.parsed(1)?)?;
     let address = range.as_ptr().addr();
     state.put(request.word(0)?, Object::Range(Arc::new(range)));
@@ -71,7 +71,7 @@ fn access(word: &str) -> Access {
 }
 
 /// `map RANGE OFFSET PHYSICAL OFFSET LEN ACCESS`
-fn map(state: &State, request: &Request<'_>) -> Answer {
+fn map(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let memory = state.physical(request.word(2)?)?;
     range.map(
@@ -84,21 +84,21 @@ fn map(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `unmap RANGE OFFSET LEN`
-fn unmap(state: &State, request: &Request<'_>) -> Answer {
+fn unmap(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     range.unmap(part(request, 1)?)?;
     done()
 }
 
 /// `set-access RANGE OFFSET LEN ACCESS`
-fn set_access(state: &State, request: &Request<'_>) -> Answer {
+fn set_access(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     range.set_access(part(request, 1)?, access(request.word(3)?))?;
     done()
 }
 
 /// `range-write RANGE OFFSET SEED LEN [context=C]`
-fn write(state: &State, request: &Request<'_>) -> Answer {
+fn write(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let bytes = pattern(request.parsed(2)?, request.parsed(3)?);
     let transfer = Transfer::new(&state.context(request)?)?;
@@ -107,7 +107,7 @@ fn write(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// `range-check RANGE OFFSET SEED LEN [context=C]`
-fn check(state: &State, request: &Request<'_>) -> Answer {
+fn check(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let transfer = Transfer::new(&state.context(request)?)?;
     transfer.check_range(
@@ -121,11 +121,11 @@ fn check(state: &State, request: &Request<'_>) -> Answer {
 
 /// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever happens
 /// then.
-fn poke(state: &State, request: &Request<'_>) -> Answer {
+fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
     if range.access(offset).is_none() {
-        return Err(Complaint::usage("nothing is mapped there"));
+        return Err(CommandError::usage("nothing is mapped there"));
     }
     let place = range.as_ptr().wrapping_add(offset);
     let context = state.context(request)?;
@@ -139,7 +139,7 @@ fn poke(state: &State, request: &Request<'_>) -> Answer {
 }
 
 /// Returns the byte range of an offset and a length, which are words `index` and `index` + 1.
-fn part(request: &Request<'_>, index: usize) -> Result<Range<usize>, Complaint> {
+fn part(request: &Request<'_>, index: usize) -> Result<Range<usize>, CommandError> {
     let (offset, len): (usize, usize) = (request.parsed(index)?, request.parsed(index + 1)?);
     Ok(offset..offset.saturating_add(len))
 }

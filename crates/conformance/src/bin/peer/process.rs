@@ -1,7 +1,7 @@
 //! Commands for the process itself.
 
-use crate::request::{Answer, Complaint, Request, done, one};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done, one};
+use crate::state::{Object, PeerState};
 use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
 use std::fs;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub(crate) fn thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "pid" => one(std::process::id()),
         "context" => state.new_context(request).and_then(|()| done()),
@@ -48,7 +48,7 @@ fn limit_files(request: &Request<'_>) -> Answer {
 
 /// `take-files NAME LEFT`: opens files until no more than `LEFT` descriptors are left. Closing the
 /// object `NAME` closes them.
-fn take_files(state: &State, request: &Request<'_>) -> Answer {
+fn take_files(state: &PeerState, request: &Request<'_>) -> Answer {
     let mut files = Vec::new();
     while let Ok(file) = fs::File::open("/dev/null") {
         files.push(file);
@@ -62,7 +62,7 @@ fn take_files(state: &State, request: &Request<'_>) -> Answer {
 /// Kills this process with SIGKILL.
 fn die() -> Answer {
     let _ = process::kill_process(process::getpid(), Signal::KILL);
-    Err(Complaint::usage("still alive"))
+    Err(CommandError::usage("still alive"))
 }
 
 /// Tries to open writable descriptors from those whose file name contains the given part. Answers

@@ -1,12 +1,12 @@
 //! Commands for queues.
 
 use crate::kernels;
-use crate::request::{Answer, Complaint, Request, done, list, one, read};
-use crate::state::{Object, State};
+use crate::request::{Answer, CommandError, Request, done, list, one, read};
+use crate::state::{Object, PeerState};
 use crosshandle::{Command, Memory, MemoryRange, Pitches, QueueOrder, Region};
 use std::sync::Arc;
 
-pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "queue" => create(state, request),
         "submit" => submit(state, request),
@@ -16,7 +16,7 @@ pub(crate) fn execute(state: &Arc<State>, request: &Request<'_>) -> Option<Answe
 }
 
 /// `queue NAME [order=free]`
-fn create(state: &State, request: &Request<'_>) -> Answer {
+fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     let order = match request.option("order") {
         Some("free") => QueueOrder::OutOfOrder,
         _ => QueueOrder::InOrder,
@@ -28,7 +28,7 @@ fn create(state: &State, request: &Request<'_>) -> Answer {
 
 /// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
 /// panic | scale … | fill-words … | fault …`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
-fn submit(state: &State, request: &Request<'_>) -> Answer {
+fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
         "barrier" => Command::barrier(),
@@ -46,7 +46,7 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
             Command::call(move || Err::<(), _>(message))
         }
         "panic" => Command::call(|| -> Result<(), String> { panic!("as asked") }),
-        other => return Err(Complaint::usage(format!("no such work: {other}"))),
+        other => return Err(CommandError::usage(format!("no such work: {other}"))),
     };
     if let Some(event) = request.option("after") {
         command = command.after(&state.event(event)?);
@@ -66,7 +66,7 @@ fn submit(state: &State, request: &Request<'_>) -> Answer {
 
 /// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then offset
 /// and pitches in the destination and in the source
-fn copy_rect(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+fn copy_rect(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     let [width, rows, slices] = list(request.word(4)?)?;
     let [to_offset, to_row, to_slice] = list(request.word(5)?)?;
     let [from_offset, from_row, from_slice] = list(request.word(6)?)?;
@@ -90,7 +90,7 @@ fn copy_rect(state: &State, request: &Request<'_>) -> Result<Command, Complaint>
 }
 
 /// `fill-2d TO OFFSET,PITCH,WIDTH,ROWS BYTE,…`
-fn fill_2d(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
+fn fill_2d(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     let to = state.memory(request.word(2)?)?;
     let [offset, pitch, width, rows] = list(request.word(3)?)?;
     let bytes: Result<Vec<u8>, _> = request.word(4)?.split(',').map(read).collect();
@@ -98,12 +98,12 @@ fn fill_2d(state: &State, request: &Request<'_>) -> Result<Command, Complaint> {
     Ok(Command::fill_2d(to, pitch, width, rows, &bytes?)?)
 }
 
-fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, Complaint> {
+fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, CommandError> {
     Ok(memory.range(offset..)?)
 }
 
 /// `finish QUEUE MS` → whether it is idle after that
-fn finish(state: &State, request: &Request<'_>) -> Answer {
+fn finish(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     queue.finish_timeout(request.timeout(1)?)?;
     one(queue.is_idle())

@@ -5,16 +5,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The words of an answer, or an error.
-pub(crate) type Answer = Result<Vec<String>, Complaint>;
+pub(crate) type Answer = Result<Vec<String>, CommandError>;
 
 /// An error to report to the suite.
-pub(crate) struct Complaint {
+pub(crate) struct CommandError {
     /// Name of the error's variant.
     pub(crate) kind: String,
     pub(crate) message: String,
 }
 
-impl Complaint {
+impl CommandError {
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
             kind: "Usage".into(),
@@ -23,7 +23,7 @@ impl Complaint {
     }
 }
 
-impl From<crosshandle::Error> for Complaint {
+impl From<crosshandle::Error> for CommandError {
     fn from(error: crosshandle::Error) -> Self {
         let shown = format!("{error:?}");
         let end = shown.find(|c: char| !c.is_ascii_alphanumeric());
@@ -34,13 +34,13 @@ impl From<crosshandle::Error> for Complaint {
     }
 }
 
-impl From<crosshandle::handle::HandleError> for Complaint {
+impl From<crosshandle::handle::HandleError> for CommandError {
     fn from(error: crosshandle::handle::HandleError) -> Self {
         crosshandle::Error::from(error).into()
     }
 }
 
-impl From<std::io::Error> for Complaint {
+impl From<std::io::Error> for CommandError {
     fn from(error: std::io::Error) -> Self {
         Self {
             kind: "Io".into(),
@@ -57,9 +57,11 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(crate) fn parse(line: &'a str) -> Result<Self, Complaint> {
+    pub(crate) fn parse(line: &'a str) -> Result<Self, CommandError> {
         let mut all = line.split_whitespace();
-        let command = all.next().ok_or_else(|| Complaint::usage("no command"))?;
+        let command = all
+            .next()
+            .ok_or_else(|| CommandError::usage("no command"))?;
         let (mut words, mut options) = (Vec::new(), HashMap::new());
         for word in all {
             match word.split_once('=') {
@@ -74,18 +76,17 @@ impl<'a> Request<'a> {
         })
     }
 
-    pub(crate) fn word(&self, index: usize) -> Result<&'a str, Complaint> {
-        self.words
-            .get(index)
-            .copied()
-            .ok_or_else(|| Complaint::usage(format!("{} needs {} words", self.command, index + 1)))
+    pub(crate) fn word(&self, index: usize) -> Result<&'a str, CommandError> {
+        self.words.get(index).copied().ok_or_else(|| {
+            CommandError::usage(format!("{} needs {} words", self.command, index + 1))
+        })
     }
 
     pub(crate) fn words_from(&self, index: usize) -> &[&'a str] {
         self.words.get(index..).unwrap_or_default()
     }
 
-    pub(crate) fn parsed<T: FromStr>(&self, index: usize) -> Result<T, Complaint> {
+    pub(crate) fn parsed<T: FromStr>(&self, index: usize) -> Result<T, CommandError> {
         read(self.word(index)?)
     }
 
@@ -93,27 +94,27 @@ impl<'a> Request<'a> {
         self.options.get(key).copied()
     }
 
-    pub(crate) fn parsed_option<T: FromStr>(&self, key: &str) -> Result<Option<T>, Complaint> {
+    pub(crate) fn parsed_option<T: FromStr>(&self, key: &str) -> Result<Option<T>, CommandError> {
         self.option(key).map(read).transpose()
     }
 
     /// Returns the word as a duration in milliseconds.
-    pub(crate) fn timeout(&self, index: usize) -> Result<Duration, Complaint> {
+    pub(crate) fn timeout(&self, index: usize) -> Result<Duration, CommandError> {
         self.parsed(index).map(Duration::from_millis)
     }
 }
 
-pub(crate) fn read<T: FromStr>(word: &str) -> Result<T, Complaint> {
+pub(crate) fn read<T: FromStr>(word: &str) -> Result<T, CommandError> {
     word.parse()
-        .map_err(|_| Complaint::usage(format!("{word:?} is not what belongs here")))
+        .map_err(|_| CommandError::usage(format!("{word:?} is not what belongs here")))
 }
 
 /// Parses numbers separated by commas.
-pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], Complaint> {
+pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], CommandError> {
     let numbers: Result<Vec<usize>, _> = word.split(',').map(read).collect();
     numbers?
         .try_into()
-        .map_err(|_| Complaint::usage(format!("{word:?} are not {N} numbers")))
+        .map_err(|_| CommandError::usage(format!("{word:?} are not {N} numbers")))
 }
 
 /// Returns an answer without words.

@@ -1,6 +1,6 @@
 //! The objects of a peer, by name.
 
-use crate::request::{Complaint, Request};
+use crate::request::{CommandError, Request};
 use crosshandle::{
     Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue, VirtualRange,
 };
@@ -27,13 +27,14 @@ pub(crate) enum Object {
     Files(#[expect(dead_code, reason = "it is there to be closed")] Arc<Vec<File>>),
 }
 
-pub(crate) struct State {
+/// The objects of this process, and where it makes contexts.
+pub(crate) struct PeerState {
     device: String,
     directory: Option<String>,
     objects: Mutex<HashMap<String, Object>>,
 }
 
-impl State {
+impl PeerState {
     pub(crate) fn new(device: String, directory: Option<String>) -> Self {
         Self {
             device,
@@ -51,54 +52,54 @@ impl State {
         drop(old);
     }
 
-    pub(crate) fn remove(&self, name: &str) -> Result<(), Complaint> {
+    pub(crate) fn remove(&self, name: &str) -> Result<(), CommandError> {
         let object = self.objects().remove(name);
         object.map(drop).ok_or_else(|| unknown(name))
     }
 
-    pub(crate) fn get(&self, name: &str) -> Result<Object, Complaint> {
+    pub(crate) fn get(&self, name: &str) -> Result<Object, CommandError> {
         self.objects()
             .get(name)
             .cloned()
             .ok_or_else(|| unknown(name))
     }
 
-    pub(crate) fn memory(&self, name: &str) -> Result<Arc<Memory>, Complaint> {
+    pub(crate) fn memory(&self, name: &str) -> Result<Arc<Memory>, CommandError> {
         match self.get(name)? {
             Object::Memory(memory) => Ok(memory),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn event(&self, name: &str) -> Result<Event, Complaint> {
+    pub(crate) fn event(&self, name: &str) -> Result<Event, CommandError> {
         match self.get(name)? {
             Object::Event(event) => Ok(event),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn queue(&self, name: &str) -> Result<Arc<Queue>, Complaint> {
+    pub(crate) fn queue(&self, name: &str) -> Result<Arc<Queue>, CommandError> {
         match self.get(name)? {
             Object::Queue(queue) => Ok(queue),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn kernels(&self, name: &str) -> Result<Arc<Kernels>, Complaint> {
+    pub(crate) fn kernels(&self, name: &str) -> Result<Arc<Kernels>, CommandError> {
         match self.get(name)? {
             Object::Kernels(kernels) => Ok(kernels),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn physical(&self, name: &str) -> Result<PhysicalMemory, Complaint> {
+    pub(crate) fn physical(&self, name: &str) -> Result<PhysicalMemory, CommandError> {
         match self.get(name)? {
             Object::Physical(physical) => Ok(physical),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn range(&self, name: &str) -> Result<Arc<VirtualRange>, Complaint> {
+    pub(crate) fn range(&self, name: &str) -> Result<Arc<VirtualRange>, CommandError> {
         match self.get(name)? {
             Object::Range(range) => Ok(range),
             _ => Err(unknown(name)),
@@ -106,7 +107,7 @@ impl State {
     }
 
     /// Returns the context that a request names with `context=`, or the default one.
-    pub(crate) fn context(&self, request: &Request<'_>) -> Result<Context, Complaint> {
+    pub(crate) fn context(&self, request: &Request<'_>) -> Result<Context, CommandError> {
         let name = request.option("context").unwrap_or(DEFAULT);
         match self.get(name) {
             Ok(Object::Context(context)) => Ok(context),
@@ -116,7 +117,7 @@ impl State {
     }
 
     /// `context NAME [directory=PATH] [timeout=MS] [peers=anyone] [pooling=no] [huge=no]`
-    pub(crate) fn new_context(&self, request: &Request<'_>) -> Result<(), Complaint> {
+    pub(crate) fn new_context(&self, request: &Request<'_>) -> Result<(), CommandError> {
         let mut options = self.options();
         if let Some(directory) = request.option("directory") {
             options = options.socket_dir(directory);
@@ -141,7 +142,7 @@ impl State {
         }
     }
 
-    fn make_context(&self, name: &str, options: ContextOptions) -> Result<Context, Complaint> {
+    fn make_context(&self, name: &str, options: ContextOptions) -> Result<Context, CommandError> {
         let device = Device::find(&self.device)?;
         let context = Context::with_options(&device, options)?;
         self.put(name, Object::Context(context.clone()));
@@ -149,6 +150,6 @@ impl State {
     }
 }
 
-fn unknown(name: &str) -> Complaint {
-    Complaint::usage(format!("no such object: {name}"))
+fn unknown(name: &str) -> CommandError {
+    CommandError::usage(format!("no such object: {name}"))
 }

@@ -1,4 +1,4 @@
-//! The first process of the demo, which creates and exports.
+//! The first process: the parent, which allocates and exports the memory.
 
 use super::Args;
 use super::measure::{self, Percentiles};
@@ -6,85 +6,81 @@ use super::messages::{Answer, Done, Goodbye, Offer};
 use super::pattern::{Pattern, Side};
 use super::pin::{Pinned, two_cpus};
 use super::report::{Exchange, Handles, Report, Times};
-use super::stop::{self, Point};
-use super::turns::Turns;
-use crate::cli::Settings;
-use crate::commands::peer::Role;
-use crate::failure::{Context as _, Failure, Result};
-use crate::peer::Peer;
+use super::signal_pair::SignalPair;
+use super::stop::{StopPoint, stop_at};
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::peer::{Peer, Role};
 use crate::progress::Progress;
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::{DEMO_PING_TIME, DEMO_PINGS_BEFORE_MIDDLE, DEMO_PINGS_MAX};
 use crosshandle::{EventHandle, EventOptions};
-use std::time::{Duration, Instant};
-
-/// Greatest number of pings, and longest time for them.
-const MAX_PINGS: u64 = 20_000;
-const PING_TIME_LIMIT: Duration = Duration::from_millis(500);
+use std::time::Instant;
 
 const SIDE: Side = Side::First;
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<Report> {
     let mut peer = Peer::start(Role::Demo, settings)?;
-    let report = share(args, settings, &mut peer).map_err(|failure| peer.cause_of(failure))?;
-    peer.finish(args.time_limit())?;
+    let report = share(args, settings, &mut peer).map_err(|failure| peer.root_cause(failure))?;
+    peer.finish(args.step_timeout())?;
     Ok(report)
 }
 
 fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     let progress = Progress::steps("starting a second process");
-    let time_limit = args.time_limit();
+    let timeout = args.step_timeout();
     let peer_pid = peer.pid();
-    let at = |point| stop::at(SIDE, point, peer_pid);
+    let at = |point| stop_at(SIDE, point, peer_pid);
     let cpus = two_cpus();
-    at(Point::Started);
+    at(StopPoint::Started);
 
     progress.step("allocating the memory to share");
-    let context = settings.origin.context_on(&args.device)?;
+    let context = settings.context_on(&args.device, None)?;
     let shared = context
         .allocate(args.size as usize)
         .context("allocating the memory to share")?;
-    let mine = context.create_event()?;
+    let own = context.create_event()?;
     let (handle, get_first) = measure::once(|| shared.handle())?;
     let get_again = measure::mean(|| shared.handle())?;
     peer.link().send(&Offer {
         memory: handle.to_string(),
-        event: mine.handle()?.to_string(),
+        event: own.handle()?.to_string(),
         rounds: args.rounds,
-        time_limit,
+        timeout,
         cpus,
         device: args.peer_device.clone(),
         pid: std::process::id(),
     })?;
-    at(Point::Shared);
-    let answer: Answer = peer.link().receive(time_limit)?;
-    let theirs: EventHandle = answer.event.parse()?;
-    let sleepy = context.open_event_with(&theirs, EventOptions::new().low_power(true))?;
-    let theirs = context.open_event(&theirs)?;
+    at(StopPoint::Shared);
+    let answer: Answer = peer.link().receive(timeout)?;
+    let peers: EventHandle = answer.event.parse()?;
+    let peers_low_power = context.open_event_with(&peers, EventOptions::new().low_power(true))?;
+    let peers = context.open_event(&peers)?;
 
     progress.step("writing and verifying on both sides");
     let memory = Transfer::new(&context, &shared)?;
-    let mut turns = Turns::new(&mine, &theirs, time_limit);
+    let mut signals = SignalPair::new(&own, &peers, timeout);
     let mut verified = 0;
     for round in 0..args.rounds {
-        let ours = Pattern { side: SIDE, round };
-        ours.fill(&memory, SIDE.half(memory.len()))?;
+        let written = Pattern { side: SIDE, round };
+        written.fill(&memory, SIDE.half(memory.len()))?;
         if round == args.rounds.min(2) - 1 {
-            at(Point::Exchange);
+            at(StopPoint::Exchange);
         }
-        turns.pass()?;
-        turns.take()?;
-        let theirs = Pattern {
+        signals.signal_next()?;
+        signals.wait_next()?;
+        let expected = Pattern {
             side: Side::Second,
             round,
         };
-        verified += theirs.verify(&memory, theirs.side.half(memory.len()))?;
+        verified += expected.verify(&memory, expected.side.half(memory.len()))?;
     }
 
     progress.step("measuring round trips");
     let pinned = cpus.and_then(|[cpu, _]| Pinned::to(cpu));
-    let round_trip = ping(&memory, &mut turns, || at(Point::Latency))?;
-    let mut turns = turns.waiting_on(&sleepy);
-    let round_trip_asleep = ping(&memory, &mut turns, || ())?;
+    let round_trip = ping(&memory, &mut signals, || at(StopPoint::Latency))?;
+    let mut signals = signals.waiting_on(&peers_low_power);
+    let round_trip_asleep = ping(&memory, &mut signals, || ())?;
     drop(pinned);
     let (signal, wait) = measure::signal_and_wait(&context)?;
 
@@ -94,10 +90,10 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
         round: args.rounds,
     };
     everything.fill(&memory, 0..memory.len())?;
-    turns.pass()?;
-    at(Point::Bandwidth);
-    let done: Done = peer.link().receive(time_limit)?;
-    at(Point::Done);
+    signals.signal_next()?;
+    at(StopPoint::Bandwidth);
+    let done: Done = peer.link().receive(timeout)?;
+    at(StopPoint::Done);
     peer.link().send(&Goodbye {})?;
 
     Ok(Report {
@@ -109,7 +105,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
             size: args.size,
             rounds: args.rounds,
             bytes_verified: verified + done.verified,
-            signals_verified: turns.taken() + done.signals,
+            signals_verified: signals.waits() + done.signals,
         },
         cpus,
         nanoseconds: Times {
@@ -128,21 +124,26 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Sends pings, each with a number that must come back inverted, and then one with 0 to end.
-fn ping(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Result<Percentiles> {
+/// Sends pings, each with a number that the second process must send back inverted, and ends the
+/// ping-pong with the number 0. Returns the times of the round trips.
+fn ping(
+    memory: &Transfer<'_>,
+    signals: &mut SignalPair<'_>,
+    halfway: impl Fn(),
+) -> Result<Percentiles> {
     let to = SIDE.half(memory.len()).start;
     let from = Side::Second.half(memory.len()).start;
-    let mut samples = Vec::with_capacity(MAX_PINGS as usize);
+    let mut samples = Vec::with_capacity(DEMO_PINGS_MAX as usize);
     let mut word = [0; 8];
     let begin = Instant::now();
-    for number in 1..=MAX_PINGS {
+    for number in 1..=DEMO_PINGS_MAX {
         memory.write(to, &number.to_le_bytes())?;
-        if number == 100 {
+        if number == DEMO_PINGS_BEFORE_MIDDLE {
             halfway();
         }
         let start = Instant::now();
-        turns.pass()?;
-        turns.take()?;
+        signals.signal_next()?;
+        signals.wait_next()?;
         samples.push(start.elapsed());
         memory.read(from, &mut word)?;
         let found = u64::from_le_bytes(word);
@@ -151,13 +152,12 @@ fn ping(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Res
                 "verification failed: ping {number} came back as {found:#x}"
             )));
         }
-        // Long enough for `halfway`, even on the slowest machine.
-        if number > 100 && begin.elapsed() > PING_TIME_LIMIT {
+        if number > DEMO_PINGS_BEFORE_MIDDLE && begin.elapsed() > DEMO_PING_TIME {
             break;
         }
     }
     memory.write(to, &[0; 8])?;
-    turns.pass()?;
-    turns.take()?;
+    signals.signal_next()?;
+    signals.wait_next()?;
     Ok(Percentiles::of(samples))
 }

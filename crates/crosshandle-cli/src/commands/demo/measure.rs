@@ -1,32 +1,28 @@
-//! The measurements of the demo.
+//! Measurements that the demo takes.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
-use crate::transfer::{CHUNK_BYTES, Transfer};
+use crate::transfer::Transfer;
+use crate::tuning::{COPY_CHUNK_BYTES, DEMO_MEAN_REPEATS, DEMO_READ_PASSES, DEMO_READ_TIME};
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Number of repetitions of a short operation, for its mean time.
-const REPEATS: u32 = 10_000;
-
-/// Time for which the memory is read, and least and greatest number of passes.
-const READ_TIME: Duration = Duration::from_millis(300);
-const READ_PASSES: std::ops::RangeInclusive<u32> = 3..=1000;
-
-/// Times of opening handles, in nanoseconds.
+/// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// Opens the first memory of an exporter: connects, receives a descriptor, maps.
+    /// Opening the exporter's first memory: connects, receives a descriptor, maps.
     pub(super) memory_first: f64,
-    /// Opens the same memory again, and closes that.
+    /// Opening and closing memory that is open already.
     pub(super) memory_again: f64,
+    /// Opening the exporter's first event.
     pub(super) event_first: f64,
+    /// Opening and closing an event that is open already.
     pub(super) event_again: f64,
 }
 
-/// The speed at which the importer reads what the exporter wrote.
+/// Speed at which the importer reads memory that the exporter wrote.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
     /// Bytes per second in the median pass over all of the memory.
@@ -43,7 +39,7 @@ pub(super) struct Percentiles {
 }
 
 impl Percentiles {
-    /// Returns the percentiles of samples, of which there is at least one.
+    /// Computes the percentiles of at least one sample.
     pub(super) fn of(mut samples: Vec<Duration>) -> Self {
         samples.sort_unstable();
         let at = |percent: usize| {
@@ -60,43 +56,45 @@ impl Percentiles {
     }
 }
 
-/// Runs `f` once, and returns its result and its time in nanoseconds.
-pub(super) fn once<T>(f: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
+/// Runs an operation once. Returns its result and its time in nanoseconds.
+pub(super) fn once<T>(operation: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
-    let result = f()?;
+    let result = operation()?;
     Ok((result, nanoseconds(start.elapsed())))
 }
 
-/// Returns the mean time of a short operation, in nanoseconds.
-pub(super) fn mean<T>(mut f: impl FnMut() -> crosshandle::Result<T>) -> Result<f64> {
+/// Returns the mean time of a short operation in nanoseconds.
+pub(super) fn mean<T>(mut operation: impl FnMut() -> crosshandle::Result<T>) -> Result<f64> {
     let start = Instant::now();
-    for _ in 0..REPEATS {
-        black_box(f()?);
+    for _ in 0..DEMO_MEAN_REPEATS {
+        black_box(operation()?);
     }
-    Ok(nanoseconds(start.elapsed()) / f64::from(REPEATS))
+    Ok(nanoseconds(start.elapsed()) / f64::from(DEMO_MEAN_REPEATS))
 }
 
-/// Returns the times of a signal without waiters, and of a wait for a finished signal.
+/// Returns the times, in nanoseconds, of a signal without waiters and of a wait for a completed
+/// signal.
 pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     let event = context.create_event()?;
     let signal = mean(|| event.signal())?;
     let wait = mean(|| event.wait())?;
-    if event.status().completed != u64::from(REPEATS) {
+    if event.status().completed != u64::from(DEMO_MEAN_REPEATS) {
         return Err(Failure::error(format!(
-            "verification failed: {REPEATS} signals have counted to {}",
+            "verification failed: {DEMO_MEAN_REPEATS} signals have counted to {}",
             event.status().completed
         )));
     }
     Ok((signal, wait))
 }
 
-/// Reads all of the memory repeatedly, into a buffer that stays in a cache.
+/// Measures passes that read all of the memory into a buffer that stays in a cache.
 pub(super) fn read_bandwidth(memory: &Transfer<'_>) -> Result<Bandwidth> {
-    let mut buffer = vec![0; CHUNK_BYTES];
+    let (min_passes, max_passes) = DEMO_READ_PASSES.into_inner();
+    let mut buffer = vec![0; COPY_CHUNK_BYTES];
     let mut passes = Vec::new();
     let start = Instant::now();
-    while passes.len() < *READ_PASSES.start() as usize
-        || start.elapsed() < READ_TIME && passes.len() < *READ_PASSES.end() as usize
+    while passes.len() < min_passes as usize
+        || start.elapsed() < DEMO_READ_TIME && passes.len() < max_passes as usize
     {
         let pass = Instant::now();
         each_chunk(0..memory.len(), |offset, len| {

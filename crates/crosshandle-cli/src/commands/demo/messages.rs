@@ -1,46 +1,48 @@
-//! The messages of the two processes over the pipes.
+//! Messages that the two processes send each other over the pipes.
 
 use super::measure::{Bandwidth, Opens};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The first message of the first process: its objects and the settings.
+/// Message of the first process: the objects that it shares, and what to do with them.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Offer {
     /// Handle of the memory, as text.
     pub(super) memory: String,
     /// Handle of the first process's event, as text.
     pub(super) event: String,
+    /// Rounds of writing and verifying all of the memory.
     pub(super) rounds: u32,
-    pub(super) time_limit: Duration,
-    /// Processors on which the two sides measure round trips.
+    /// Time for which one process waits for the other's next step.
+    pub(super) timeout: Duration,
+    /// Processors on which the first and the second process measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
-    /// The second process's device, if it is not that of the memory.
+    /// Device of the second process, if it is not the memory's.
     pub(super) device: Option<String>,
-    /// The first process's id.
+    /// Process id of the first process.
     pub(super) pid: u32,
 }
 
-/// The answer of the second process: everything is open, and this is its event.
+/// Message of the second process: it has opened all objects, and shares its own event.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     /// Handle of the second process's event, as text.
     pub(super) event: String,
-    /// The device that it uses.
+    /// Device that the second process uses.
     pub(super) device: String,
     pub(super) opens: Opens,
 }
 
-/// The report of the second process: everything is done.
+/// Message of the second process: it has done its work.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
-    /// Number of bytes that it has verified.
+    /// Bytes that the second process has verified.
     pub(super) verified: u64,
-    /// Number of signals that it has waited for.
+    /// Signals that the second process has waited for.
     pub(super) signals: u64,
     pub(super) bandwidth: Bandwidth,
 }
 
-/// The last message of the first process: there is nothing more to do.
+/// Message of the first process: the second process may end.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Goodbye {}

@@ -1,7 +1,8 @@
 //! `crosshandle demo`: two processes share memory and two events, verify everything, and measure.
 //!
-//! Each process creates the event that it signals. A wait for a future signal then fails as soon as
-//! the signalling process dies, and so does a message over the pipes: neither process waits for a
+//! The first process is the parent and exports the memory; the second process is its child. Each
+//! process creates the event that it signals itself. If a process dies, a wait for its next signal
+//! fails at once, and so does a message over the pipes. Hence neither process waits long for a
 //! dead one.
 
 mod first;
@@ -11,22 +12,16 @@ mod pattern;
 mod pin;
 mod report;
 mod second;
+mod signal_pair;
 mod stop;
-mod turns;
 
-pub(crate) use second::answer;
+pub(super) use second::run_child;
 
-use crate::cli::Settings;
 use crate::failure::Result;
+use crate::settings::Settings;
+use crate::tuning::{DEMO_MIN_BYTES, DEMO_MIN_BYTES_PER_SECOND, DEMO_STEP_TIMEOUT};
 use crate::units::{parse_bytes, parse_duration};
 use std::time::Duration;
-
-/// Smallest size of the memory in bytes: room for two halves with words in them.
-const MIN_SIZE_BYTES: u64 = 4096;
-
-/// Lowest speed of filling or verifying memory, in bytes per second. If a side is slower, the other
-/// side's wait times out.
-const MIN_BYTES_PER_SECOND: u64 = 32 << 20;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -56,16 +51,18 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 }
 
 impl Args {
-    fn time_limit(&self) -> Duration {
-        self.timeout
-            .unwrap_or_else(|| Duration::from_secs(10 + self.size / MIN_BYTES_PER_SECOND))
+    /// Returns the time for which one process waits for the other's next step.
+    fn step_timeout(&self) -> Duration {
+        self.timeout.unwrap_or_else(|| {
+            DEMO_STEP_TIMEOUT + Duration::from_secs(self.size / DEMO_MIN_BYTES_PER_SECOND)
+        })
     }
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text)?;
-    if size < MIN_SIZE_BYTES {
-        return Err(format!("the demo needs {MIN_SIZE_BYTES} bytes at least"));
+    if size < DEMO_MIN_BYTES {
+        return Err(format!("the demo needs {DEMO_MIN_BYTES} bytes at least"));
     }
     if usize::try_from(size).map_or(true, |size| size > isize::MAX as usize) {
         return Err("that is more than a process can address".into());

@@ -1,7 +1,8 @@
-//! Byte patterns that depend on the writer, the round, and the place.
+//! Bytes that depend on the process that wrote them, on the round, and on their offset.
 
 use crate::failure::{Failure, Result};
-use crate::transfer::{CHUNK_BYTES, Transfer};
+use crate::transfer::Transfer;
+use crate::tuning::COPY_CHUNK_BYTES;
 use std::ops::Range;
 
 /// One of the two processes.
@@ -12,7 +13,7 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Returns the half of the memory that this side writes to.
+    /// Returns the half of the memory that this process writes to.
     pub(super) fn half(self, len: usize) -> Range<usize> {
         // A multiple of 8, so that the words of the ping-pong are aligned.
         let middle = len / 2 / 8 * 8;
@@ -23,7 +24,7 @@ impl Side {
     }
 }
 
-/// The bytes that one side writes in one round.
+/// The bytes that one process writes in one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pattern {
     pub(super) side: Side,
@@ -31,7 +32,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Generates the pattern's bytes from `offset` on, which is a multiple of 8.
+    /// Generates the pattern's bytes from `offset` on, a multiple of 8.
     fn generate(self, offset: usize, into: &mut [u8]) {
         let seed = u64::from(self.round) << 1 | u64::from(self.side == Side::Second);
         let seed = mix(seed.wrapping_add(0x5EED));
@@ -43,18 +44,17 @@ impl Pattern {
 
     /// Writes the pattern to a range of the memory.
     pub(super) fn fill(self, memory: &Transfer<'_>, range: Range<usize>) -> Result<()> {
-        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut chunk = vec![0; COPY_CHUNK_BYTES];
         each_chunk(range, |offset, len| {
             self.generate(offset, &mut chunk[..len]);
             memory.write(offset, &chunk[..len])
         })
     }
 
-    /// Compares a range of the memory with the pattern, byte for byte, and returns the number of
-    /// bytes.
+    /// Compares a range of the memory with the pattern, byte for byte. Returns the number of bytes.
     pub(super) fn verify(self, memory: &Transfer<'_>, range: Range<usize>) -> Result<u64> {
-        let mut expected = vec![0; CHUNK_BYTES];
-        let mut found = vec![0; CHUNK_BYTES];
+        let mut expected = vec![0; COPY_CHUNK_BYTES];
+        let mut found = vec![0; COPY_CHUNK_BYTES];
         let total = range.len() as u64;
         each_chunk(range, |offset, len| {
             self.generate(offset, &mut expected[..len]);
@@ -87,14 +87,14 @@ pub(super) fn each_chunk(
 ) -> Result<()> {
     let mut offset = range.start;
     while offset < range.end {
-        let len = CHUNK_BYTES.min(range.end - offset);
+        let len = COPY_CHUNK_BYTES.min(range.end - offset);
         f(offset, len)?;
         offset += len;
     }
     Ok(())
 }
 
-/// Mixes bits as the finaliser of `SplitMix64`: every bit of the input changes about half of the
+/// Finalises a value as `SplitMix64` does: every bit of the input changes about half of the
 /// output's.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crosshandle::{Context, Device};
 
-    const LEN: usize = 2 * CHUNK_BYTES + 4096 + 3;
+    const LEN: usize = 2 * COPY_CHUNK_BYTES + 4096 + 3;
 
     fn with_memory(f: impl FnOnce(&Transfer<'_>)) {
         let device = Device::find("host").expect("the host is always there");
@@ -135,7 +135,7 @@ mod tests {
             };
             pattern.fill(memory, 0..LEN).expect("written");
             assert_eq!(pattern.verify(memory, 0..LEN).expect("right"), LEN as u64);
-            for at in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, LEN - 1] {
+            for at in [0, 1, COPY_CHUNK_BYTES - 1, COPY_CHUNK_BYTES, LEN - 1] {
                 let mut byte = [0];
                 memory.read(at, &mut byte).expect("read");
                 memory.write(at, &[byte[0] ^ 1]).expect("written");

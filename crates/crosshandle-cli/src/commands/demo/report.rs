@@ -1,4 +1,4 @@
-//! The results of the demo.
+//! Results of the demo, and how they are printed.
 
 use super::measure::{Bandwidth, Opens, Percentiles};
 use crate::failure::Result;
@@ -6,34 +6,37 @@ use crate::output;
 use crate::units::{bytes, nanoseconds};
 use serde::Serialize;
 
+/// All results of a demo.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) device: String,
     pub(super) device_name: String,
     /// Device of the second process.
     pub(super) peer_device: String,
-    /// Ids of the two processes.
+    /// Ids of the first and the second process.
     pub(super) processes: [u32; 2],
     pub(super) exchange: Exchange,
-    /// Processors on which the two sides measured round trips, if there are two.
+    /// Processors on which the first and the second process measured round trips, if there are two.
     pub(super) cpus: Option<[usize; 2]>,
     pub(super) nanoseconds: Times,
     pub(super) read_bandwidth: Bandwidth,
-    /// Always true: a failed verification is an error.
+    /// Always true: a demo that cannot verify something ends with an error.
     pub(super) verified: bool,
 }
 
+/// Amounts of what was shared and verified.
 #[derive(Serialize)]
 pub(super) struct Exchange {
     /// Size of the shared memory in bytes.
     pub(super) size: u64,
     pub(super) rounds: u32,
-    /// Number of bytes that one process wrote and the other one compared.
+    /// Bytes that one process wrote and the other one compared.
     pub(super) bytes_verified: u64,
-    /// Number of signals that one process gave and the other one waited for.
+    /// Signals that one process gave and the other one waited for.
     pub(super) signals_verified: u64,
 }
 
+/// Times in nanoseconds.
 #[derive(Serialize)]
 pub(super) struct Times {
     pub(super) round_trip: Percentiles,
@@ -43,6 +46,7 @@ pub(super) struct Times {
     pub(super) handles: Handles,
 }
 
+/// Times of getting and opening handles, in nanoseconds.
 #[derive(Serialize)]
 pub(super) struct Handles {
     pub(super) get_first: f64,

@@ -1,96 +1,93 @@
-//! The second process of the demo, which opens.
+//! The second process: the child, which opens the memory.
 
 use super::measure::{self, Opens};
 use super::messages::{Answer, Done, Goodbye, Offer};
 use super::pattern::{Pattern, Side};
 use super::pin::Pinned;
-use super::stop::{self, Point};
-use super::turns::Turns;
-use crate::cli::Settings;
-use crate::failure::{Context as _, Failure, Result};
+use super::signal_pair::SignalPair;
+use super::stop::{StopPoint, stop_at};
+use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::link::Link;
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::{DEMO_OFFER_TIMEOUT, DEMO_PINGS_BEFORE_MIDDLE};
 use crosshandle::{Context, Event, EventHandle, EventOptions, Memory, MemoryHandle};
-use std::time::Duration;
-
-/// Longest time in which the first process creates its objects.
-const OFFER_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 const SIDE: Side = Side::Second;
 
-/// Plays the second process.
-pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
+/// Runs the child process's part of the demo.
+pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
-    stop::at(SIDE, Point::Started, parent);
-    let offer: Offer = link.receive(OFFER_TIME_LIMIT)?;
-    let at = |point| stop::at(SIDE, point, offer.pid);
+    stop_at(SIDE, StopPoint::Started, parent);
+    let offer: Offer = link.receive(DEMO_OFFER_TIMEOUT)?;
+    let at = |point| stop_at(SIDE, point, offer.pid);
     let handle: MemoryHandle = offer.memory.parse()?;
-    let (origin, time_limit) = (&settings.origin, Some(offer.time_limit));
+    let timeout = Some(offer.timeout);
     let context = match &offer.device {
-        Some(device) => origin.context_on_within(device, time_limit)?,
-        None => origin.context_for_within(handle.backend(), handle.device(), time_limit)?,
+        Some(device) => settings.context_on(device, timeout)?,
+        None => settings.context_for(handle.backend(), handle.device(), timeout)?,
     };
-    let opened = Opened::new(&context, &offer, &handle)?;
-    let mine = context.create_event()?;
-    at(Point::Shared);
+    let opened = OpenedOffer::new(&context, &offer, &handle)?;
+    let own = context.create_event()?;
+    at(StopPoint::Shared);
     link.send(&Answer {
-        event: mine.handle()?.to_string(),
+        event: own.handle()?.to_string(),
         device: context.device().to_string(),
         opens: opened.times,
     })?;
 
     let memory = Transfer::new(&context, &opened.memory)?;
-    let mut turns = Turns::new(&mine, &opened.event, offer.time_limit);
+    let mut signals = SignalPair::new(&own, &opened.event, offer.timeout);
     let mut verified = 0;
     for round in 0..offer.rounds {
-        turns.take()?;
-        let theirs = Pattern {
+        signals.wait_next()?;
+        let expected = Pattern {
             side: Side::First,
             round,
         };
-        verified += theirs.verify(&memory, theirs.side.half(memory.len()))?;
-        let ours = Pattern { side: SIDE, round };
-        ours.fill(&memory, SIDE.half(memory.len()))?;
+        verified += expected.verify(&memory, expected.side.half(memory.len()))?;
+        let written = Pattern { side: SIDE, round };
+        written.fill(&memory, SIDE.half(memory.len()))?;
         if round == offer.rounds.min(2) - 1 {
-            at(Point::Exchange);
+            at(StopPoint::Exchange);
         }
-        turns.pass()?;
+        signals.signal_next()?;
     }
 
     let pinned = offer.cpus.and_then(|[_, cpu]| Pinned::to(cpu));
-    echo(&memory, &mut turns, || at(Point::Latency))?;
-    let mut turns = turns.waiting_on(&opened.sleepy_event);
-    echo(&memory, &mut turns, || ())?;
+    echo(&memory, &mut signals, || at(StopPoint::Latency))?;
+    let mut signals = signals.waiting_on(&opened.low_power_event);
+    echo(&memory, &mut signals, || ())?;
     drop(pinned);
 
-    turns.take()?;
-    at(Point::Bandwidth);
+    signals.wait_next()?;
+    at(StopPoint::Bandwidth);
     let bandwidth = measure::read_bandwidth(&memory)?;
     let everything = Pattern {
         side: Side::First,
         round: offer.rounds,
     };
     verified += everything.verify(&memory, 0..memory.len())?;
-    at(Point::Done);
+    at(StopPoint::Done);
     link.send(&Done {
         verified,
-        signals: turns.taken(),
+        signals: signals.waits(),
         bandwidth,
     })?;
-    let Goodbye {} = link.receive(offer.time_limit)?;
+    let Goodbye {} = link.receive(offer.timeout)?;
     Ok(())
 }
 
-/// The first process's objects, open in this one.
-struct Opened {
+/// The first process's objects, opened in this process.
+struct OpenedOffer {
     memory: Memory,
     event: Event,
-    /// The first process's event, opened for low-power waits.
-    sleepy_event: Event,
+    /// The event opened once more, for waits that sleep at once.
+    low_power_event: Event,
     times: Opens,
 }
 
-impl Opened {
+impl OpenedOffer {
     fn new(context: &Context, offer: &Offer, handle: &MemoryHandle) -> Result<Self> {
         let event_handle: EventHandle = offer.event.parse()?;
         let (memory, memory_first) =
@@ -100,11 +97,11 @@ impl Opened {
             measure::once(|| context.open_event(&event_handle)).context("opening the event")?;
         let event_again = measure::mean(|| context.open_event(&event_handle))?;
         let options = EventOptions::new().low_power(true);
-        let sleepy_event = context.open_event_with(&event_handle, options)?;
+        let low_power_event = context.open_event_with(&event_handle, options)?;
         Ok(Self {
             memory,
             event,
-            sleepy_event,
+            low_power_event,
             times: Opens {
                 memory_first,
                 memory_again,
@@ -115,16 +112,17 @@ impl Opened {
     }
 }
 
-/// Answers every ping: reads the word in the other side's half, and writes it inverted into this
-/// one's. Ends after 0.
-fn echo(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Result<()> {
+/// Answers every ping of the first process, until a ping carries 0.
+///
+/// A ping is a word in the first process's half. The answer is its inverse in this process's half.
+fn echo(memory: &Transfer<'_>, signals: &mut SignalPair<'_>, halfway: impl Fn()) -> Result<()> {
     let (from, to) = (Side::First, SIDE);
     let mut word = [0; 8];
     for expected in 1_u64.. {
-        turns.take()?;
+        signals.wait_next()?;
         memory.read(from.half(memory.len()).start, &mut word)?;
         match u64::from_le_bytes(word) {
-            0 => return turns.pass(),
+            0 => return signals.signal_next(),
             found if found == expected => {}
             found => {
                 return Err(Failure::error(format!(
@@ -133,10 +131,10 @@ fn echo(memory: &Transfer<'_>, turns: &mut Turns<'_>, halfway: impl Fn()) -> Res
             }
         }
         memory.write(to.half(memory.len()).start, &(!expected).to_le_bytes())?;
-        if expected == 100 {
+        if expected == DEMO_PINGS_BEFORE_MIDDLE {
             halfway();
         }
-        turns.pass()?;
+        signals.signal_next()?;
     }
     Ok(())
 }

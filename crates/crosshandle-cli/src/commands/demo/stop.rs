@@ -1,31 +1,34 @@
-//! Points at which a test can stop one side, to kill it there and see what the other side does.
+//! Points at which a test can make one process stand still.
+//!
+//! The test then kills that process or leaves it alone, and looks at what the other process does.
 
 use super::pattern::Side;
 use std::io::{self, Write};
 
-/// Environment variable of the form `first:POINT` or `second:POINT`.
+/// Environment variable that names the process and the point: `first:POINT` or `second:POINT`.
 const VARIABLE: &str = "CROSSHANDLE_DEMO_STOP";
 
-/// A point in the course of the demo.
+/// Step of the demo that a process has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Point {
-    /// The second process has started; nothing is shared yet.
+pub(super) enum StopPoint {
+    /// The second process has started, and nothing is shared yet.
     Started,
-    /// First process: the offer has been sent. Second: everything is open, and the answer not yet
-    /// sent.
+    /// First process: the handles are sent. Second process: the handles are opened, but the answer
+    /// is not sent yet.
     Shared,
-    /// In the second round, between writing and signalling.
+    /// The process has written its half in the second round, and has not signalled yet.
     Exchange,
-    /// In the middle of the ping-pong.
+    /// The process is in the middle of the ping-pong.
     Latency,
-    /// The second process reads at full speed, and the first waits for it.
+    /// The second process is about to read at full speed; the first process waits for it.
     Bandwidth,
-    /// Everything is done, and the other side does not know that.
+    /// The process has done its work, and has not told the other process.
     Done,
 }
 
-/// Reports the point and stops for ever, if the environment names this point.
-pub(super) fn at(side: Side, point: Point, other: u32) {
+/// Prints a line and stands still for ever if the environment names this process and point.
+/// `other` is the id of the other process.
+pub(super) fn stop_at(side: Side, point: StopPoint, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;
     };

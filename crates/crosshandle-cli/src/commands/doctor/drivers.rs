@@ -1,16 +1,16 @@
-//! Checks of the backends' drivers.
+//! Check of the backends' drivers.
 
-use super::row::Row;
+use super::check::Check;
 use crosshandle::BackendStatus;
 
-pub(super) fn check() -> Vec<Row> {
+pub(super) fn check() -> Vec<Check> {
     BackendStatus::all()
         .into_iter()
         .map(|status| {
             let check = format!("backend {}", status.backend);
             match status.driver {
-                Ok(found) => Row::ok(check, found),
-                Err(missing) => Row::note(
+                Ok(found) => Check::ok(check, found),
+                Err(missing) => Check::note(
                     check,
                     missing,
                     "install its driver if this machine has such a device",

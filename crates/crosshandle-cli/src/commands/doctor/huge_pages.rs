@@ -1,34 +1,32 @@
-//! Check of huge pages: allocates large memory, and asks the kernel for the page sizes.
+//! Check of huge pages: allocates large memory, and asks the kernel which pages it has.
 
-use super::row::Row;
+use super::check::Check;
 use crate::failure::{Failure, Result};
+use crate::tuning::DOCTOR_HUGE_PAGES_BYTES as LEN;
 use crate::units::bytes;
 use crosshandle::{Context, Device};
 use std::fs;
 
 const CHECK: &str = "huge pages";
 
-/// Size of the allocation in bytes: two huge pages of the usual size.
-const ALLOCATION_BYTES: usize = 4 << 20;
-
-pub(super) fn check() -> Row {
+pub(super) fn check() -> Check {
     match huge_bytes() {
-        Ok(huge) if huge >= ALLOCATION_BYTES as u64 => Row::ok(
+        Ok(huge) if huge >= LEN as u64 => Check::ok(
             CHECK,
-            format!("all of {} got huge pages", bytes(ALLOCATION_BYTES as u64)),
+            format!("all of {} got huge pages", bytes(LEN as u64)),
         ),
-        Ok(huge) => Row::note(
+        Ok(huge) => Check::note(
             CHECK,
             format!(
                 "{} of {} got huge pages; shmem_enabled: {}",
                 bytes(huge),
-                bytes(ALLOCATION_BYTES as u64),
+                bytes(LEN as u64),
                 policy()
             ),
             "all works, but first touches of large memory are several times slower; this takes \
              Linux 6.1 or later and unfragmented free memory",
         ),
-        Err(failure) => Row::note(
+        Err(failure) => Check::note(
             CHECK,
             format!("unknown: {}", failure.message()),
             "all works; memory may be slower to touch first",
@@ -36,28 +34,29 @@ pub(super) fn check() -> Row {
     }
 }
 
-/// Returns how many bytes of a large allocation are mapped by huge pages.
+/// Allocates memory, and returns how many of its bytes are mapped by huge pages.
 fn huge_bytes() -> Result<u64> {
     let context = Context::new(&Device::find("host")?)?;
-    let memory = context.allocate(ALLOCATION_BYTES)?;
-    let page = vec![1; ALLOCATION_BYTES];
-    memory.write(0, &page)?;
+    let memory = context.allocate(LEN)?;
+    let contents = vec![1; LEN];
+    memory.write(0, &contents)?;
     let address = memory.as_ptr().addr();
     let smaps = fs::read_to_string("/proc/self/smaps")
         .map_err(|error| Failure::error(format!("reading /proc/self/smaps: {error}")))?;
-    mapped_huge(&smaps, address, ALLOCATION_BYTES).ok_or_else(|| {
+    mapped_huge(&smaps, address, LEN).ok_or_else(|| {
         Failure::error("the kernel does not tell in /proc/self/smaps which pages are huge")
     })
 }
 
-/// Returns how many bytes between `start` and `start + len` are mapped by huge pages.
+/// Returns the bytes of huge pages in the mappings between `start` and `start + len`, or `None` if
+/// `smaps` does not tell.
 fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
     let mut is_inside = false;
     let mut total = None;
     for line in smaps.lines() {
-        if let Some((from, to)) = range(line) {
+        if let Some((from, to)) = address_range(line) {
             is_inside = from < start + len && start < to;
-        } else if is_inside && let Some(size) = huge(line) {
+        } else if is_inside && let Some(size) = huge_page_bytes(line) {
             total = Some(total.unwrap_or(0) + size);
         }
     }
@@ -65,14 +64,14 @@ fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
 }
 
 /// Parses the addresses in the first line about a mapping: `7f00-7f80 rw-s …`.
-fn range(line: &str) -> Option<(usize, usize)> {
+fn address_range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     let number = |digits| usize::from_str_radix(digits, 16).ok();
     Some((number(from)?, number(to)?))
 }
 
-/// Parses the number of bytes in a line such as `ShmemPmdMapped:  2048 kB`.
-fn huge(line: &str) -> Option<u64> {
+/// Parses the bytes in a line such as `ShmemPmdMapped:  2048 kB`.
+fn huge_page_bytes(line: &str) -> Option<u64> {
     let (name, value) = line.split_once(':')?;
     if !matches!(name, "ShmemPmdMapped" | "FilePmdMapped") {
         return None;
@@ -81,6 +80,7 @@ fn huge(line: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
+/// Returns the kernel's setting for huge pages in shared memory.
 fn policy() -> String {
     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())

@@ -1,38 +1,39 @@
 //! Checks of what separates processes: Yama, namespaces, containers.
 
-use super::row::Row;
+use super::check::Check;
 use std::fs;
 use std::path::Path;
 
-/// Names of the kernel's initial namespaces, with their fixed inode numbers.
+/// Name of the PID namespace that the kernel starts with; its inode number is fixed.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+/// Name of the user namespace that the kernel starts with; its inode number is fixed.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
-pub(super) fn yama() -> Row {
+pub(super) fn yama() -> Check {
     const CHECK: &str = "ptrace permission";
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let found = scope.map_or_else(
         |_| "Yama is absent".to_owned(),
         |scope| format!("Yama's ptrace_scope is {}", scope.trim()),
     );
-    Row::ok(
+    Check::ok(
         CHECK,
         format!("{found}; none is needed, since descriptors cross through sockets"),
     )
 }
 
-pub(super) fn namespaces() -> Row {
+pub(super) fn namespaces() -> Check {
     const CHECK: &str = "namespaces";
     let namespace = |name: &str| {
         fs::read_link(format!("/proc/self/ns/{name}"))
             .map(|link| link.to_string_lossy().into_owned())
     };
     let (Ok(pid), Ok(user)) = (namespace("pid"), namespace("user")) else {
-        return Row::note(CHECK, "unknown", "mount /proc to see them");
+        return Check::note(CHECK, "unknown", "mount /proc to see them");
     };
     let container = container().map_or_else(String::new, |how| format!(", in a container ({how})"));
     if pid == FIRST_PID_NAMESPACE && user == FIRST_USER_NAMESPACE && container.is_empty() {
-        return Row::ok(CHECK, "those of the host");
+        return Check::ok(CHECK, "those of the host");
     }
     let mut advice = "to share with processes outside, mount one directory in all containers and \
                       name it in CROSSHANDLE_SOCKET_DIR"
@@ -42,10 +43,10 @@ pub(super) fn namespaces() -> Row {
             "; in a user namespace, users outside look like others: both sides must admit them",
         );
     }
-    Row::note(CHECK, format!("{pid}, {user}{container}"), advice)
+    Check::note(CHECK, format!("{pid}, {user}{container}"), advice)
 }
 
-/// Returns the sign of a container, if this is one.
+/// Returns the kind of container that this process runs in, if it runs in one.
 fn container() -> Option<String> {
     for (path, name) in [
         ("/.dockerenv", "Docker"),

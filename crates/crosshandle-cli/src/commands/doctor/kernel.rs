@@ -1,67 +1,68 @@
-//! Checks of the kernel: its version, its identity, and a system call that older ones lack.
+//! Checks of the kernel: its version, its identity, and a system call that older kernels lack.
 
-use super::row::Row;
+use super::check::Check;
+use crate::tuning::{DOCTOR_SIGNALLED_WAIT, DOCTOR_UNSIGNALLED_WAIT};
 use crosshandle::{Context, Device, Error, Event};
 use std::fs;
-use std::time::Duration;
 
 /// First version with `futex_waitv`, which waits for several words.
-const HAS_FUTEX_WAITV: (u32, u32) = (5, 16);
-/// First version with `MADV_COLLAPSE`, which collapses pages into huge ones.
-const HAS_MADV_COLLAPSE: (u32, u32) = (6, 1);
+const FUTEX_WAITV_VERSION: (u32, u32) = (5, 16);
+/// First version with `MADV_COLLAPSE`, which gathers pages into huge ones.
+const MADV_COLLAPSE_VERSION: (u32, u32) = (6, 1);
 
-pub(super) fn version() -> Row {
+pub(super) fn version() -> Check {
     const CHECK: &str = "kernel";
     let release = rustix::system::uname()
         .release()
         .to_string_lossy()
         .into_owned();
-    let Some(version) = parse(&release) else {
-        return Row::note(
+    let Some(version) = parse_release(&release) else {
+        return Check::note(
             CHECK,
             format!("Linux {release}, a version that says nothing"),
             "the checks below tell what works",
         );
     };
-    if version < HAS_FUTEX_WAITV {
-        return Row::problem(
+    if version < FUTEX_WAITV_VERSION {
+        return Check::problem(
             CHECK,
             format!("Linux {release}, without futex_waitv (5.16)"),
             "waits for any of several events need Linux 5.16 or later; the rest works",
         );
     }
-    if version < HAS_MADV_COLLAPSE {
-        return Row::note(
+    if version < MADV_COLLAPSE_VERSION {
+        return Check::note(
             CHECK,
             format!("Linux {release}, without MADV_COLLAPSE (6.1)"),
             "with Linux 6.1 or later large memory gets huge pages, and is several times faster \
              to allocate and to touch first",
         );
     }
-    Row::ok(
+    Check::ok(
         CHECK,
         format!("Linux {release}, with futex_waitv and MADV_COLLAPSE"),
     )
 }
 
-fn parse(release: &str) -> Option<(u32, u32)> {
+/// Parses the major and the minor version in a kernel's release.
+fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(str::parse::<u32>);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-pub(super) fn host_identity() -> Row {
+pub(super) fn host_identity() -> Check {
     const CHECK: &str = "host identity";
     match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
-        Ok(_) => Row::ok(
+        Ok(_) => Check::ok(
             CHECK,
             format!(
                 "{:016x}, of this boot; handles carry it",
                 crosshandle::host_identity()
             ),
         ),
-        Err(error) => Row::note(
+        Err(error) => Check::note(
             CHECK,
             format!("unknown, since the boot id cannot be read: {error}"),
             "mount /proc; until then a handle of another machine is refused less clearly",
@@ -69,24 +70,24 @@ pub(super) fn host_identity() -> Row {
     }
 }
 
-/// Waits for one of two events in fact, since a container may forbid the system call that the
-/// kernel has.
-pub(super) fn wait_for_several() -> Row {
+/// Checks a wait for one of two events. The check makes the system call, since a container may
+/// forbid what the kernel offers.
+pub(super) fn wait_for_several() -> Check {
     const CHECK: &str = "wait for several";
     let wait = || -> crosshandle::Result<usize> {
         let context = Context::new(&Device::find("host")?)?;
         let (first, second) = (context.create_event()?, context.create_event()?);
-        let never = [(&first, 1), (&second, 1)];
-        match Event::wait_any_value(&never, Some(Duration::from_millis(2))) {
+        let signals = [(&first, 1), (&second, 1)];
+        match Event::wait_any_value(&signals, Some(DOCTOR_UNSIGNALLED_WAIT)) {
             Err(Error::TimedOut(_)) => {}
             other => return other,
         }
         second.signal()?;
-        Event::wait_any_value(&never, Some(Duration::from_secs(2)))
+        Event::wait_any_value(&signals, Some(DOCTOR_SIGNALLED_WAIT))
     };
     match wait() {
-        Ok(1) => Row::ok(CHECK, "an event of two is noticed"),
-        Ok(_) => Row::problem(
+        Ok(1) => Check::ok(CHECK, "an event of two is noticed"),
+        Ok(_) => Check::problem(
             CHECK,
             "an event that was not signalled counts as signalled",
             "please report this",
@@ -97,7 +98,7 @@ pub(super) fn wait_for_several() -> Row {
             } else {
                 "see the rows of the limits"
             };
-            Row::problem(CHECK, error.to_string(), advice)
+            Check::problem(CHECK, error.to_string(), advice)
         }
     }
 }
@@ -108,10 +109,10 @@ mod tests {
 
     #[test]
     fn versions_are_read() {
-        assert_eq!(parse("6.18.44-fc"), Some((6, 18)));
-        assert_eq!(parse("5.4.0"), Some((5, 4)));
-        assert_eq!(parse("6.1-rc1"), Some((6, 1)));
-        assert_eq!(parse("odd"), None);
-        assert!((5, 15) < HAS_FUTEX_WAITV && (10, 0) > HAS_MADV_COLLAPSE);
+        assert_eq!(parse_release("6.18.44-fc"), Some((6, 18)));
+        assert_eq!(parse_release("5.4.0"), Some((5, 4)));
+        assert_eq!(parse_release("6.1-rc1"), Some((6, 1)));
+        assert_eq!(parse_release("odd"), None);
+        assert!((5, 15) < FUTEX_WAITV_VERSION && (10, 0) > MADV_COLLAPSE_VERSION);
     }
 }

@@ -1,21 +1,21 @@
 //! `crosshandle doctor`: what works on this machine, and what to do about the rest.
 
+mod check;
 mod drivers;
 mod huge_pages;
 mod isolation;
 mod kernel;
 mod limits;
 mod round_trip;
-mod row;
 mod sockets;
 
-pub(crate) use round_trip::answer;
+pub(super) use round_trip::run_child;
 
-use crate::cli::Settings;
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::progress::Progress;
-use row::{Level, Row};
+use crate::settings::Settings;
+use check::{Check, Level};
 use serde::Serialize;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -30,25 +30,26 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// All checks, as JSON shows them.
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,
-    checks: &'a [Row],
+    checks: &'a [Check],
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let rows = check(settings);
-    let problems = rows
+    let checks = run_checks(settings);
+    let problems = checks
         .iter()
-        .filter(|row| row.level == Level::Problem)
+        .filter(|check| check.level == Level::Problem)
         .count();
     if args.json {
         output::json(&Report {
             healthy: problems == 0,
-            checks: &rows,
+            checks: &checks,
         })?;
     } else {
-        print(&rows)?;
+        print_table(&checks)?;
     }
     match problems {
         0 => Ok(()),
@@ -59,31 +60,35 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     }
 }
 
-fn check(settings: &Settings) -> Vec<Row> {
+fn run_checks(settings: &Settings) -> Vec<Check> {
     let progress = Progress::steps("checking limits");
-    let mut rows = vec![kernel::version(), kernel::host_identity()];
-    rows.push(kernel::wait_for_several());
-    rows.extend([
+    let mut checks = vec![kernel::version(), kernel::host_identity()];
+    checks.push(kernel::wait_for_several());
+    checks.extend([
         limits::descriptors(),
         limits::mappings(),
         limits::address_space(),
     ]);
     progress.step("checking huge pages");
-    rows.push(huge_pages::check());
-    rows.extend([isolation::yama(), isolation::namespaces()]);
-    rows.push(sockets::check(settings.origin.socket_dir.as_deref()));
+    checks.push(huge_pages::check());
+    checks.extend([isolation::yama(), isolation::namespaces()]);
+    checks.push(sockets::check(settings.socket_dir.as_deref()));
     progress.step("sharing with a second process");
-    rows.extend(round_trip::check(settings));
-    rows.extend(drivers::check());
-    rows
+    checks.extend(round_trip::check(settings));
+    checks.extend(drivers::check());
+    checks
 }
 
-fn print(rows: &[Row]) -> Result<()> {
+fn print_table(checks: &[Check]) -> Result<()> {
     let mut table = output::table();
     table.set_header(["", "check", "found"]);
-    for row in rows {
-        table.add_row([row.level.name(), row.check.as_str(), row.found.as_str()]);
-        if let Some(advice) = &row.advice {
+    for check in checks {
+        table.add_row([
+            check.level.name(),
+            check.check.as_str(),
+            check.found.as_str(),
+        ]);
+        if let Some(advice) = &check.advice {
             table.add_row(["", "", &format!("→ {advice}")]);
         }
     }

@@ -1,43 +1,39 @@
-//! Check of sharing with a second process, and of noticing its death.
+//! Check of sharing: shares with a child process, and kills that process.
 
-use super::row::Row;
-use crate::cli::Settings;
-use crate::commands::peer::Role;
+use super::check::Check;
 use crate::failure::{Failure, Result};
 use crate::link::Link;
-use crate::peer::Peer;
+use crate::peer::{Peer, Role};
+use crate::settings::Settings;
 use crate::transfer::Transfer;
+use crate::tuning::{DOCTOR_SHARED_BYTES as LEN, DOCTOR_STEP_TIMEOUT as TIMEOUT};
 use crate::units::nanoseconds;
 use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-const SHARED_BYTES: usize = 64 << 10;
-
-/// Longest time of each step: far more than any takes.
-const STEP_TIME_LIMIT: Duration = Duration::from_secs(10);
-
-/// The first process's objects.
+/// Handles, as text, of what the parent process shares.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     memory: String,
     event: String,
 }
 
-/// The second process's event, sent once it has written to the memory and signalled.
+/// Handle, as text, of what the child process shares once it has written to the memory and
+/// signalled.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     event: String,
 }
 
-pub(super) fn check(settings: &Settings) -> Vec<Row> {
+pub(super) fn check(settings: &Settings) -> Vec<Check> {
     let devices = Device::all();
-    let mut rows: Vec<_> = devices
+    let mut checks: Vec<_> = devices
         .iter()
         .map(|device| {
             let check = format!("sharing on {device}");
             match exchange(device, settings) {
-                Ok((shared, noticed)) => Row::ok(
+                Ok((shared, noticed)) => Check::ok(
                     check,
                     format!(
                         "memory and an event crossed in {}; the death of a process was noticed \
@@ -46,7 +42,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Row> {
                         nanoseconds(noticed.as_nanos() as f64)
                     ),
                 ),
-                Err(failure) => Row::problem(
+                Err(failure) => Check::problem(
                     check,
                     failure.message(),
                     "see the rows of the socket directory and of the limits",
@@ -54,78 +50,76 @@ pub(super) fn check(settings: &Settings) -> Vec<Row> {
             }
         })
         .collect();
-    if rows.is_empty() {
-        rows.push(Row::problem(
+    if checks.is_empty() {
+        checks.push(Check::problem(
             "sharing",
             "there is no device",
             "see the rows of the drivers",
         ));
     }
-    rows
+    checks
 }
 
-/// Shares with a second process and then kills it. Returns how long it took to share and to notice
-/// the death.
+/// Shares with a child process, then kills it. Returns the time until all was shared, and the time
+/// until a waiter noticed the death.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
-    let (theirs, taken) = shared.map_err(|failure| peer.cause_of(failure))?;
+    let (childs_event, sharing_time) = shared.map_err(|failure| peer.root_cause(failure))?;
 
     let start = Instant::now();
     drop(peer);
-    match theirs.wait_value_timeout(1, STEP_TIME_LIMIT) {
-        Err(error) if error.is_peer_dead() => Ok((taken, start.elapsed())),
+    match childs_event.wait_value_timeout(1, TIMEOUT) {
+        Err(error) if error.is_peer_dead() => Ok((sharing_time, start.elapsed())),
         Err(error) => Err(error.into()),
         Ok(()) => Err(Failure::error("a dead process counts as having signalled")),
     }
 }
 
+/// Shares with the child process. Returns an event of the child process that is never signalled,
+/// and the time that all took.
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
-    let context = settings.origin.context_on(&device.to_string())?;
-    let memory = context.allocate(SHARED_BYTES)?;
+    let context = settings.context_on(&device.to_string(), None)?;
+    let memory = context.allocate(LEN)?;
     Transfer::new(&context, &memory)?.write(0, &pattern(1))?;
     let event = context.create_event()?;
     peer.link().send(&Offer {
         memory: memory.handle()?.to_string(),
         event: event.handle()?.to_string(),
     })?;
-    let answer: Answer = peer.link().receive(STEP_TIME_LIMIT)?;
-    event.wait_value_timeout(1, STEP_TIME_LIMIT)?;
+    let answer: Answer = peer.link().receive(TIMEOUT)?;
+    event.wait_value_timeout(1, TIMEOUT)?;
     verify(&Transfer::new(&context, &memory)?, 2)?;
-    let theirs: EventHandle = answer.event.parse()?;
-    let theirs = context.open_event(&theirs)?;
-    Ok((theirs, start.elapsed()))
+    let childs_event: EventHandle = answer.event.parse()?;
+    let childs_event = context.open_event(&childs_event)?;
+    Ok((childs_event, start.elapsed()))
 }
 
-/// Plays the second process.
-pub(crate) fn answer(link: &mut Link, settings: &Settings) -> Result<()> {
-    let offer: Offer = link.receive(STEP_TIME_LIMIT)?;
+/// Runs the child process's part of the check.
+pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
+    let offer: Offer = link.receive(TIMEOUT)?;
     let handle: MemoryHandle = offer.memory.parse()?;
-    let context = settings
-        .origin
-        .context_for(handle.backend(), handle.device())?;
+    let context = settings.context_for(handle.backend(), handle.device(), None)?;
     let memory = context.open_memory(&handle)?;
     verify(&Transfer::new(&context, &memory)?, 1)?;
     Transfer::new(&context, &memory)?.write(0, &pattern(2))?;
     let event: EventHandle = offer.event.parse()?;
     context.open_event(&event)?.signal()?;
-    let never = context.create_event()?;
+    let own = context.create_event()?;
     link.send(&Answer {
-        event: never.handle()?.to_string(),
+        event: own.handle()?.to_string(),
     })?;
-    // The first process kills this one here.
-    link.receive(STEP_TIME_LIMIT)
+    // The parent process sends nothing: it kills this process during the wait.
+    link.receive(TIMEOUT)
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
-    (0..SHARED_BYTES)
-        .map(|index| (index * seed % 251) as u8)
-        .collect()
+    (0..LEN).map(|index| (index * seed % 251) as u8).collect()
 }
 
 fn verify(memory: &Transfer<'_>, seed: usize) -> Result<()> {
-    let mut found = vec![0; SHARED_BYTES];
+    let mut found = vec![0; LEN];
     memory.read(0, &mut found)?;
     if found == pattern(seed) {
         return Ok(());

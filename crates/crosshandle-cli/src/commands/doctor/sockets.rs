@@ -1,6 +1,6 @@
 //! Check of the socket directory: its path, and whether exporters can listen there.
 
-use super::row::Row;
+use super::check::Check;
 use crosshandle::SOCKET_DIR_VARIABLE;
 use rustix::fs::{Access, access};
 use std::fs::{self, DirBuilder};
@@ -9,41 +9,41 @@ use std::path::Path;
 
 const CHECK: &str = "socket directory";
 
-/// Longest path of a socket in bytes, and the part of it that a socket's name in the directory
-/// takes.
-const MAX_PATH_BYTES: usize = 107;
+/// Longest path of a socket, in bytes: the kernel's `sun_path` less the final zero.
+const SOCKET_PATH_MAX_BYTES: usize = 107;
+/// Bytes of that path that the name of an exporter's socket takes.
 const SOCKET_NAME_BYTES: usize = 24;
 
-pub(super) fn check(chosen: Option<&Path>) -> Row {
+pub(super) fn check(chosen: Option<&Path>) -> Check {
     let directories = crosshandle::socket_directories();
     let by_variable = std::env::var_os(SOCKET_DIR_VARIABLE).is_some_and(|name| !name.is_empty());
     let (directory, why) = match (chosen, directories.first()) {
         (Some(directory), _) => (directory, "by --socket-dir"),
         (None, Some(directory)) if by_variable => (&**directory, SOCKET_DIR_VARIABLE),
         (None, Some(directory)) => (&**directory, "by default"),
-        (None, None) => return Row::problem(CHECK, "none", format!("set {SOCKET_DIR_VARIABLE}")),
+        (None, None) => return Check::problem(CHECK, "none", format!("set {SOCKET_DIR_VARIABLE}")),
     };
     let named = format!("{} ({why})", directory.display());
     let problem = |what: String| {
-        Row::problem(
+        Check::problem(
             CHECK,
             format!("{named} {what}"),
             format!("name another directory in {SOCKET_DIR_VARIABLE}, or with --socket-dir"),
         )
     };
     let len = directory.as_os_str().len();
-    if len + SOCKET_NAME_BYTES > MAX_PATH_BYTES {
+    if len + SOCKET_NAME_BYTES > SOCKET_PATH_MAX_BYTES {
         return problem(format!(
             "has {len} characters, {} at most leave room for a socket's name",
-            MAX_PATH_BYTES - SOCKET_NAME_BYTES
+            SOCKET_PATH_MAX_BYTES - SOCKET_NAME_BYTES
         ));
     }
-    // Created as exporters create it.
-    let made = DirBuilder::new()
+    // Exporters create the directory in this way.
+    let created = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(directory);
-    let metadata = match made.and_then(|()| fs::metadata(directory)) {
+    let metadata = match created.and_then(|()| fs::metadata(directory)) {
         Ok(metadata) => metadata,
         Err(error) => return problem(format!("cannot be made: {error}")),
     };
@@ -51,11 +51,11 @@ pub(super) fn check(chosen: Option<&Path>) -> Row {
         return problem(format!("cannot be written to: {error}"));
     }
     let (mode, owner) = (metadata.mode() & 0o7777, metadata.uid());
-    let is_ours = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    if !is_ours || mode & 0o022 != 0 && mode & 0o1000 == 0 {
+    let is_trusted_owner = owner == 0 || owner == rustix::process::geteuid().as_raw();
+    if !is_trusted_owner || mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return problem(format!(
             "can be changed by other users (mode {mode:o}, owner {owner})"
         ));
     }
-    Row::ok(CHECK, format!("{named}, mode {mode:o}, {len} characters"))
+    Check::ok(CHECK, format!("{named}, mode {mode:o}, {len} characters"))
 }

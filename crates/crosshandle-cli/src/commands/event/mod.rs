@@ -1,28 +1,28 @@
-//! `crosshandle event …`.
+//! `crosshandle event …`: creates, signals and waits on shared events.
 
 mod new;
 mod signal;
 mod status;
 mod wait;
 
-use crate::cli::{AFTER_HELP, Settings};
-use crate::failure::Result;
-use crate::origin::handle_text;
+use crate::failure::{EXIT_STATUS_HELP, Result};
+use crate::input::handle_text;
+use crate::settings::Settings;
 use crosshandle::{Event, EventHandle, EventOptions};
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
     /// Create an event, print its handle, and hold it
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = EXIT_STATUS_HELP)]
     New(new::Args),
     /// Signal an event, and print the signal's number
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = EXIT_STATUS_HELP)]
     Signal(signal::Args),
     /// Wait for a signal of an event
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = EXIT_STATUS_HELP)]
     Wait(wait::Args),
     /// Tell where an event stands, without waiting
-    #[command(after_help = AFTER_HELP)]
+    #[command(after_help = EXIT_STATUS_HELP)]
     Status(status::Args),
 }
 
@@ -35,13 +35,11 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Opens an event. The event keeps its context alive.
-fn open(handle: &str, settings: &Settings) -> Result<Event> {
+/// Opens an event. The event keeps alive what it needs of its context.
+fn open_event(handle: &str, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
-    let context = settings
-        .origin
-        .context_for(handle.backend(), handle.device())?;
-    // With low power: a shell command is not urgent, and other programs may need the processor.
+    let context = settings.context_for(handle.backend(), handle.device(), None)?;
+    // A shell command is in no hurry, and other programs may need the processor.
     let options = EventOptions::new().low_power(true);
     Ok(context.open_event_with(&handle, options)?)
 }

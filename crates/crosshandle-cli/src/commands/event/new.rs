@@ -1,8 +1,8 @@
 //! `crosshandle event new`.
 
-use crate::cli::Settings;
 use crate::commands::share::hold;
 use crate::failure::Result;
+use crate::settings::Settings;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -12,7 +12,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let context = settings.origin.context_on(&args.device)?;
+    let context = settings.context_on(&args.device, None)?;
     let event = context.create_event()?;
     hold(settings, &event.handle()?, "an event")
 }

@@ -1,8 +1,8 @@
 //! `crosshandle event signal HANDLE`.
 
-use crate::cli::Settings;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output;
+use crate::settings::Settings;
 use crate::units::parse_duration;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let event = super::open(&args.handle, settings)?;
+    let event = super::open_event(&args.handle, settings)?;
     let number = match args.value {
         Some(value) => {
             event.signal_value(value)?;
@@ -27,7 +27,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
         None => event.signal()?,
     };
-    // A signal completes after those before it. If this process ended first, its signal would fail.
+    // A signal completes after all earlier ones. If this process ended before, the signal would
+    // fail.
     match args.timeout {
         None => event.wait_value(number),
         Some(timeout) => event.wait_value_timeout(number, timeout),

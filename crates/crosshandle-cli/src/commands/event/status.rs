@@ -1,8 +1,8 @@
 //! `crosshandle event status HANDLE`.
 
-use crate::cli::Settings;
 use crate::failure::Result;
 use crate::output;
+use crate::settings::Settings;
 use crosshandle::EventStatus;
 use serde::Serialize;
 
@@ -15,22 +15,24 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The state of an event, as JSON.
+/// Status of an event as JSON shows it.
 #[derive(Serialize)]
 struct Status {
     /// Number of the signal submitted last.
     submitted: u64,
     /// Greatest number up to which all signals are finished.
     completed: u64,
-    state: State,
-    /// Reason for the failure of the latest signal.
+    /// State of the latest signal.
+    state: SignalState,
+    /// Reason for which the latest signal failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
 #[derive(Serialize, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
-enum State {
+/// State of an event's latest signal.
+enum SignalState {
     Complete,
     Pending,
     Failed,
@@ -39,9 +41,9 @@ enum State {
 impl From<EventStatus> for Status {
     fn from(status: EventStatus) -> Self {
         let (state, error) = match status.latest {
-            None => (State::Pending, None),
-            Some(Ok(())) => (State::Complete, None),
-            Some(Err(error)) => (State::Failed, Some(error.to_string())),
+            None => (SignalState::Pending, None),
+            Some(Ok(())) => (SignalState::Complete, None),
+            Some(Err(error)) => (SignalState::Failed, Some(error.to_string())),
         };
         Self {
             submitted: status.submitted,
@@ -53,7 +55,7 @@ impl From<EventStatus> for Status {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let event = super::open(&args.handle, settings)?;
+    let event = super::open_event(&args.handle, settings)?;
     let status = Status::from(event.status());
     if args.json {
         return output::json(&status);
@@ -61,10 +63,12 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let mut table = output::table();
     table.set_header(["submitted", "completed", "latest signal"]);
     let latest = match (status.state, &status.error) {
-        (State::Complete, _) if status.submitted == 0 => "none yet: complete".to_owned(),
-        (State::Complete, _) => "complete".to_owned(),
-        (State::Pending, _) => "pending".to_owned(),
-        (State::Failed, error) => format!("failed: {}", error.as_deref().unwrap_or("unknown")),
+        (SignalState::Complete, _) if status.submitted == 0 => "none yet: complete".to_owned(),
+        (SignalState::Complete, _) => "complete".to_owned(),
+        (SignalState::Pending, _) => "pending".to_owned(),
+        (SignalState::Failed, error) => {
+            format!("failed: {}", error.as_deref().unwrap_or("unknown"))
+        }
     };
     table.add_row([
         status.submitted.to_string(),

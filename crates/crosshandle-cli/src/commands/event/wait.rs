@@ -1,7 +1,7 @@
 //! `crosshandle event wait HANDLE`.
 
-use crate::cli::Settings;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::settings::Settings;
 use crate::units::parse_duration;
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
-    let event = super::open(&args.handle, settings)?;
+    let event = super::open_event(&args.handle, settings)?;
     let latest = event.submitted();
     let number = match args.value {
         Some(value) => value,
         None if args.next => latest + 1,
         None => latest,
     };
-    settings.say(format_args!("waiting for signal {number}"));
+    settings.log(format_args!("waiting for signal {number}"));
     match args.timeout {
         None => event.wait_value(number),
         Some(timeout) => event.wait_value_timeout(number, timeout),

@@ -152,6 +152,7 @@ impl Programs for CudaContext {
     }
 
     unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Arc<dyn LoadedProgram> {
-        program::adopt(&self.gpu, program, ownership)
+        // SAFETY: promised by the caller.
+        unsafe { program::adopt(&self.gpu, program, ownership) }
     }
 }

@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
 use crate::types::Ownership;
 use std::any::Any;
-use std::ptr;
 use std::sync::Arc;
 
 /// The default stream that waits for all other streams of its context, and they for it; that it
@@ -25,7 +24,8 @@ impl NativeDevice for Gpu {
 
     unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>> {
         let gpu = self.shared()?;
-        let context = ContextHandle(ptr::with_exposed_provenance_mut(context));
+        // SAFETY: promised by the caller.
+        let context = unsafe { ContextHandle::from_raw(context) };
         if context == gpu.context()? {
             return Ok(Arc::new(CudaContext::new(gpu)));
         }
@@ -43,7 +43,7 @@ impl NativeDevice for Gpu {
 
 impl NativeContext for CudaContext {
     fn raw(&self) -> Result<usize> {
-        Ok(self.gpu().context()?.0 as usize)
+        Ok(self.gpu().context()?.number())
     }
 
     unsafe fn adopt_queue(
@@ -60,7 +60,8 @@ impl NativeContext for CudaContext {
         }
         let is_default = stream == 0 || stream == LEGACY_STREAM;
         let stream = if is_default { LEGACY_STREAM } else { stream };
-        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
+        // SAFETY: promised by the caller.
+        let stream = unsafe { StreamHandle::from_raw(stream) };
         let gpu = self.gpu();
         let driver = gpu.driver();
         let _current = gpu.enter()?;
@@ -98,8 +99,10 @@ impl NativeContext for CudaContext {
     ) -> Result<Option<Box<dyn Any + Send>>> {
         let gpu = self.gpu();
         let driver = gpu.driver();
-        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
-        let event = EventHandle(ptr::with_exposed_provenance_mut(event));
+        // SAFETY: promised by the caller.
+        let stream = unsafe { StreamHandle::from_raw(stream) };
+        // SAFETY: as above.
+        let event = unsafe { EventHandle::from_raw(event) };
         let _current = gpu.enter()?;
         // SAFETY: promised by the caller. The driver keeps it for the stream.
         let _given = (ownership == Ownership::Owned).then(|| unsafe { driver.take_event(event) });
@@ -120,12 +123,13 @@ struct Recorded {
 
 impl NativeEvent for Recorded {
     fn raw(&self) -> usize {
-        self.event.handle().0 as usize
+        self.event.handle().number()
     }
 
     unsafe fn record(&self, stream: usize) -> Result<()> {
         let _current = self.gpu.enter()?;
-        let stream = StreamHandle(ptr::with_exposed_provenance_mut(stream));
+        // SAFETY: promised by the caller.
+        let stream = unsafe { StreamHandle::from_raw(stream) };
         self.gpu.driver().record_event(self.event.handle(), stream)
     }
 }

@@ -1,4 +1,4 @@
-//! Every count and time that somebody might want to change, with its unit and its reason.
+//! Every count and time that one might want to change, with its unit and its reason.
 //!
 //! "Measured" refers to the tables in `docs/cuda.md`.
 

@@ -1,30 +1,28 @@
-//! Counter-based events of the driver's, which ride along with events of ours: lists signal and
-//! wait for them on the device, in this process and in others.
+//! Native mirrors: counter-based events of the driver beside events of this library. Lists signal
+//! and wait for them on the device, in this process and in others.
 
-use super::device::Gpu;
-use super::driver::{Core, CreatedEvent, EventHandle, Handle, IPC_HANDLE, OpenedEvent, missing};
-use super::memory::{Exported, with_own_number};
-use super::note::{self, Subject};
+use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
+use super::gpu::Gpu;
+use super::ipc_handle::{self, Exported, ReceivedHandle, Subject};
 use crate::error::{Error, Result};
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::{DriverEvent, DriverEvents, Import};
-use crate::ipc::{EventCore, Shared};
+use crate::ipc::{DriverEvent, DriverEvents, EventCore, Import, Shared};
 use crate::os::{descriptor, process};
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-/// Where they come from.
+/// Creates and opens the driver's events in one context.
 pub(super) struct LevelZeroEvents {
     pub(super) gpu: Arc<Gpu>,
-    pub(super) core: Arc<Core>,
+    pub(super) context: Arc<DriverContext>,
 }
 
 impl DriverEvents for LevelZeroEvents {
     fn create(&self) -> Result<DriverEvent> {
-        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let created = CreatedEvent::create(&self.core, self.gpu.handle());
+        CreatedEvent::check_live(&self.context, self.gpu.handle())?;
+        let created = CreatedEvent::create(&self.context, self.gpu.handle());
         let event = created.ok_or_else(missing)??;
         let (handle, exported) = (event.handle(), OnceLock::new());
         let object = LevelZeroEvent::Created { event, exported };
@@ -32,20 +30,20 @@ impl DriverEvents for LevelZeroEvents {
     }
 
     fn open(&self, import: Import) -> Result<DriverEvent> {
-        let driver = self.core.driver;
-        let handle = note::decode(driver, Subject::Event, &import.note)?;
-        // The exporter has looked, but the two may differ in what they are allowed to do.
-        CreatedEvent::check_live(&self.core, self.gpu.handle())?;
-        let open = |bytes| OpenedEvent::open(&self.core, bytes).ok_or_else(missing)?;
-        // Drivers that fetch the descriptor by themselves recognise none that is put in place.
+        let driver = self.context.driver;
+        let handle = ipc_handle::decode(driver, Subject::Event, &import.note)?;
+        // The exporter has checked too, but the two processes may have different permissions.
+        CreatedEvent::check_live(&self.context, self.gpu.handle())?;
+        let open = |bytes| OpenedEvent::open(&self.context, bytes).ok_or_else(missing)?;
+        // For events, drivers that fetch the descriptor don't see that a number was put in place.
         let event = if let Some(pid) = handle.fetched_from {
-            check_fetch(pid, &handle.bytes, &import.file)?;
-            open(handle.bytes)?
+            check_fetch(pid, &handle, &import.file)?;
+            handle.open_unchanged(open)?
         } else {
-            with_own_number(Subject::Event, &import.file, handle.bytes, open)?
+            handle.open_with(&import.file, driver, open)?
         };
-        // Where drivers fetch descriptors, those who wait would have to from this process, and end
-        // where they may not.
+        // Where drivers fetch descriptors, those of waiters would fetch one from this process, and
+        // end the waiter's process where they may not.
         let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
         let handle = event.handle();
         Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))
@@ -57,21 +55,21 @@ impl LevelZeroEvents {
         DriverEvent {
             object: Arc::new(object),
             handle: handle.0.expose_provenance(),
-            owner: address_of(&self.core),
+            owner: address_of(&self.context),
             may_signal,
         }
     }
 }
 
-/// What stands for a context.
-fn address_of(core: &Arc<Core>) -> usize {
-    Arc::as_ptr(core).addr()
+/// The address that stands for a context.
+fn address_of(context: &Arc<DriverContext>) -> usize {
+    Arc::as_ptr(context).addr()
 }
 
-/// Refuses what the driver would fetch by itself, unless that is what was sent. It takes what it
-/// finds: in another PID namespace, that is some descriptor of some process.
-fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()> {
-    if descriptor::can_fetch(pid, note::number_in(Subject::Event, handle), file) {
+/// Checks that the descriptor that the driver would fetch is the one that was sent. The driver takes
+/// what it finds: in another PID namespace, some descriptor of some process.
+fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> {
+    if descriptor::can_fetch(pid, handle.descriptor(), file) {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
@@ -79,35 +77,41 @@ fn check_fetch(pid: u32, handle: &[u8; IPC_HANDLE], file: &OwnedFd) -> Result<()
     )))
 }
 
-/// One of them, by who ends it.
+/// A driver's event, by the way that it ends.
 enum LevelZeroEvent {
     Created {
         event: CreatedEvent,
-        /// Made when another process first wants it.
+        /// Made when another process first asks for the event.
         exported: OnceLock<Exported>,
     },
-    #[expect(dead_code, reason = "ends what was opened")]
+    #[expect(dead_code, reason = "closes the event when dropped")]
     Opened(OpenedEvent),
 }
 
-/// The driver's event for a list of this driver's that signals, if one rides along and is there or
-/// can be had.
+/// Returns the mirror of an event, for a list of this context to signal, if there is one or it can be
+/// created without asking another process.
 #[inline]
-pub(super) fn to_signal(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
+pub(super) fn mirror_to_signal(
+    event: &EventCore,
+    context: &Arc<DriverContext>,
+) -> Option<EventHandle> {
     let found = event.mirror().filter(|found| found.may_signal)?;
-    handle_of(found, core)
+    handle_of(found, context)
 }
 
-/// The same for one that waits.
+/// Returns the mirror of an event, for a list of this context to wait for.
 #[inline]
-pub(super) fn to_wait_for(event: &EventCore, core: &Arc<Core>) -> Option<EventHandle> {
-    handle_of(event.mirror()?, core)
+pub(super) fn mirror_to_wait_for(
+    event: &EventCore,
+    context: &Arc<DriverContext>,
+) -> Option<EventHandle> {
+    handle_of(event.mirror()?, context)
 }
 
-/// The driver's handle, if it is this driver's.
+/// Returns the driver's handle of a mirror, if it belongs to this context.
 #[inline]
-fn handle_of(event: &DriverEvent, core: &Arc<Core>) -> Option<EventHandle> {
-    (event.owner == address_of(core))
+fn handle_of(event: &DriverEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
+    (event.owner == address_of(context))
         .then(|| Handle(ptr::with_exposed_provenance_mut(event.handle)))
 }
 
@@ -136,7 +140,7 @@ impl Shared for LevelZeroEvent {
     fn note(&self) -> BackendBlob {
         match self.export() {
             Ok((event, exported)) => {
-                note::encode(event.core().driver, Subject::Event, exported.handle)
+                ipc_handle::encode(event.context().driver, Subject::Event, exported.handle)
             }
             Err(_) => BackendBlob::NONE,
         }

@@ -1,6 +1,6 @@
-//! What is known of a device.
+//! Properties of a device.
 
-use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description};
+use super::driver::{DeviceHandle, Driver, INTEL_26_18, check, description, list_of};
 use crate::error::Result;
 use crate::handle::{BackendKind, DeviceUuid};
 use crate::os::mapping::HUGE_PAGE;
@@ -13,24 +13,24 @@ use level_zero_sys::{
     ze_device_memory_properties_t, ze_external_memory_type_flags_t, ze_pci_address_ext_t,
 };
 use std::ffi::CStr;
-use std::ptr;
 use std::time::Duration;
 
 /// The PCI vendor number.
 const INTEL: u32 = 0x8086;
 
-/// What only this backend needs to know.
+/// Properties that only this backend needs.
 pub(super) struct Details {
-    /// The group of queues that commands go to.
+    /// The group of queues that lists are created on.
     pub(super) group: u32,
-    /// The longest pattern of a fill there, in bytes.
+    /// The longest pattern of a fill in that group, in bytes.
     pub(super) max_pattern: usize,
-    /// As what allocated memory can be exported, if it can.
+    /// The type of descriptor that allocated memory is exported as, if it can be.
     pub(super) exportable_memory: Option<ze_external_memory_type_flags_t>,
-    /// As what physical memory can be exported and imported, if it can.
+    /// The type of descriptor that physical memory is exported and imported as, if it can be.
     pub(super) external_memory: Option<ze_external_memory_type_flags_t>,
 }
 
+/// Asks the driver for the properties of a device.
 pub(super) fn describe(
     driver: &Driver,
     device: DeviceHandle,
@@ -95,14 +95,14 @@ pub(super) fn describe(
             half_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP16 != 0,
             double_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP64 != 0,
             fused_multiply_add: module.fp32flags & ZE_DEVICE_FP_FLAG_FMA != 0,
-            // Times are the host's, of the thread that looks after a list.
+            // Times are the host's, taken by a list's thread.
             timer_resolution: Duration::from_micros(1),
         },
     };
     Ok((info, details))
 }
 
-/// The driver's build, and the version of the API.
+/// Describes the driver's build and the version of the API.
 fn version(driver: &Driver) -> String {
     let [major, minor, build @ ..] = driver.version.to_be_bytes();
     let build = u16::from_be_bytes(build);
@@ -110,7 +110,7 @@ fn version(driver: &Driver) -> String {
     format!("{major}.{minor}.{build} (Level Zero {api_major}.{api_minor})")
 }
 
-/// Where a device is plugged in, if the driver says.
+/// Returns the PCI address of a device, if the driver says.
 fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
     let get = driver.loader.zeDevicePciGetPropertiesExt?;
     let mut properties = description!(
@@ -129,61 +129,50 @@ fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// A device's memories.
+/// Returns the memories of a device.
 fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memory_properties_t>> {
     let get = driver.loader.zeDeviceGetMemoryProperties;
-    let mut count = 0;
-    // SAFETY: asks for the count alone.
-    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
-    check("zeDeviceGetMemoryProperties", code)?;
     let empty = description!(
         ze_device_memory_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES
     );
-    let mut memories = vec![empty; count as usize];
-    // SAFETY: there is room for so many.
-    let code = unsafe { get(device.0, &mut count, memories.as_mut_ptr()) };
-    check("zeDeviceGetMemoryProperties", code)?;
-    Ok(memories)
+    list_of("zeDeviceGetMemoryProperties", empty, |count, items| {
+        // SAFETY: a device that the driver counted, and room for `count` items.
+        unsafe { get(device.0, count, items) }
+    })
 }
 
 /// Returns the bytes in the largest cache, if the driver says.
 fn cache_size(driver: &Driver, device: DeviceHandle) -> Option<u64> {
     let get = driver.loader.zeDeviceGetCacheProperties;
-    let mut count = 0;
-    // SAFETY: asks for the count alone.
-    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
-    check("zeDeviceGetCacheProperties", code).ok()?;
     let empty = description!(
         ze_device_cache_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_CACHE_PROPERTIES
     );
-    let mut caches = vec![empty; count as usize];
-    // SAFETY: there is room for so many.
-    let code = unsafe { get(device.0, &mut count, caches.as_mut_ptr()) };
-    check("zeDeviceGetCacheProperties", code).ok()?;
-    caches
-        .iter()
+    let caches = list_of("zeDeviceGetCacheProperties", empty, |count, items| {
+        // SAFETY: a device that the driver counted, and room for `count` items.
+        unsafe { get(device.0, count, items) }
+    });
+    let sizes = caches.unwrap_or_default().into_iter();
+    sizes
         .map(|cache| cache.cacheSize as u64)
         .max()
         .and_then(known)
 }
 
+/// Asks the driver for the properties that only this backend needs.
 fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let get = driver.loader.zeDeviceGetCommandQueueGroupProperties;
-    let mut count = 0;
-    // SAFETY: asks for the count alone.
-    let code = unsafe { get(device.0, &mut count, ptr::null_mut()) };
-    check("zeDeviceGetCommandQueueGroupProperties", code)?;
     let empty = description!(
         ze_command_queue_group_properties_t,
         ZE_STRUCTURE_TYPE_COMMAND_QUEUE_GROUP_PROPERTIES
     );
-    let mut groups = vec![empty; count as usize];
-    // SAFETY: there is room for so many.
-    let code = unsafe { get(device.0, &mut count, groups.as_mut_ptr()) };
-    check("zeDeviceGetCommandQueueGroupProperties", code)?;
-    // Those that compute can copy too, and take longer patterns.
+    let operation = "zeDeviceGetCommandQueueGroupProperties";
+    let groups = list_of(operation, empty, |count, items| {
+        // SAFETY: a device that the driver counted, and room for `count` items.
+        unsafe { get(device.0, count, items) }
+    })?;
+    // Groups that compute can copy too, and take longer patterns.
     let can = |flag: u32| groups.iter().position(|group| group.flags & flag != 0);
     let group = can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE)
         .or_else(|| can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY))
@@ -213,8 +202,8 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
         .into_iter()
         .find(|kind| kinds & kind != 0)
     };
-    // Before, they take no notice of a descriptor that physical memory is to be imported from, and
-    // answer with new memory.
+    // Earlier drivers ignore the descriptor that physical memory is to be imported from, and answer
+    // with new memory.
     let imports_physical = driver.version >= INTEL_26_18;
     Ok(Details {
         group: group as u32,

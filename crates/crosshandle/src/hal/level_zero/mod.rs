@@ -1,28 +1,25 @@
 //! Intel GPUs, through Level Zero.
 //!
-//! Memory is the driver's own (USM), shared through the driver's handles: the descriptor inside is
-//! carried by the exchange and put in place at the importer, the other bytes cross as a note. Queues
-//! are immediate command lists in order, each with a thread that looks after it.
+//! - `driver`: the driver's calls as methods that return `Result`; its contexts, lists and events.
+//! - `gpu`, `info`, `device`: GPUs, what is known of them, and contexts on them.
+//! - `memory`: the driver's own memory (USM) and physical memory.
+//! - `ipc_handle`: the driver's handles for other processes. The broker carries the descriptor in
+//!   them, the other bytes cross as a blob, and the importer puts its descriptor's number in place.
+//! - `event`: counter-based events, as native mirrors of events of this library.
+//! - `queue`: immediate in-order command lists, each with a thread while it has commands.
+//! - `native`: the driver's objects as programs see and give them.
+//! - `tuning`: all times and counts, with their reasons.
 
 mod device;
-mod direct;
 mod driver;
-mod ended;
-mod entry;
 mod event;
-mod family;
+mod gpu;
 mod info;
-mod lane;
-mod leaving;
-mod lent;
+mod ipc_handle;
 mod memory;
 mod native;
-mod note;
-mod physical;
-mod pooled;
 mod queue;
-mod range;
-mod work;
+mod tuning;
 
 pub(crate) use device::LevelZeroBackend;
 

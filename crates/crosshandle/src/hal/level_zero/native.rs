@@ -1,9 +1,9 @@
-//! The driver's contexts, lists and events, the program's and ours.
+//! The driver's contexts, lists and events, as programs see ours and give theirs.
 
-use super::device::{Gpu, LevelZeroContext};
-use super::driver::{Core, CreatedEvent, Handle, List};
+use super::device::LevelZeroContext;
+use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
+use super::gpu::Gpu;
 use super::memory::LevelZeroSegment;
-use super::pooled::Shown;
 use super::queue;
 use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment};
@@ -13,7 +13,7 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
-/// An object of the driver that a program named.
+/// Makes a handle of the number that a program gave.
 fn object<T>(value: usize) -> Handle<T> {
     Handle(ptr::with_exposed_provenance_mut(value))
 }
@@ -29,18 +29,18 @@ impl NativeDevice for Gpu {
 
     unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>> {
         let driver = Gpu::driver(self);
-        let core = match driver.shared_core() {
-            Some(core) if core.handle == object(context) => core,
+        let context = match driver.existing_context() {
+            Some(existing) if existing.handle == object(context) => existing,
             // SAFETY: promised by the caller.
-            _ => Arc::new(unsafe { Core::adopt(driver, object(context)) }),
+            _ => Arc::new(unsafe { DriverContext::adopt(driver, object(context)) }),
         };
-        Ok(Arc::new(LevelZeroContext::new(self.shared()?, core)))
+        Ok(Arc::new(LevelZeroContext::new(self.shared()?, context)))
     }
 }
 
 impl NativeContext for LevelZeroContext {
     fn raw(&self) -> Result<usize> {
-        Ok(self.core().handle.0.expose_provenance())
+        Ok(self.context().handle.0.expose_provenance())
     }
 
     unsafe fn adopt_queue(
@@ -50,12 +50,12 @@ impl NativeContext for LevelZeroContext {
     ) -> Result<Box<dyn BackendQueue>> {
         let is_given = ownership == Ownership::Owned;
         // SAFETY: promised by the caller.
-        let list = unsafe { List::adopt(self.core(), object(list), is_given)? };
-        queue::adopt(self.gpu(), self.core(), self.leaving(), list)
+        let list = unsafe { List::adopt(self.context(), object(list), is_given)? };
+        queue::adopt(self.queue_common(), list)
     }
 
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>> {
-        Ok(Arc::new(Shown::create(self.core())?))
+        Ok(Arc::new(ProgramEvent::create(self.context())?))
     }
 
     unsafe fn wait_for_event(
@@ -65,15 +65,16 @@ impl NativeContext for LevelZeroContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>> {
         // SAFETY: promised by the caller.
-        unsafe { List::borrow(self.core(), object(list)).wait(&[object(event)], None)? };
+        unsafe { List::borrow(self.context(), object(list)).wait(&[object(event)], None)? };
         // SAFETY: given away, says the caller.
         let keep = (ownership == Ownership::Owned)
-            .then(|| unsafe { CreatedEvent::given(self.core(), object(event)) });
+            .then(|| unsafe { CreatedEvent::given(self.context(), object(event)) });
         Ok(keep.map(|event| Box::new(event) as _))
     }
 
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
-        let (segment, offset) = LevelZeroSegment::adopt(self.gpu(), self.core(), address, false)?;
+        let (segment, offset) =
+            LevelZeroSegment::adopt(self.gpu(), self.context(), address, false)?;
         let rest = segment.len() - offset;
         if rest < len {
             return Err(Error::invalid(format!(
@@ -90,20 +91,20 @@ impl NativeContext for LevelZeroContext {
         ownership: Ownership,
     ) -> Result<(Arc<dyn Segment>, usize, usize)> {
         let is_given = ownership == Ownership::Owned;
-        let adopted = LevelZeroSegment::adopt(self.gpu(), self.core(), address, is_given);
+        let adopted = LevelZeroSegment::adopt(self.gpu(), self.context(), address, is_given);
         let (segment, offset) = adopted?;
         let rest = segment.len() - offset;
         Ok((Arc::new(segment), offset, rest))
     }
 }
 
-impl NativeEvent for Shown {
+impl NativeEvent for ProgramEvent {
     fn raw(&self) -> usize {
-        Shown::handle(self).0.expose_provenance()
+        ProgramEvent::handle(self).0.expose_provenance()
     }
 
     unsafe fn record(&self, list: usize) -> Result<()> {
-        // SAFETY: promised by the caller; who waits for the event keeps it.
-        unsafe { List::borrow(self.core(), object(list)).signal(Shown::handle(self)) }
+        // SAFETY: promised by the caller; the waiter keeps the event.
+        unsafe { List::borrow(self.context(), object(list)).signal(ProgramEvent::handle(self)) }
     }
 }

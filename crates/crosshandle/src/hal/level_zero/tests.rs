@@ -1,9 +1,9 @@
 //! The driver's own objects beside ours, over the stock loader and the simulated driver.
 //!
 //! Each test runs itself again in a process that has both (see `simulated`): which loader is taken
-//! is settled when a process starts.
+//! is decided when a process starts.
 
-use super::driver::{Core, Driver, description};
+use super::driver::{Driver, DriverContext, description};
 use crate::{
     Command, Context, Device, Error, EventOptions, MemoryHandle, MemoryRange, NativeObject,
     Ownership, Queue, QueueOrder,
@@ -74,8 +74,8 @@ fn native(value: usize) -> NativeObject {
 }
 
 /// The driver's side of a context.
-fn core_of(context: &Context) -> Arc<Core> {
-    let core = Driver::all().unwrap()[0].shared_core().unwrap();
+fn core_of(context: &Context) -> Arc<DriverContext> {
+    let core = Driver::all().unwrap()[0].existing_context().unwrap();
     let handle = context.native().unwrap();
     assert_eq!(handle, native(core.handle.0.addr()));
     core
@@ -83,7 +83,7 @@ fn core_of(context: &Context) -> Arc<Core> {
 
 /// An allocation of the program's.
 struct Theirs {
-    core: Arc<Core>,
+    core: Arc<DriverContext>,
     start: NonNull<u8>,
 }
 

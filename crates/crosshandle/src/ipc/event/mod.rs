@@ -8,7 +8,6 @@ mod driver_event;
 pub(crate) mod late_completion;
 mod native_mirror;
 mod profile;
-pub(crate) mod wait_notice;
 
 pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
 pub(crate) use native_mirror::MirrorHold;
@@ -331,7 +330,6 @@ impl EventCore {
     }
 
     fn wait_longer(&self, number: u64, deadline: Option<Instant>) -> Result<()> {
-        wait_notice::give(deadline);
         self.slot()
             .wait(number, self.mode, deadline, self.liveness())
             .map_err(|error| self.error_of(number, error))

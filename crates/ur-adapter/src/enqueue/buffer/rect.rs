@@ -1,28 +1,28 @@
 //! Copies of rectangles between buffers and host memory.
 
 use super::user_memory;
-use crate::boundary::enter;
-use crate::buffer::Buffer;
-use crate::enqueue::Submission;
-use crate::failure::{Failure, Result};
-use crate::object::Shared;
+use crate::abi::boundary::{MaybeOut, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
+use crate::enqueue::submission::{Submission, WaitList};
+use crate::memory::buffer::Buffer;
+use crate::queue::Queue;
 use crosshandle::{Command, MemoryRange, Pitches, Region};
 use std::ffi::c_void;
 use unified_runtime_sys::{
-    ur_bool_t, ur_command_t, ur_event_handle_t, ur_mem_handle_t, ur_queue_handle_t,
-    ur_rect_offset_t, ur_rect_region_t, ur_result_t,
+    ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
-/// How a rectangle lies in a buffer or in memory of the user's.
+/// The place of a rectangle in a buffer or in memory of the user's.
 struct Side {
-    /// Bytes before its first one, and from there to its last one.
+    /// Bytes before the first one, and from there to the last one.
     start: usize,
     span: usize,
     pitches: Pitches,
 }
 
 impl Side {
-    /// `None` for what the specification excludes and for what nobody could count.
+    /// Returns the place; `None` for what the specification excludes and for more than can be counted.
     fn new(
         origin: ur_rect_offset_t,
         region: Region,
@@ -49,16 +49,17 @@ impl Side {
         })
     }
 
+    /// Returns the rectangle's range of a buffer.
     fn in_buffer(&self, buffer: &Buffer) -> Result<MemoryRange> {
         buffer.range(self.start, self.span)
     }
 
+    /// Returns the rectangle's range of memory of the user's.
+    ///
     /// # Safety
     /// As [`user_memory`], for the rectangle alone.
     unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
-        if pointer.is_null() {
-            return Err(Failure::NULL_POINTER);
-        }
+        not_null(pointer)?;
         // SAFETY: as promised to this function.
         unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }
     }
@@ -68,7 +69,7 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// A region, and how it lies on both sides, destination first.
+/// Returns a region, and its places on both sides, destination first.
 fn sides(
     region: ur_rect_region_t,
     to: (ur_rect_offset_t, usize, usize),
@@ -91,30 +92,22 @@ fn sides(
     })
 }
 
-pub(in crate::enqueue) unsafe extern "C" fn read_rect(
-    queue: ur_queue_handle_t,
-    buffer: ur_mem_handle_t,
-    is_blocking: ur_bool_t,
-    buffer_origin: ur_rect_offset_t,
-    host_origin: ur_rect_offset_t,
-    region: ur_rect_region_t,
-    buffer_row_pitch: usize,
-    buffer_slice_pitch: usize,
-    host_row_pitch: usize,
-    host_slice_pitch: usize,
-    pointer: *mut c_void,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles.
-        let (submission, buffer) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Buffer>::from_handle(buffer)?,
-            )
-        };
+entry_points! {
+    pub(crate) fn read_rect(
+        queue: Handle<Queue>,
+        buffer: Handle<Buffer>,
+        is_blocking: ur_bool_t,
+        buffer_origin: ur_rect_offset_t,
+        host_origin: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        buffer_row_pitch: usize,
+        buffer_slice_pitch: usize,
+        host_row_pitch: usize,
+        host_slice_pitch: usize,
+        pointer: *mut c_void,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         let (region, to, from) = sides(
             region,
             (host_origin, host_row_pitch, host_slice_pitch),
@@ -124,38 +117,25 @@ pub(in crate::enqueue) unsafe extern "C" fn read_rect(
         let host = unsafe { to.in_user_memory(pointer) }?;
         let range = from.in_buffer(buffer)?;
         let command = Command::copy_rect(range, from.pitches, host, to.pitches, region)?;
-        submission.submit(
-            ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT,
-            command,
-            is_blocking != 0,
-        )
-    })
-}
+        let submission = Submission::new(queue, waits, event);
+        submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
+    }
 
-pub(in crate::enqueue) unsafe extern "C" fn write_rect(
-    queue: ur_queue_handle_t,
-    buffer: ur_mem_handle_t,
-    is_blocking: ur_bool_t,
-    buffer_origin: ur_rect_offset_t,
-    host_origin: ur_rect_offset_t,
-    region: ur_rect_region_t,
-    buffer_row_pitch: usize,
-    buffer_slice_pitch: usize,
-    host_row_pitch: usize,
-    host_slice_pitch: usize,
-    pointer: *mut c_void,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles.
-        let (submission, buffer) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Buffer>::from_handle(buffer)?,
-            )
-        };
+    pub(crate) fn write_rect(
+        queue: Handle<Queue>,
+        buffer: Handle<Buffer>,
+        is_blocking: ur_bool_t,
+        buffer_origin: ur_rect_offset_t,
+        host_origin: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        buffer_row_pitch: usize,
+        buffer_slice_pitch: usize,
+        host_row_pitch: usize,
+        host_slice_pitch: usize,
+        pointer: *mut c_void,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         let (region, to, from) = sides(
             region,
             (buffer_origin, buffer_row_pitch, buffer_slice_pitch),
@@ -165,38 +145,24 @@ pub(in crate::enqueue) unsafe extern "C" fn write_rect(
         let host = unsafe { from.in_user_memory(pointer) }?;
         let range = to.in_buffer(buffer)?;
         let command = Command::copy_rect(host, from.pitches, range, to.pitches, region)?;
-        submission.submit(
-            ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT,
-            command,
-            is_blocking != 0,
-        )
-    })
-}
+        let submission = Submission::new(queue, waits, event);
+        submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
+    }
 
-pub(in crate::enqueue) unsafe extern "C" fn copy_rect(
-    queue: ur_queue_handle_t,
-    from_buffer: ur_mem_handle_t,
-    to_buffer: ur_mem_handle_t,
-    from_origin: ur_rect_offset_t,
-    to_origin: ur_rect_offset_t,
-    region: ur_rect_region_t,
-    from_row_pitch: usize,
-    from_slice_pitch: usize,
-    to_row_pitch: usize,
-    to_slice_pitch: usize,
-    count: u32,
-    waits: *const ur_event_handle_t,
-    event: *mut ur_event_handle_t,
-) -> ur_result_t {
-    enter(|| {
-        // SAFETY: the caller passes handles.
-        let (submission, from_buffer, to_buffer) = unsafe {
-            (
-                Submission::new(queue, count, waits, event)?,
-                Shared::<Buffer>::from_handle(from_buffer)?,
-                Shared::<Buffer>::from_handle(to_buffer)?,
-            )
-        };
+    pub(crate) fn copy_rect(
+        queue: Handle<Queue>,
+        from_buffer: Handle<Buffer>,
+        to_buffer: Handle<Buffer>,
+        from_origin: ur_rect_offset_t,
+        to_origin: ur_rect_offset_t,
+        region: ur_rect_region_t,
+        from_row_pitch: usize,
+        from_slice_pitch: usize,
+        to_row_pitch: usize,
+        to_slice_pitch: usize,
+        waits(count, first): WaitList,
+        event: MaybeOut<ur_event_handle_t>,
+    ) {
         let (region, to, from) = sides(
             region,
             (to_origin, to_row_pitch, to_slice_pitch),
@@ -204,10 +170,7 @@ pub(in crate::enqueue) unsafe extern "C" fn copy_rect(
         )?;
         let (to_range, from_range) = (to.in_buffer(to_buffer)?, from.in_buffer(from_buffer)?);
         let command = Command::copy_rect(from_range, from.pitches, to_range, to.pitches, region)?;
-        submission.submit(
-            ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT,
-            command,
-            false,
-        )
-    })
+        let submission = Submission::new(queue, waits, event);
+        submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_COPY_RECT, command, false)
+    }
 }

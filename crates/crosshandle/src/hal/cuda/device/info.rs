@@ -90,7 +90,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
     })
 }
 
-/// The number that the maker gave a device on the PCI bus, where the system shows it.
+/// Returns the number that the maker gave a device on the PCI bus, where the system shows it.
 fn pci_device(address: &str) -> Option<u32> {
     let text = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/device")).ok()?;
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
@@ -126,7 +126,7 @@ fn kernel_limits(number: impl Fn(Attribute) -> u32) -> KernelLimits {
     }
 }
 
-/// The version of the kernel's part, where it shows, and of the API.
+/// Returns the version of the kernel's part, where it shows, and of the API.
 fn driver_version(driver: &Driver) -> String {
     let api = driver.version();
     match fs::read_to_string("/sys/module/nvidia/version") {

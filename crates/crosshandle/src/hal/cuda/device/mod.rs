@@ -35,7 +35,7 @@ pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     gpus.as_deref().map_err(|reason| &**reason)
 }
 
-/// The first GPU, for tests.
+/// Returns the first GPU, for tests.
 #[cfg(test)]
 pub(super) fn first_gpu() -> Option<Arc<Gpu>> {
     gpus().ok()?.first().cloned()
@@ -116,7 +116,7 @@ impl Gpu {
         self.handle
     }
 
-    /// What looks after its context's streams.
+    /// Returns what looks after its context's streams.
     pub(super) fn scheduler(&self) -> &Arc<Scheduler> {
         &self.scheduler
     }

@@ -3,12 +3,11 @@
 //! In all calls the program's context must be current (see `Driver::enter`), and the function's
 //! program be loaded.
 
-use super::stream::StreamHandle;
-use super::{Code, Driver};
+use super::{Code, Driver, FunctionHandle, StreamHandle};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlaunchConfig,
+    CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig,
 };
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
@@ -18,15 +17,6 @@ const INVALID_VALUE: Code = 1;
 const LAUNCH_OUT_OF_RESOURCES: Code = 701;
 const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 const INVALID_CLUSTER_SIZE: Code = 912;
-
-/// A function of a program. Only a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FunctionHandle(pub(crate) CUfunction);
-
-// SAFETY: the driver lets any thread use a function; here it is only a value.
-unsafe impl Send for FunctionHandle {}
-// SAFETY: as above.
-unsafe impl Sync for FunctionHandle {}
 
 impl Driver {
     /// Makes sure that a function is on the device. Drivers may put that off to its first launch,
@@ -39,7 +29,7 @@ impl Driver {
             return Ok(());
         };
         // SAFETY: promised by the caller.
-        self.check("cuFuncLoad", unsafe { load(function.0) })
+        self.check("cuFuncLoad", unsafe { load(function) })
     }
 
     /// # Safety
@@ -52,7 +42,7 @@ impl Driver {
         let mut value = 0;
         // SAFETY: the result is live, and the program loaded, as the caller promises.
         self.check("cuFuncGetAttribute", unsafe {
-            (self.programs()?.func_get_attribute)(&mut value, attribute as c_uint, function.0)
+            (self.programs()?.func_get_attribute)(&mut value, attribute as c_uint, function)
         })?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
@@ -92,11 +82,11 @@ impl Driver {
         // SAFETY: promised by the caller.
         self.check("cuFuncSetAttribute", unsafe {
             let set = self.programs()?.func_set_attribute;
-            set(function.0, attribute as c_uint, value as c_int)
+            set(function, attribute as c_uint, value as c_int)
         })
     }
 
-    /// Offset and size of a function's parameters, in bytes; `None` if the driver can't tell.
+    /// Returns the offset and the size of a function's parameters, in bytes; `None` if the driver can't tell.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -111,7 +101,7 @@ impl Driver {
         loop {
             let (mut offset, mut size) = (0, 0);
             // SAFETY: the results are live, and the program loaded, as the caller promises.
-            let code = unsafe { get(function.0, parameters.len(), &mut offset, &mut size) };
+            let code = unsafe { get(function, parameters.len(), &mut offset, &mut size) };
             if code == INVALID_VALUE {
                 // There are no more.
                 return Ok(Some(parameters));
@@ -121,7 +111,7 @@ impl Driver {
         }
     }
 
-    /// Blocks of so many threads that a compute unit runs at a time.
+    /// Returns how many blocks of so many threads a compute unit runs at a time.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -135,12 +125,12 @@ impl Driver {
         let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
         // SAFETY: the result is live, and the program loaded, as the caller promises.
         self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
-            (self.programs()?.occupancy_blocks)(&mut blocks, function.0, threads, dynamic_shared)
+            (self.programs()?.occupancy_blocks)(&mut blocks, function, threads, dynamic_shared)
         })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Threads of a block, at most `limit`, with which most of them run at a time.
+    /// Returns the threads of a block, at most `limit`, with which most threads run at a time.
     ///
     /// # Safety
     /// As for [`function_attribute`](Self::function_attribute).
@@ -157,7 +147,7 @@ impl Driver {
             (self.programs()?.occupancy_block_size)(
                 &mut blocks,
                 &mut threads,
-                function.0,
+                function,
                 None,
                 dynamic_shared,
                 limit,
@@ -195,7 +185,7 @@ impl Driver {
             blockDimY: grid.threads[1],
             blockDimZ: grid.threads[2],
             sharedMemBytes: grid.dynamic_shared,
-            hStream: stream.0,
+            hStream: ptr::with_exposed_provenance_mut(stream.number()),
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as c_uint,
         };
@@ -203,7 +193,7 @@ impl Driver {
         // returns.
         let code = unsafe {
             let arguments = arguments.as_mut_ptr();
-            (self.programs()?.launch)(&config, function.0, arguments, ptr::null_mut())
+            (self.programs()?.launch)(&config, function, arguments, ptr::null_mut())
         };
         match code {
             COOPERATIVE_LAUNCH_TOO_LARGE => Err(Error::LimitReached {
@@ -234,7 +224,7 @@ pub(crate) struct Grid {
     pub(crate) is_cooperative: bool,
 }
 
-/// An attribute of a launch whose value is one number or three.
+/// Returns an attribute of a launch whose value is one number or three.
 fn attribute(id: CUlaunchAttributeID, value: [u32; 3]) -> CUlaunchAttribute {
     let mut place = MaybeUninit::<CUlaunchAttributeValue>::zeroed();
     // SAFETY: the value is a union of 64 bytes, of numbers and addresses for which zeros are good;

@@ -40,19 +40,19 @@ impl Drop for Allocation {
 }
 
 impl Driver {
-    /// What a piece of physical memory and of a mapping must be a multiple of.
+    /// Returns the granularity of physical memory and of mappings, in bytes.
     pub(crate) fn granularity(&self, device: DeviceHandle) -> Result<usize> {
         let properties = properties(device);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut bytes = 0;
-        // SAFETY: result and properties are live.
-        self.check("cuMemGetAllocationGranularity", unsafe {
+        self.check(
+            "cuMemGetAllocationGranularity",
             (self.library.mem_get_allocation_granularity)(
                 &mut bytes,
                 &properties,
                 minimum as c_uint,
-            )
-        })?;
+            ),
+        )?;
         Ok(bytes)
     }
 
@@ -65,17 +65,18 @@ impl Driver {
     ) -> Result<Allocation> {
         let properties = properties(device);
         let mut handle = 0;
-        // SAFETY: result and properties are live.
-        self.check_memory("cuMemCreate", len, unsafe {
-            (self.library.mem_create)(&mut handle, len, &properties, 0)
-        })?;
+        self.check_memory(
+            "cuMemCreate",
+            len,
+            (self.library.mem_create)(&mut handle, len, &properties, 0),
+        )?;
         Ok(Allocation {
             driver: self,
             handle,
         })
     }
 
-    /// A descriptor with which another process imports it.
+    /// Returns a descriptor with which another process imports memory.
     pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the result is a descriptor number.
@@ -118,10 +119,11 @@ impl Driver {
     ) -> Result<DeviceAddress> {
         let mut start = 0;
         let wish = wish as DeviceAddress;
-        // SAFETY: the result is live; the driver chooses the address.
-        self.check_memory("cuMemAddressReserve", len, unsafe {
-            (self.library.mem_address_reserve)(&mut start, len, align, wish, 0)
-        })?;
+        self.check_memory(
+            "cuMemAddressReserve",
+            len,
+            (self.library.mem_address_reserve)(&mut start, len, align, wish, 0),
+        )?;
         Ok(start)
     }
 
@@ -161,7 +163,7 @@ impl Driver {
         })
     }
 
-    /// What a device may do with mapped memory.
+    /// Sets what a device may do with mapped memory.
     ///
     /// # Safety
     /// Exactly what one call of [`map`](Self::map) mapped; if access is reduced, no use that needs
@@ -228,7 +230,7 @@ impl Driver {
         self.note("cuMemHostUnregister", code);
     }
 
-    /// Whether the driver knows what memory an address is in: its own, or the host's that was
+    /// Returns whether the driver knows what memory an address is in: its own, or the host's that was
     /// registered.
     pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;

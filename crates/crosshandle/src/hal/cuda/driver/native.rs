@@ -39,36 +39,33 @@ pub(crate) struct Found {
 }
 
 impl Driver {
-    /// The device of the current context.
+    /// Returns the device of the current context.
     pub(crate) fn current_device(&self) -> Result<DeviceHandle> {
         let mut device = 0;
-        // SAFETY: the result is live.
-        self.check("cuCtxGetDevice", unsafe {
-            (self.library.ctx_get_device)(&mut device)
-        })?;
+        self.check("cuCtxGetDevice", (self.library.ctx_get_device)(&mut device))?;
         Ok(DeviceHandle(device))
     }
 
-    /// The context that a stream belongs to; of the default streams, the current one.
+    /// Returns the context that a stream belongs to; of the default streams, the current one.
     ///
     /// # Safety
     /// A stream of the driver.
     pub(crate) unsafe fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
-        let mut context = ptr::null_mut();
-        // SAFETY: the result is live; the rest is promised by the caller.
-        self.check("cuStreamGetCtx", unsafe {
-            (self.library.stream_get_ctx)(stream.0, &mut context)
-        })?;
-        Ok(ContextHandle(context))
+        let mut context = ContextHandle::NONE;
+        self.check(
+            "cuStreamGetCtx",
+            (self.library.stream_get_ctx)(stream, &mut context),
+        )?;
+        Ok(context)
     }
 
-    /// Whether what is submitted to a stream is recorded in a graph instead of run.
+    /// Returns whether what is submitted to a stream is recorded in a graph instead of run.
     pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
         let mut status = 0;
-        // SAFETY: the result is live, and so is the stream.
-        self.check("cuStreamIsCapturing", unsafe {
-            (self.library.stream_is_capturing)(stream.0, &mut status)
-        })?;
+        self.check(
+            "cuStreamIsCapturing",
+            (self.library.stream_is_capturing)(stream, &mut status),
+        )?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
     }
 
@@ -88,11 +85,10 @@ impl Driver {
         CudaEvent::given(self, event)
     }
 
-    /// What is at an address; `None` if the driver knows of nothing there.
+    /// Returns what is at an address; `None` if the driver knows of nothing there.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
-        // SAFETY: the results are live; the address is only looked up.
-        let code = unsafe { (self.library.mem_get_address_range)(&mut start, &mut len, address) };
+        let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
         if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }
@@ -123,27 +119,27 @@ impl Driver {
         }))
     }
 
-    /// A handle to somebody's allocation, which keeps it.
+    /// Takes a handle to an allocation of the program, which keeps it.
     pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
         let mut handle = 0;
         let start = ptr::without_provenance_mut(start as usize);
-        // SAFETY: the result is live; the address is only looked up.
-        self.check("cuMemRetainAllocationHandle", unsafe {
-            (self.library.mem_retain)(&mut handle, start)
-        })?;
+        self.check(
+            "cuMemRetainAllocationHandle",
+            (self.library.mem_retain)(&mut handle, start),
+        )?;
         Ok(Allocation {
             driver: self,
             handle,
         })
     }
 
-    /// The name of an allocation for other processes.
+    /// Returns the name of an allocation for other processes.
     pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: the result is live; the address is only looked up.
-        self.check("cuIpcGetMemHandle", unsafe {
-            (self.library.ipc_get_mem_handle)(&mut handle, start)
-        })?;
+        self.check(
+            "cuIpcGetMemHandle",
+            (self.library.ipc_get_mem_handle)(&mut handle, start),
+        )?;
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
@@ -155,10 +151,10 @@ impl Driver {
         };
         let flags = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
         let mut start = 0;
-        // SAFETY: the result is live.
-        self.check("cuIpcOpenMemHandle", unsafe {
-            (self.library.ipc_open_mem_handle)(&mut start, handle, flags)
-        })?;
+        self.check(
+            "cuIpcOpenMemHandle",
+            (self.library.ipc_open_mem_handle)(&mut start, handle, flags),
+        )?;
         Ok(start)
     }
 
@@ -173,7 +169,7 @@ impl Driver {
 }
 
 impl Found {
-    /// Whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
+    /// Returns whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"

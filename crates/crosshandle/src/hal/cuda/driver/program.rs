@@ -3,27 +3,17 @@
 //! In all calls the program's context must be current (see `Driver::enter`). Where the driver has
 //! not all functions for programs, none is asked for: its devices run none.
 
-use super::function::FunctionHandle;
 use super::library::ProgramLibrary;
-use super::{Code, DeviceAddress, Driver, SUCCESS};
+use super::{Code, DeviceAddress, Driver, FunctionHandle, ModuleHandle, SUCCESS};
 use crate::error::{Error, Result};
 use crate::hal::cuda::tuning::COMPILER_LOG_BYTES;
 use crate::handle::BackendKind;
-use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState, CUmodule};
+use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 
 const INVALID_VALUE: Code = 1;
 const NOT_FOUND: Code = 500;
-
-/// A program. Only a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ModuleHandle(pub(crate) CUmodule);
-
-// SAFETY: the driver lets any thread use a module; here it is only a value.
-unsafe impl Send for ModuleHandle {}
-// SAFETY: as above.
-unsafe impl Sync for ModuleHandle {}
 
 /// What the bytes of an image are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +85,7 @@ fn text_of(log: &[u8]) -> String {
 }
 
 impl Driver {
-    /// Whether it has all functions for programs.
+    /// Returns whether the driver has all functions for programs.
     pub(crate) fn has_programs(&self) -> bool {
         self.library.programs.is_some()
     }
@@ -127,7 +117,7 @@ impl Driver {
     ) -> Result<(ModuleHandle, String)> {
         let programs = self.programs()?;
         let mut options = Options::new(max_registers);
-        let mut module = ptr::null_mut();
+        let mut module = ModuleHandle::NONE;
         // SAFETY: result, options and the buffers that they name are live; the image is as the
         // driver wants it.
         let code = unsafe {
@@ -142,7 +132,7 @@ impl Driver {
         if code != SUCCESS {
             return Err(self.refusal("cuModuleLoadDataEx", code, &options));
         }
-        Ok((ModuleHandle(module), text_of(&options.info)))
+        Ok((module, text_of(&options.info)))
     }
 
     /// Loads a program that is linked from several images.
@@ -210,7 +200,7 @@ impl Driver {
         if code != SUCCESS {
             return Err(self.refusal("cuLinkComplete", code, options));
         }
-        let mut module = ptr::null_mut();
+        let mut module = ModuleHandle::NONE;
         // SAFETY: the result is live, and the binary what the driver just made, until the state is
         // destroyed.
         let code = unsafe {
@@ -219,7 +209,7 @@ impl Driver {
         if code != SUCCESS {
             return Err(self.refusal("cuModuleLoadDataEx", code, options));
         }
-        Ok(ModuleHandle(module))
+        Ok(module)
     }
 
     /// # Safety
@@ -227,7 +217,7 @@ impl Driver {
     pub(crate) unsafe fn unload_module(&self, module: ModuleHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuModuleUnload", unsafe {
-            (self.programs()?.module_unload)(module.0)
+            (self.programs()?.module_unload)(module)
         })
     }
 
@@ -238,16 +228,15 @@ impl Driver {
         module: ModuleHandle,
         name: &CStr,
     ) -> Result<FunctionHandle> {
-        let mut function = ptr::null_mut();
+        let mut function = FunctionHandle::NONE;
         // SAFETY: the result is live, and the program loaded, as the caller promises.
-        let code = unsafe {
-            (self.programs()?.module_get_function)(&mut function, module.0, name.as_ptr())
-        };
+        let code =
+            unsafe { (self.programs()?.module_get_function)(&mut function, module, name.as_ptr()) };
         self.check_symbol("cuModuleGetFunction", name, code)?;
-        Ok(FunctionHandle(function))
+        Ok(function)
     }
 
-    /// Where a variable is, and its bytes.
+    /// Returns where a variable is, and how many bytes it has.
     ///
     /// # Safety
     /// The program is loaded.
@@ -259,7 +248,7 @@ impl Driver {
         let (mut start, mut len) = (0, 0);
         // SAFETY: the results are live, and the program loaded, as the caller promises.
         let code = unsafe {
-            (self.programs()?.module_get_global)(&mut start, &mut len, module.0, name.as_ptr())
+            (self.programs()?.module_get_global)(&mut start, &mut len, module, name.as_ptr())
         };
         self.check_symbol("cuModuleGetGlobal", name, code)?;
         Ok((start, len))

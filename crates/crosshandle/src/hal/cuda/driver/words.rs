@@ -41,7 +41,7 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuStreamWaitValue32", unsafe {
-            (self.library.stream_wait_value_32)(stream.0, word, value, WAIT)
+            (self.library.stream_wait_value_32)(stream, word, value, WAIT)
         })
     }
 
@@ -58,11 +58,11 @@ impl Driver {
     ) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuStreamWriteValue32", unsafe {
-            (self.library.stream_write_value_32)(stream.0, word, value, WRITE)
+            (self.library.stream_write_value_32)(stream, word, value, WRITE)
         })
     }
 
-    /// One of these operations.
+    /// Lets a stream do one of these operations.
     ///
     /// # Safety
     /// As for the single ones.
@@ -77,7 +77,7 @@ impl Driver {
         }
     }
 
-    /// Several such operations, one after the other, in as few calls as can be: two in one call
+    /// Lets a stream do several such operations, one after the other, in as few calls as can be: two in one call
     /// take little longer than one.
     ///
     /// # Safety
@@ -106,7 +106,7 @@ impl Driver {
         // SAFETY: as many live parameters as said; the rest is promised by the caller.
         self.check("cuStreamBatchMemOp", unsafe {
             let (count, start) = (ops.len() as c_uint, params.as_mut_ptr());
-            (self.library.stream_batch_mem_op)(stream.0, count, start, 0)
+            (self.library.stream_batch_mem_op)(stream, count, start, 0)
         })
     }
 }

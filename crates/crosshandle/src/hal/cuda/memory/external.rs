@@ -127,7 +127,7 @@ struct LegacyExport {
 static ADOPTED: Mutex<Vec<Weak<AddressSegment<LegacyExport>>>> = Mutex::new(Vec::new());
 
 impl LegacyExport {
-    /// The device's context is current.
+    /// Wraps what the driver has. The device's context is current.
     fn adopt(
         gpu: &Arc<Gpu>,
         found: Found,

@@ -63,7 +63,7 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
         // SAFETY: the caller checked that exactly this was mapped; that no command uses it any
-        // more is the promise of whoever got a range of it.
+        // more is the promise of the caller that got a range of it.
         unsafe { gpu.driver().unmap(self.reservation.address(offset), len)? };
         self.mapped.lock().remove(&offset);
         Ok(())

@@ -55,7 +55,7 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
     }
 }
 
-/// Whether a character is one that text doesn't have.
+/// Returns whether a character is one that text doesn't have.
 fn is_control(character: char) -> bool {
     character.is_ascii_control() && !character.is_ascii_whitespace()
 }
@@ -81,7 +81,7 @@ fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     }
 }
 
-/// Where the tables end that a 64-bit ELF header names.
+/// Returns where the tables end that a 64-bit ELF header names.
 fn elf_end(bytes: &[u8]) -> Option<u64> {
     let table = |offset, size, count| {
         let len = number::<2>(bytes, size)?.checked_mul(number::<2>(bytes, count)?)?;
@@ -91,12 +91,12 @@ fn elf_end(bytes: &[u8]) -> Option<u64> {
     Some(table(0x20, 0x36, 0x38)?.max(table(0x28, 0x3A, 0x3C)?))
 }
 
-/// Where what follows a container's header ends.
+/// Returns where what follows a container's header ends.
 fn fatbin_end(bytes: &[u8]) -> Option<u64> {
     number::<2>(bytes, 6)?.checked_add(number::<8>(bytes, 8)?)
 }
 
-/// A little-endian number of `N` bytes.
+/// Returns a little-endian number of `N` bytes.
 fn number<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
     let mut number = [0; 8];
     number[..N].copy_from_slice(bytes.get(offset..offset + N)?);

@@ -34,7 +34,7 @@ struct Allowed {
 }
 
 impl CudaKernel {
-    /// The device's context is current.
+    /// Wraps what the driver has. The device's context is current.
     pub(super) fn new(program: &Arc<CudaProgram>, function: FunctionHandle) -> Result<Self> {
         let gpu = program.gpu();
         let driver = gpu.driver();
@@ -101,8 +101,8 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// The same before the driver is asked how many blocks run with that, unless none do: for the
-    /// driver, what isn't allowed doesn't run.
+    /// Lets launches ask for so many bytes, unless none can: the driver counts no blocks for what is not
+    /// allowed.
     fn allow_possible(&self, bytes: usize) -> Result<()> {
         match u32::try_from(bytes) {
             Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {
@@ -113,7 +113,7 @@ impl CudaKernel {
     }
 }
 
-/// The driver says a version as one number: 90 for 9.0.
+/// Splits a version, which the driver says as one number: 90 for 9.0.
 fn version(number: u32) -> (u32, u32) {
     (number / 10, number % 10)
 }
@@ -142,15 +142,14 @@ impl LoadedKernel for CudaKernel {
     }
 
     fn raw(&self) -> usize {
-        self.function.0.expose_provenance()
+        self.function.number()
     }
 }
 
 /// Queues a launch. The device's context is current.
 ///
 /// # Safety
-/// The launch stays until the stream is past this, and what it does is sound, which whoever made
-/// the command promised.
+/// The launch stays until the stream is past this, and what it does is sound, which its maker promised.
 pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel

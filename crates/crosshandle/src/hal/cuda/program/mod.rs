@@ -83,12 +83,16 @@ pub(super) fn load(
 }
 
 /// Returns a program that was loaded elsewhere, by the driver's handle.
-pub(super) fn adopt(
+///
+/// # Safety
+/// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what is owned.
+pub(super) unsafe fn adopt(
     gpu: &Arc<Gpu>,
     program: usize,
     ownership: Ownership,
 ) -> Arc<dyn LoadedProgram> {
-    let module = ModuleHandle(ptr::with_exposed_provenance_mut(program));
+    // SAFETY: promised by the caller.
+    let module = unsafe { ModuleHandle::from_raw(program) };
     Arc::new(CudaProgram::new(
         gpu,
         module,
@@ -119,6 +123,6 @@ impl LoadedProgram for CudaProgram {
     }
 
     fn raw(&self) -> usize {
-        self.module.0.expose_provenance()
+        self.module.number()
     }
 }

@@ -137,7 +137,7 @@ impl Task {
     }
 }
 
-/// The function that the driver calls when it is a job's turn.
+/// Begins a job: the driver calls this when it is the job's turn.
 ///
 /// # Safety
 /// `job` comes from [`Job::into_raw`], and goes to one call only.

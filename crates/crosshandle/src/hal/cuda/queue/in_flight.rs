@@ -11,6 +11,7 @@ use crate::hal::cuda::tuning::FENCE_WEIGHT;
 use crate::hal::{Submission, WaitList, Work};
 use crate::ipc::EventCore;
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 
 /// A command that the driver does not have yet, as it was submitted.
@@ -33,17 +34,31 @@ impl Pending {
         Ok(())
     }
 
+    /// Takes the command, and leaves one that does nothing.
+    pub(super) fn take(&mut self) -> Self {
+        Self {
+            submission: self.submission.take(),
+            extra: mem::take(&mut self.extra),
+            ticket: self.ticket.take(),
+        }
+    }
+
     /// Ends the command without running it, since what it waits for has failed.
     pub(super) fn skip(
-        self,
+        &mut self,
         error: Error,
         functions: &HostFunctions,
         finished: &mut Finished,
     ) -> Result<()> {
-        finished.push(Box::new(Used::new(self.submission.work, self.extra)));
-        match self.submission.signal {
+        let Self {
+            submission,
+            extra,
+            ticket,
+        } = self.take();
+        finished.push(Box::new(Used::new(submission.work, extra)));
+        match submission.signal {
             Some(event) => {
-                let ticket = self.ticket.map_or_else(|| event.issue(), Ok)?;
+                let ticket = ticket.map_or_else(|| event.issue(), Ok)?;
                 event.complete(ticket, Err(failure_text(error)));
             }
             None => functions.note_error(error),
@@ -52,9 +67,9 @@ impl Pending {
     }
 
     /// Fails its signal and gives up the command, which its caller learns.
-    pub(super) fn refuse(mut self, error: &Error, finished: &mut Finished) {
+    pub(super) fn refuse(&mut self, error: &Error, finished: &mut Finished) {
         self.fail(error);
-        finished.push(Box::new(Used::refused(self)));
+        finished.push(Box::new(Used::refused(self.take())));
     }
 
     /// Fails its signal: it will not run. The rest may be the user's, and is for the caller to drop.

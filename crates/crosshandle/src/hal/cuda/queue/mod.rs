@@ -101,6 +101,7 @@ struct CudaQueue(Arc<QueueInner>);
 /// A queue, as long as it has something to do.
 struct QueueInner {
     gpu: Arc<Gpu>,
+    order: QueueOrder,
     functions: Arc<HostFunctions>,
     /// Whether commands are pending, for threads that don't lock the state.
     has_pending: AtomicBool,
@@ -159,6 +160,7 @@ impl QueueInner {
             let functions = HostFunctions::new(this.clone());
             Self {
                 gpu: Arc::clone(gpu),
+                order,
                 has_pending: AtomicBool::new(false),
                 state: Mutex::new(QueueState {
                     streams: StreamSet::new(gpu, order, &functions, stream),
@@ -193,14 +195,13 @@ impl QueueInner {
         {
             event.pin(&self.gpu)?;
         }
-        if matches!(submission.work, Work::Marker) {
-            return Ok(Extra::None);
-        }
         if profile_of(&submission.signal).is_some() {
             self.gpu.refresh_clock()?;
         }
         // For a host function, or another stream.
-        memory::reserve_words(&self.gpu)?;
+        if matches!(submission.work, Work::Call(_)) || self.order == QueueOrder::OutOfOrder {
+            memory::reserve_words(&self.gpu)?;
+        }
         work::prepare(&self.gpu, &submission.work)
     }
 
@@ -356,11 +357,12 @@ impl BackendQueue for CudaQueue {
             inner.gpu.scheduler().watch(this);
         }
         let had_pending = state.streams.has_pending();
-        let submitted = state.streams.submit(Pending {
+        let mut pending = Pending {
             submission: submission.take(),
             extra,
             ticket: None,
-        });
+        };
+        let submitted = state.streams.submit(&mut pending);
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
@@ -434,7 +436,7 @@ impl NativeQueue for CudaQueue {
         let mut state = inner.lock();
         let stream = state.streams.share();
         inner.publish(&state);
-        stream.0 as usize
+        stream.number()
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// What of a submission is left to wait for.
 pub(super) struct Due {
     /// Indices of the waits that the stream has to wait for.
-    waits: SmallVec<[u32; 4]>,
+    pub(super) waits: SmallVec<[u32; 4]>,
     /// What failed already.
     pub(super) failed: Option<Error>,
 }
@@ -225,7 +225,7 @@ impl QueueStream {
     /// done: also if something was refused, since the rest may be in flight.
     pub(super) fn submit(
         &mut self,
-        mut pending: Pending,
+        pending: &mut Pending,
         due: &Due,
         functions: &Arc<HostFunctions>,
     ) -> Result<()> {
@@ -234,25 +234,24 @@ impl QueueStream {
             calls: calls_of(&pending.submission, due),
             ..InFlight::default()
         };
-        let submitted = self.enqueue(&mut pending, due, &mut command, functions);
-        let Pending {
-            submission,
-            extra,
-            ticket,
-        } = pending;
+        let submitted = self.enqueue(pending, due, &mut command, functions);
+        let submission = &mut pending.submission;
         if let (Err(error), Some(event)) = (&submitted, &submission.signal)
-            && let Some(ticket) = command.ticket.take().or(ticket)
+            && let Some(ticket) = command.ticket.take().or(pending.ticket)
         {
             self.own_signals.forget(event);
             event.complete(ticket, Err(failure_text(error.clone())));
         }
         if !matches!(submission.work, Work::Marker) {
             // It did not come to that.
-            self.finished
-                .push(Box::new(Used::new(submission.work, extra)));
+            let (work, extra) = (
+                mem::take(&mut submission.work),
+                mem::take(&mut pending.extra),
+            );
+            self.finished.push(Box::new(Used::new(work, extra)));
         }
-        command.signal = submission.signal;
-        command._waits = submission.waits;
+        command.signal = submission.signal.take();
+        command._waits = mem::take(&mut submission.waits);
         self.waits.begin_anyway();
         let weight = weight_of(&command);
         if matches!(submitted, Ok(Some(_))) {

@@ -90,13 +90,13 @@ impl StreamSet {
 
     /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed. If nothing
     /// may stay pending, the caller holds quiet calls off.
-    pub(super) fn submit(&mut self, mut pending: Pending) -> Result<()> {
+    pub(super) fn submit(&mut self, pending: &mut Pending) -> Result<()> {
         if self.order == QueueOrder::InOrder && is_nothing(&pending.submission) {
             return Ok(());
         }
-        match self.place_new(&mut pending) {
+        match self.place_new(pending) {
             Ok(Some(placement)) => return self.enqueue(placement, pending),
-            Ok(None) => self.pending.push_back(pending),
+            Ok(None) => self.pending.push_back(pending.take()),
             Err(error) => {
                 pending.refuse(&error, &mut self.streams[0].finished);
                 return Err(error);
@@ -169,6 +169,11 @@ impl StreamSet {
             .ticket
             .and_then(|ticket| stream.predecessor(signal?, Some(ticket)));
         let has_waits = !(due.is_empty() && of_order.is_empty() && predecessor.is_none());
+        // As a rule a command waits for one signal at most.
+        let only = match (&due.waits[..], &of_order[..], &predecessor) {
+            ([index], [], None) => Some(&submission.waits[*index as usize]),
+            _ => None,
+        };
         let waits = || {
             let due = due.of(&submission.waits);
             let due = due.map(|wait| Wait::Event(Arc::clone(&wait.event), wait.number));
@@ -196,6 +201,7 @@ impl StreamSet {
         let is_admitted = is_call == hold_off.is_some()
             && stream.waits().begin()
             && match (has_waits, is_call) {
+                (true, _) if only.is_some_and(|wait| stream.waits().admit_more(wait)) => true,
                 (true, _) => stream.waits().admit(waits()),
                 (false, true) => stream.waits().admit_function(),
                 (false, false) => true,
@@ -293,7 +299,7 @@ impl StreamSet {
 
     /// Gives a pending command to a stream, if one can take it now; otherwise back. What goes wrong now
     /// its submitter doesn't learn at once.
-    fn offer(&mut self, pending: Pending) -> Option<Pending> {
+    fn offer(&mut self, mut pending: Pending) -> Option<Pending> {
         // The submitter of a native command held quiet calls off only until it became pending.
         let _hold_off = match pending.submission.work {
             Work::Native(_) if !self.is_shared => match self.gpu.scheduler().try_hold_off() {
@@ -305,7 +311,7 @@ impl StreamSet {
         let has_signal = pending.submission.signal.is_some();
         let done = match self.place(&pending) {
             Ok(None) => return Some(pending),
-            Ok(Some(placement)) => self.enqueue(placement, pending),
+            Ok(Some(placement)) => self.enqueue(placement, &mut pending),
             Err(error) => pending.skip(error, &self.functions, &mut self.streams[0].finished),
         };
         if let Err(error) = done {
@@ -319,11 +325,11 @@ impl StreamSet {
 
     /// Submits a command to its stream: in free order after all others, if it wants that, and before
     /// all later ones.
-    fn enqueue(&mut self, mut placement: Placement, pending: Pending) -> Result<()> {
+    fn enqueue(&mut self, mut placement: Placement, pending: &mut Pending) -> Result<()> {
         let index = placement.stream;
         let failed = placement.due.failed.take();
         let functions = &self.functions;
-        let submit = |stream: &mut QueueStream, pending: Pending| match failed {
+        let submit = |stream: &mut QueueStream, pending: &mut Pending| match failed {
             Some(error) => pending.skip(error, functions, &mut stream.finished),
             None => stream.submit(pending, &placement.due, functions),
         };

@@ -94,7 +94,7 @@ pub(super) unsafe fn enqueue(
     unsafe {
         match work {
             Work::Marker | Work::Call(_) => Ok(()),
-            Work::Native(function) => function(stream.0 as usize),
+            Work::Native(function) => function(stream.number()),
             Work::Launch(launch) => program::launch(gpu, stream, launch),
             Work::Copy { to, from, len } => {
                 copy(gpu, stream, address(to), address(from), *len, extra)
@@ -144,7 +144,7 @@ unsafe fn copy(
         ));
     };
     let place = between.start().get() as DeviceAddress;
-    // SAFETY: promised by the caller, who keeps what is between too.
+    // SAFETY: promised by the caller, which keeps what is between too.
     unsafe {
         driver.copy(stream, place, from, len)?;
         driver.copy(stream, to, place, len)
@@ -261,7 +261,7 @@ unsafe fn fill(
     Ok(())
 }
 
-/// The word that a pattern repeats, with its size, if there is one and `to` is aligned for it.
+/// Returns the word that a pattern repeats, with its size, if there is one and `to` is aligned for it.
 fn word_of(pattern: &[u8], to: DeviceAddress) -> Option<(FillWord, usize)> {
     let repeats = |size: usize| {
         pattern.len().is_multiple_of(size)
@@ -272,7 +272,7 @@ fn word_of(pattern: &[u8], to: DeviceAddress) -> Option<(FillWord, usize)> {
     Some((word_at(pattern, size), size))
 }
 
-/// A pattern as words to be written one after the other from `to` on.
+/// Returns a pattern as words to be written one after the other from `to` on.
 fn words_of(pattern: &[u8], to: DeviceAddress) -> impl Iterator<Item = (FillWord, usize)> {
     let aligned = |size: usize| {
         pattern.len().is_multiple_of(size) && to.is_multiple_of(size as DeviceAddress)
@@ -289,7 +289,7 @@ fn words_of(pattern: &[u8], to: DeviceAddress) -> impl Iterator<Item = (FillWord
         .map(move |chunk| (word_at(chunk, size), size))
 }
 
-/// The first word of some bytes.
+/// Returns the first word of some bytes.
 fn word_at(bytes: &[u8], size: usize) -> FillWord {
     match size {
         1 => FillWord::Byte(bytes[0]),

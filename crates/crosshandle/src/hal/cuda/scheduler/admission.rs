@@ -1,6 +1,7 @@
 //! Stream admission: what streams wait for, and whether one more may.
 
 use super::{Scheduler, SchedulerState};
+use crate::hal::WaitPoint;
 use crate::hal::cuda::memory::process_word::ProcessWord;
 use crate::hal::cuda::tuning::{DEFAULT_CONNECTIONS, DEFERRED_CALL_WAIT};
 use crate::ipc::EventCore;
@@ -37,13 +38,8 @@ impl Wait {
         }
     }
 
-    fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Event(event, number), Self::Event(other, known)) => {
-                Arc::ptr_eq(event, other) && number == known
-            }
-            _ => false,
-        }
+    fn is(&self, event: &Arc<EventCore>, number: u64) -> bool {
+        matches!(self, Self::Event(other, known) if Arc::ptr_eq(other, event) && *known == number)
     }
 }
 
@@ -135,17 +131,12 @@ impl StreamWaits {
         let _over;
         let mut list = self.list();
         _over = take_over(&mut list, []);
-        // Whoever needs quiet has said so before it looks at this list: either that is seen here, or
-        // these waits are seen there.
+        // A thread that needs quiet has published so before it looks at this list: either that is seen
+        // here, or these waits are seen there.
         if list.is_empty() || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return Err(list.is_empty());
         }
-        for wait in waits {
-            // Several commands may wait for one signal.
-            if !list.back().is_some_and(|last| last.is_same(&wait)) {
-                list.push_back(wait);
-            }
-        }
+        list.extend(waits);
         Ok(())
     }
 
@@ -153,6 +144,24 @@ impl StreamWaits {
     pub(crate) fn clear(&self) {
         let all: OverWaits = self.list().drain(..).collect();
         drop(all);
+    }
+
+    /// Lets the stream wait for one signal more, if it waits already and nobody needs quiet: what most
+    /// commands need that wait.
+    #[inline]
+    pub(crate) fn admit_more(&self, wait: &WaitPoint) -> bool {
+        let mut list = self.list();
+        let is_blocked = list.front().is_some_and(|first| !first.is_over());
+        // As in `extend`.
+        if !is_blocked || self.scheduler.is_halted.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Several commands may wait for one signal.
+        let (event, number) = (&wait.event, wait.number);
+        if !list.back().is_some_and(|last| last.is(event, number)) {
+            list.push_back(Wait::Event(Arc::clone(event), number));
+        }
+        true
     }
 
     /// Lets the stream wait, unless there is a reason against that now. A refused command stays

@@ -14,7 +14,7 @@
 //! - *Busy*: commands are in flight, and none of them waits for something that has not happened.
 //!   `StreamWaits::end` makes it idle; an admitted wait makes it waiting.
 //! - *Waiting*: the driver was given a wait that is not over. It is busy again once all of its waits
-//!   are over, which nobody is told: whoever looks at the list sees it.
+//!   are over, which nobody is told: a thread that looks at the list sees it.
 //!
 //! # States of the deferred calls
 //! - *None*, or *due*: a stream waits, or a submitter holds quiet calls off. The scheduler's thread looks
@@ -262,7 +262,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// The body of the thread.
+    /// Runs on the thread.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {

@@ -40,7 +40,7 @@ fn wait_for(flag: &Flag) -> [Wait; 1] {
 }
 
 /// Something to be done when it is quiet, and whether it was.
-fn chore(scheduler: &Arc<Scheduler>, bytes: usize) -> Flag {
+fn deferred_call(scheduler: &Arc<Scheduler>, bytes: usize) -> Flag {
     let is_done = flag();
     let done = Arc::clone(&is_done);
     scheduler.call(Urgency::WhenQuiet, bytes, move || set(&done));
@@ -53,7 +53,7 @@ fn so_many_wait_and_nothing_that_needs_quiet_is_done_meanwhile() {
     let most = most_blocked();
     let gates: Vec<_> = (0..=most).map(|_| flag()).collect();
     let streams: Vec<_> = (0..=most).map(|_| KnownWaits::new(&scheduler)).collect();
-    let nobody_waits = chore(&scheduler, 1);
+    let nobody_waits = deferred_call(&scheduler, 1);
     until(|| is_set(&nobody_waits));
 
     for (index, stream) in streams.iter().enumerate() {
@@ -63,7 +63,7 @@ fn so_many_wait_and_nothing_that_needs_quiet_is_done_meanwhile() {
         streams[0].admit(wait_for(&gates[0])),
         "who waits already may wait more"
     );
-    let [small, large] = [1, QUIET_MAX_BYTES].map(|bytes| chore(&scheduler, bytes));
+    let [small, large] = [1, QUIET_MAX_BYTES].map(|bytes| deferred_call(&scheduler, bytes));
     std::thread::sleep(Duration::from_millis(20));
     assert!(!is_set(&small) && !is_set(&large));
     set(&gates[0]);
@@ -78,7 +78,7 @@ fn so_many_wait_and_nothing_that_needs_quiet_is_done_meanwhile() {
     until(|| streams[most].admit(wait_for(&gates[most])));
     assert_eq!(streams[most].pending().len(), 1);
 
-    let kept = chore(&scheduler, 1);
+    let kept = deferred_call(&scheduler, 1);
     scheduler.make_room();
     assert!(!is_set(&kept), "it waits only a while");
     drop(streams);
@@ -110,7 +110,7 @@ fn what_never_gets_quiet_holds_up_nobody() {
             true => scheduler.call(Urgency::AtOnce, 0, act),
             false => scheduler.call(Urgency::WhenQuiet, 1, act),
         }
-        let later = chore(&scheduler, QUIET_MAX_BYTES + 1);
+        let later = deferred_call(&scheduler, QUIET_MAX_BYTES + 1);
         scheduler.make_room();
         assert!(began.elapsed() < SOON / 2 && !is_set(&is_done) && !is_set(&later));
         std::thread::sleep(CALL_STUCK_AFTER);
@@ -147,9 +147,9 @@ fn contexts_are_counted_by_themselves() {
     assert!(!one.begin() && other.begin());
     assert_eq!(other.admit(wait_for(&gate)), most_blocked() > 0);
     other.clear();
-    let elsewhere = chore(&there, 1);
+    let elsewhere = deferred_call(&there, 1);
     until(|| is_set(&elsewhere));
-    assert!(!is_set(&chore(&here, 1)));
+    assert!(!is_set(&deferred_call(&here, 1)));
     set(&gate);
 }
 
@@ -160,7 +160,7 @@ fn where_no_thread_can_be_started_nobody_waits_for_one() {
     let gate = flag();
     scheduler.state().cannot_start = true;
     let began = Instant::now();
-    let quiet = chore(&scheduler, QUIET_MAX_BYTES + 1);
+    let quiet = deferred_call(&scheduler, QUIET_MAX_BYTES + 1);
     let urgent = flag();
     let done = Arc::clone(&urgent);
     scheduler.call(Urgency::AtOnce, 0, move || set(&done));
@@ -184,8 +184,8 @@ fn much_that_needs_quiet_comes_before_streams_that_would_wait() {
     let [stream, other] = [(); 2].map(|()| KnownWaits::new(&scheduler));
     let [gate, next] = [(); 2].map(|()| flag());
     assert!(stream.admit(wait_for(&gate)));
-    let late = chore(&scheduler, 1);
-    let much = chore(&scheduler, QUIET_MAX_BYTES);
+    let late = deferred_call(&scheduler, 1);
+    let much = deferred_call(&scheduler, QUIET_MAX_BYTES);
     // So long that the thread looks rarely.
     std::thread::sleep(Duration::from_millis(1_000));
     assert!(!is_set(&late) && !other.admit(wait_for(&next)));
@@ -256,7 +256,7 @@ fn no_stream_begins_to_wait_while_something_is_done_that_needs_quiet() {
         // A stream that nothing is kept back from.
         let hold_off = scheduler.hold_off();
         assert!(is_set(&is_done), "it would be in the way");
-        let later = chore(&scheduler, 1);
+        let later = deferred_call(&scheduler, 1);
         assert!(!is_set(&later), "it is held off");
         other.note(wait_for(&gate));
         drop(hold_off);

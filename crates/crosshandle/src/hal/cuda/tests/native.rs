@@ -163,7 +163,7 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
         }
         done.wait_timeout(SOON).unwrap();
     }
-    // The caretaker has looked at what was left since.
+    // The scheduler has tended the queue since.
     std::thread::sleep(Duration::from_millis(200));
     assert!(!memory.is_in_use());
 }

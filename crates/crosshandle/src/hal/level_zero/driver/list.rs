@@ -1,7 +1,8 @@
 //! Immediate command lists.
 
 use super::{
-    Core, DeviceHandle, EventHandle, Handle, ListHandle, check, description, is_device_lost,
+    DeviceHandle, DriverContext, EventHandle, Handle, ListHandle, check, description,
+    is_device_lost,
 };
 use crate::error::{Error, Result};
 use level_zero_sys::{
@@ -12,23 +13,27 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// What a call signals itself.
+/// The event that an append signals, as the driver takes it.
 fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
     signal.map_or(ptr::null_mut(), |event| event.0)
 }
 
-/// A list whose commands run one after the other as they are appended. The caller appends from one
-/// thread at a time.
+/// An immediate list: its commands run one after the other as they are appended. Callers append from
+/// one thread at a time.
 pub(crate) struct List {
-    core: Arc<Core>,
+    context: Arc<DriverContext>,
     handle: ListHandle,
-    /// It ends with this.
+    /// Dropping this value destroys it.
     is_ours: bool,
 }
 
 impl List {
-    /// On a group of the device's queues.
-    pub(crate) fn create(core: &Arc<Core>, device: DeviceHandle, group: u32) -> Result<Self> {
+    /// Creates a list on a group of the device's queues.
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+        group: u32,
+    ) -> Result<Self> {
         let mut desc = description!(
             ze_command_queue_desc_t,
             ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC
@@ -37,31 +42,31 @@ impl List {
         desc.flags = ZE_COMMAND_QUEUE_FLAG_IN_ORDER;
         desc.mode = ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS;
         let mut handle = ptr::null_mut();
-        let create = core.driver.loader.zeCommandListCreateImmediate;
+        let create = context.driver.loader.zeCommandListCreateImmediate;
         // SAFETY: our context, one of its devices, and a live result.
-        let code = unsafe { create(core.handle.0, device.0, &desc, &mut handle) };
+        let code = unsafe { create(context.handle.0, device.0, &desc, &mut handle) };
         check("zeCommandListCreateImmediate", code)?;
         Ok(Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle: Handle(handle),
             is_ours: true,
         })
     }
 
-    /// One that the program made.
+    /// Adopts a list that the program created.
     ///
     /// # Safety
-    /// It is a list of the driver, in order and immediate, and lives as long as this and what was
-    /// appended; nobody else destroys one that is given.
+    /// `handle` is an immediate in-order list of the driver, and lives as long as the result and all
+    /// that was appended; nobody else destroys a list that `is_given`.
     pub(crate) unsafe fn adopt(
-        core: &Arc<Core>,
+        context: &Arc<DriverContext>,
         handle: ListHandle,
         is_given: bool,
     ) -> Result<Self> {
-        let loader = &core.driver.loader;
-        let (mut is_immediate, mut context) = (1, core.handle.0);
-        // Before Level Zero 1.9 nobody can know.
-        if core.driver.api >= (1, 9)
+        let loader = &context.driver.loader;
+        let (mut is_immediate, mut owner) = (1, context.handle.0);
+        // Drivers before Level Zero 1.9 don't tell.
+        if context.driver.api >= (1, 9)
             && let (Some(ask), Some(find)) = (
                 loader.zeCommandListIsImmediate,
                 loader.zeCommandListGetContextHandle,
@@ -71,7 +76,7 @@ impl List {
             unsafe {
                 let code = ask(handle.0, &mut is_immediate);
                 check("zeCommandListIsImmediate", code)?;
-                let code = find(handle.0, &mut context);
+                let code = find(handle.0, &mut owner);
                 check("zeCommandListGetContextHandle", code)?;
             }
         }
@@ -82,20 +87,20 @@ impl List {
                     .into(),
             ));
         }
-        if context != core.handle.0 {
+        if owner != context.handle.0 {
             return Err(Error::invalid(
                 "this command list belongs to another context; adopt that one first",
             ));
         }
-        let mut list = Self::borrow(core, handle);
+        let mut list = Self::borrow(context, handle);
         list.is_ours = is_given;
         Ok(list)
     }
 
-    /// Any list, to append something.
-    pub(crate) fn borrow(core: &Arc<Core>, handle: ListHandle) -> Self {
+    /// Makes a value for any list, to append to it.
+    pub(crate) fn borrow(context: &Arc<DriverContext>, handle: ListHandle) -> Self {
         Self {
-            core: Arc::clone(core),
+            context: Arc::clone(context),
             handle,
             is_ours: false,
         }
@@ -105,10 +110,10 @@ impl List {
         self.handle
     }
 
-    /// Whether an error says that the device has stopped, and the list that nothing of it is executed
-    /// or looked at any more. Before Level Zero 1.6 nobody can know.
+    /// Returns whether an error says that the device has stopped, and the driver confirms that it
+    /// executes nothing of the list any more. Drivers before Level Zero 1.6 don't tell.
     pub(crate) fn is_lost(&self, error: &Error) -> bool {
-        let wait = self.core.driver.loader.zeCommandListHostSynchronize;
+        let wait = self.context.driver.loader.zeCommandListHostSynchronize;
         let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
             return false;
         };
@@ -120,8 +125,8 @@ impl List {
         )
     }
 
-    /// Lets what follows wait for events, each for what is its latest signal now, and signals
-    /// another one then, if there is one.
+    /// Lets what is appended later wait for events, each for the signal that is its latest now. With
+    /// `signal`, signals that event after the waits.
     ///
     /// # Safety
     /// The events stay until the list is past this.
@@ -133,12 +138,12 @@ impl List {
         // A handle is a pointer and nothing else; the driver only reads them.
         let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
         let Some(signal) = signal else {
-            let append = self.core.driver.loader.zeCommandListAppendWaitOnEvents;
+            let append = self.context.driver.loader.zeCommandListAppendWaitOnEvents;
             // SAFETY: promised by the caller.
             let code = unsafe { append(self.handle.0, count, events) };
             return check("zeCommandListAppendWaitOnEvents", code);
         };
-        let append = self.core.driver.loader.zeCommandListAppendBarrier;
+        let append = self.context.driver.loader.zeCommandListAppendBarrier;
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, signal.0, count, events) };
         check("zeCommandListAppendBarrier", code)
@@ -149,7 +154,7 @@ impl List {
     /// # Safety
     /// The event stays until the list is past this.
     pub(crate) unsafe fn signal(&self, event: EventHandle) -> Result<()> {
-        let append = self.core.driver.loader.zeCommandListAppendSignalEvent;
+        let append = self.context.driver.loader.zeCommandListAppendSignalEvent;
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, event.0) };
         check("zeCommandListAppendSignalEvent", code)
@@ -167,7 +172,7 @@ impl List {
         len: usize,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        let append = self.core.driver.loader.zeCommandListAppendMemoryCopy;
+        let append = self.context.driver.loader.zeCommandListAppendMemoryCopy;
         let (list, signal) = (self.handle.0, raw(signal));
         // SAFETY: promised by the caller.
         let code = unsafe { append(list, to, from, len, signal, 0, ptr::null_mut()) };
@@ -193,7 +198,11 @@ impl List {
             height,
             depth,
         };
-        let append = self.core.driver.loader.zeCommandListAppendMemoryCopyRegion;
+        let append = self
+            .context
+            .driver
+            .loader
+            .zeCommandListAppendMemoryCopyRegion;
         // SAFETY: promised by the caller; the regions are live for the call.
         let code = unsafe {
             append(
@@ -225,7 +234,7 @@ impl List {
         len: usize,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        let append = self.core.driver.loader.zeCommandListAppendMemoryFill;
+        let append = self.context.driver.loader.zeCommandListAppendMemoryFill;
         // SAFETY: promised by the caller.
         let code = unsafe {
             append(
@@ -248,9 +257,9 @@ impl Drop for List {
         if !self.is_ours {
             return;
         }
-        self.core.release("a command list", |core| {
+        self.context.release("a command list", |context| {
             // SAFETY: ours, and whoever drops it has seen its last command done.
-            let code = unsafe { (core.driver.loader.zeCommandListDestroy)(self.handle.0) };
+            let code = unsafe { (context.driver.loader.zeCommandListDestroy)(self.handle.0) };
             check("zeCommandListDestroy", code)
         });
     }

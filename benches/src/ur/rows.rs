@@ -1,0 +1,19 @@
+//! Rows of the Unified Runtime scenarios.
+
+use crate::report::row::{RowSpec, Statistic, Target};
+use crate::report::unit::Unit;
+
+/// Nanoseconds that loader and adapter may add to a call of the library.
+const MAX_ADDED_NS: f64 = 30.0;
+
+/// Describes a row that compares the median of times.
+pub(super) const fn row(id: &'static str, what: &'static str, raw: &'static str) -> RowSpec {
+    RowSpec {
+        id,
+        what,
+        raw,
+        unit: Unit::Nanoseconds,
+        statistic: Statistic::P50,
+        target: Target::AtMostOverRaw(MAX_ADDED_NS),
+    }
+}

@@ -1,0 +1,69 @@
+//! The outcome of one check.
+
+use serde::Serialize;
+
+/// Severity of a check's outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Level {
+    /// All is as it should be.
+    Ok,
+    /// Sharing works, but could do better, or there is something to know.
+    Note,
+    /// Sharing does not work, or not fully.
+    Problem,
+}
+
+impl Level {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// The name of a check, its outcome, and advice.
+#[derive(Serialize, Debug)]
+pub(super) struct Check {
+    pub(super) check: String,
+    pub(super) level: Level,
+    pub(super) found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) advice: Option<String>,
+}
+
+impl Check {
+    pub(super) fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
+        Self {
+            check: check.into(),
+            level: Level::Ok,
+            found: found.into(),
+            advice: None,
+        }
+    }
+
+    pub(super) fn note(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            level: Level::Note,
+            advice: Some(advice.into()),
+            ..Self::ok(check, found)
+        }
+    }
+
+    pub(super) fn problem(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            level: Level::Problem,
+            ..Self::note(check, found, advice)
+        }
+    }
+}

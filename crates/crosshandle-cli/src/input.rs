@@ -1,0 +1,23 @@
+//! Standard input: a handle's text.
+
+use crate::failure::{ErrorContext as _, Failure, Result};
+use crate::tuning::HANDLE_LINE_MAX_BYTES;
+use std::io::{self, BufRead};
+
+/// Returns the text of the HANDLE argument: `given` itself, or the first line of standard input
+/// if `given` is `-`.
+pub(crate) fn handle_text(given: &str) -> Result<String> {
+    if given != "-" {
+        return Ok(given.to_owned());
+    }
+    let mut line = String::new();
+    io::BufReader::new(io::Read::take(io::stdin(), HANDLE_LINE_MAX_BYTES))
+        .read_line(&mut line)
+        .context("reading the handle from standard input")?;
+    if line.trim().is_empty() {
+        return Err(Failure::error(
+            "no handle on the first line of standard input; pipe one in, or give it as HANDLE",
+        ));
+    }
+    Ok(line)
+}

@@ -1,0 +1,81 @@
+//! Options that every command takes, and the contexts that they lead to.
+
+use crate::failure::{Failure, Result};
+use crosshandle::handle::{BackendKind, DeviceUuid};
+use crosshandle::{Context, ContextOptions, Device};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options that every command takes.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Settings {
+    /// Directory of the exporters' sockets, the same on both sides [default:
+    /// $CROSSHANDLE_SOCKET_DIR, else one of this user]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) socket_dir: Option<PathBuf>,
+    /// Say on standard error what is going on
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+impl Settings {
+    /// Prints a line on standard error if the user asked for more output.
+    pub(crate) fn log(&self, line: impl Display) {
+        if self.verbose {
+            let _ = writeln!(io::stderr(), "crosshandle: {line}");
+        }
+    }
+
+    /// Returns the options of a context that exports or opens in the socket directory.
+    pub(crate) fn context_options(&self) -> ContextOptions {
+        match &self.socket_dir {
+            Some(directory) => ContextOptions::new().socket_dir(directory),
+            None => ContextOptions::new(),
+        }
+    }
+
+    /// Creates a context on a device given by its name.
+    ///
+    /// An exporter may take `exchange_timeout` to answer; without one the library's default holds.
+    pub(crate) fn context_on(
+        &self,
+        device: &str,
+        exchange_timeout: Option<Duration>,
+    ) -> Result<Context> {
+        let device = Device::find(device)?;
+        self.create_context(&device, exchange_timeout)
+    }
+
+    /// Creates a context in which a handle for this backend and device can be opened.
+    ///
+    /// An exporter may take `exchange_timeout` to answer; without one the library's default holds.
+    pub(crate) fn context_for(
+        &self,
+        backend: BackendKind,
+        uuid: DeviceUuid,
+        exchange_timeout: Option<Duration>,
+    ) -> Result<Context> {
+        let devices = Device::all();
+        // If this machine lacks the device, opening the handle fails with the best explanation.
+        let device = devices
+            .iter()
+            .find(|device| device.info().backend == backend && device.info().uuid == uuid)
+            .or(devices.first())
+            .ok_or_else(|| Failure::error("there is no device; run `crosshandle doctor`"))?;
+        self.create_context(device, exchange_timeout)
+    }
+
+    fn create_context(
+        &self,
+        device: &Device,
+        exchange_timeout: Option<Duration>,
+    ) -> Result<Context> {
+        let options = match exchange_timeout {
+            Some(timeout) => self.context_options().exchange_timeout(timeout),
+            None => self.context_options(),
+        };
+        Ok(Context::with_options(device, options)?)
+    }
+}

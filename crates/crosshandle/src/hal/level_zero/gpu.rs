@@ -1,0 +1,109 @@
+//! The GPUs of all Level Zero drivers.
+
+use super::driver::{DeviceHandle, Driver};
+use super::info::{self, Details};
+use crate::error::{Error, Result};
+use crate::handle::DeviceUuid;
+use crate::types::DeviceInfo;
+use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
+use std::sync::{Arc, OnceLock};
+
+/// Returns all GPUs. Looks for them with the first call.
+pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
+    static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
+    let gpus = GPUS.get_or_init(|| {
+        let mut gpus = Vec::new();
+        for driver in Driver::all()? {
+            for handle in driver.devices().map_err(|error| error.to_string())? {
+                let gpu = Gpu::new(driver, handle, gpus.len());
+                gpus.push(Arc::new(gpu.map_err(|error| error.to_string())?));
+            }
+        }
+        Ok(gpus)
+    });
+    gpus.as_deref().map_err(|reason| &**reason)
+}
+
+/// A GPU.
+pub(super) struct Gpu {
+    driver: &'static Driver,
+    handle: DeviceHandle,
+    info: DeviceInfo,
+    details: Details,
+    /// Other devices whose memory this one can map, once that was asked for.
+    peers: OnceLock<Vec<DeviceUuid>>,
+}
+
+impl Gpu {
+    fn new(driver: &'static Driver, handle: DeviceHandle, index: usize) -> Result<Self> {
+        let (info, details) = info::describe(driver, handle, index)?;
+        Ok(Self {
+            driver,
+            handle,
+            info,
+            details,
+            peers: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn handle(&self) -> DeviceHandle {
+        self.handle
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Returns this GPU as the list of all GPUs has it.
+    pub(super) fn shared(&self) -> Result<Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
+        Ok(Arc::clone(gpu))
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The group of queues that lists are created on.
+    pub(super) fn group(&self) -> u32 {
+        self.details.group
+    }
+
+    /// The longest pattern of a fill, in bytes.
+    pub(super) fn max_pattern(&self) -> usize {
+        self.details.max_pattern
+    }
+
+    /// The type of descriptor that allocated memory is exported as, if it can be.
+    pub(super) fn exportable_memory(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.exportable_memory
+    }
+
+    /// The type of descriptor that physical memory is exported and imported as, if it can be.
+    pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
+        self.details.external_memory
+    }
+
+    /// Returns whether this device can map the memory of another one.
+    pub(super) fn reaches(&self, device: DeviceUuid) -> bool {
+        let peers = || self.peers.get_or_init(|| self.find_peers());
+        device == self.info.uuid || peers().contains(&device)
+    }
+
+    /// Asks the driver for devices whose memory this one can map. One that it can't tell of is none.
+    fn find_peers(&self) -> Vec<DeviceUuid> {
+        let can = self.driver.loader.zeDeviceCanAccessPeer;
+        let reaches = |peer: &&Arc<Self>| {
+            let mut value = 0;
+            // SAFETY: two devices of one driver, and a live result.
+            std::ptr::eq(self.driver, peer.driver)
+                && self.handle != peer.handle
+                && unsafe { can(self.handle.0, peer.handle.0, &mut value) }
+                    == ze_result_t::ZE_RESULT_SUCCESS
+                && value != 0
+        };
+        let all = gpus().unwrap_or_default().iter();
+        all.filter(reaches).map(|peer| peer.info.uuid).collect()
+    }
+}

@@ -1,0 +1,152 @@
+//! Where Intel's driver has the fields of its IPC handles that this library reads or writes.
+//!
+//! The bytes are opaque by the specification; these are `IpcMemoryData`, `IpcOpaqueMemoryData` and
+//! `IpcCounterBasedEventData` of its sources, from 25.05 to 26.31 and the development branch after
+//! it. The driver has one of two kinds of handles: *legacy* ones, whose descriptor the importer has
+//! to bring, and *opaque* ones, since 25.35, whose descriptor the driver fetches from the exporting
+//! process. Only opaque handles have that process's number.
+//!
+//! | handle | descriptor | process | told from others by |
+//! |---|---|---|---|
+//! | memory, legacy | 0..4 | – | byte 16 is the kind of memory, zeros follow |
+//! | memory, opaque | 0..4 | 16..20 | byte 20 is 0 (a descriptor), byte 21 the kind of memory, never 0 |
+//! | event, before 26.14 | 0..4 | – | the version |
+//! | event, 26.14 to 26.31 | 8..12 | 48..52 | eight zeros first |
+//! | event, later | 0..4 | 20..24 | the descriptor first, and the version |
+
+use super::{IPC_HANDLE_BYTES, Subject};
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+/// The first build with opaque handles of memory (25.35).
+const OPAQUE_MEMORY: u32 = 35_096;
+/// The first build with opaque handles of events (26.14).
+const OPAQUE_EVENTS: u32 = 37_833;
+/// The last known build whose opaque handles of events begin with eight zeros (26.31).
+const LAST_WITH_ZEROS: u32 = 39_395;
+
+type Bytes = [u8; IPC_HANDLE_BYTES];
+
+/// The build in a driver's version.
+fn build(driver_version: u32) -> u32 {
+    driver_version & 0xffff
+}
+
+fn begins_with_zeros(handle: &Bytes) -> bool {
+    handle[..8] == [0; 8]
+}
+
+/// The place of the descriptor's number.
+pub(super) fn place_of_descriptor(subject: Subject, handle: &Bytes) -> Range<usize> {
+    match subject {
+        Subject::Event if begins_with_zeros(handle) => 8..12,
+        _ => 0..4,
+    }
+}
+
+/// The descriptor's number.
+pub(super) fn descriptor_in(subject: Subject, handle: &Bytes) -> RawFd {
+    RawFd::from_ne_bytes(word(handle, place_of_descriptor(subject, handle)))
+}
+
+/// The place of the exporting process's number, in handles whose descriptor the driver fetches from
+/// that process.
+pub(super) fn place_of_process(
+    subject: Subject,
+    driver_version: u32,
+    handle: &Bytes,
+) -> Option<Range<usize>> {
+    let build = build(driver_version);
+    let place = match subject {
+        Subject::Memory => {
+            let is_opaque = build >= OPAQUE_MEMORY && handle[20] == 0 && handle[21] != 0;
+            is_opaque.then_some(16..20)
+        }
+        Subject::Event if build < OPAQUE_EVENTS => None,
+        Subject::Event if begins_with_zeros(handle) => Some(48..52),
+        Subject::Event => (build > LAST_WITH_ZEROS).then_some(20..24),
+        Subject::Physical => None,
+    };
+    place.filter(|place| handle[place.clone()] != [0; 4])
+}
+
+/// The exporting process, if the driver fetches the descriptor from it.
+pub(super) fn process_in(subject: Subject, driver_version: u32, handle: &Bytes) -> Option<u32> {
+    let place = place_of_process(subject, driver_version, handle)?;
+    Some(u32::from_ne_bytes(word(handle, place)))
+}
+
+fn word(handle: &Bytes, place: Range<usize>) -> [u8; 4] {
+    handle[place].try_into().expect("four bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V25_31: u32 = 0x0103_0000 + 34_666;
+    const V26_09: u32 = 0x0103_0000 + 37_435;
+    const V26_27: u32 = 0x0103_0000 + 39_122;
+    const LATER: u32 = 0x0103_0000 + 39_500;
+
+    fn handle(words: &[(usize, u32)]) -> Bytes {
+        let mut bytes = [0; IPC_HANDLE_BYTES];
+        for (place, word) in words {
+            bytes[*place..place + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn descriptors_are_found_where_drivers_have_them() {
+        let event = handle(&[(8, 7)]);
+        assert_eq!(descriptor_in(Subject::Event, &event), 7);
+        // The offset in a pool.
+        assert_eq!(descriptor_in(Subject::Memory, &event), 0);
+        let first = handle(&[(0, 5), (8, 7)]);
+        assert_eq!(descriptor_in(Subject::Event, &first), 5);
+        assert_eq!(descriptor_in(Subject::Memory, &first), 5);
+    }
+
+    #[test]
+    fn processes_1_and_2_are_found_in_opaque_handles() {
+        for pid in [1, 2] {
+            // Descriptor, offset in a pool, process, kind of handle and of memory. Two fields hold
+            // the process's number by chance.
+            let memory = handle(&[(0, pid), (8, pid), (16, pid), (20, 2 << 8)]);
+            for version in [V26_09, V26_27, LATER] {
+                let found = process_in(Subject::Memory, version, &memory);
+                assert_eq!(found, Some(pid));
+                let place = place_of_process(Subject::Memory, version, &memory);
+                assert_eq!(place, Some(16..20));
+            }
+            // Zeros, descriptor, counter, offset, partitions, flags, scopes, process.
+            let event = handle(&[(8, 5), (24, pid), (32, pid), (36, pid), (48, pid)]);
+            let place = place_of_process(Subject::Event, V26_27, &event);
+            assert_eq!(place, Some(48..52));
+            // Descriptor, counter, offset, process, partitions and flags.
+            let event = handle(&[(0, 5), (16, pid), (20, pid), (24, pid)]);
+            let place = place_of_process(Subject::Event, LATER, &event);
+            assert_eq!(place, Some(20..24));
+        }
+    }
+
+    #[test]
+    fn a_field_that_holds_1_or_2_is_no_process() {
+        for pid in [1, 2] {
+            // Of legacy memory: the offset in a pool, and the kind of memory (2 on devices).
+            let memory = handle(&[(0, 5), (8, pid), (16, pid)]);
+            for version in [V25_31, V26_09, V26_27, LATER] {
+                assert_eq!(process_in(Subject::Memory, version, &memory), None);
+            }
+            // Of events before 26.14: host's descriptor, counter, device's index, partitions.
+            let event = handle(&[(0, 5), (8, pid), (16, pid), (24, pid), (32, pid), (48, pid)]);
+            assert_eq!(process_in(Subject::Event, V26_09, &event), None);
+            // Of an event whose descriptor the driver does not fetch.
+            let event = handle(&[(0, 5), (24, pid), (32, pid), (40, pid)]);
+            assert_eq!(process_in(Subject::Event, V26_27, &event), None);
+            let physical = handle(&[(16, pid), (20, 2 << 8), (48, pid)]);
+            assert_eq!(process_in(Subject::Physical, V26_27, &physical), None);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The driver's handles for other processes, on their way.
+//!
+//! Such a handle has the number of a descriptor in it, which means nothing in another process. So the
+//! descriptor crosses through the broker, and the handle's other bytes as a blob beside it; the
+//! importer puts the number of its own descriptor in place. Where the driver fetches descriptors
+//! from the exporting process, the handle has that process's number too (see [`layout`]).
+
+mod layout;
+mod loaned_descriptor;
+
+pub(super) use loaned_descriptor::{LoanedDescriptor, identity};
+
+use super::driver::{Driver, INTEL_26_18, IPC_HANDLE_BYTES};
+use crate::error::{Error, Result};
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::os::descriptor::{self, FileKind};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 4] = *b"XHZE";
+
+/// The object that a blob is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Subject {
+    /// An allocation, by the driver's handle.
+    Memory = 1,
+    /// Physical memory, by its descriptor alone.
+    Physical = 2,
+    /// A counter-based event, by the driver's handle.
+    Event = 3,
+}
+
+/// The bytes of a blob.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RawBlob {
+    magic: [u8; 4],
+    subject: U32,
+    /// Drivers of different builds don't understand each other's handles.
+    driver_version: U32,
+    /// The process that the importer's driver fetches the descriptor from; 0 if it fetches none.
+    fetched_from: U32,
+    handle: [u8; IPC_HANDLE_BYTES],
+}
+
+/// An exporter's handle, as an importer received it.
+pub(super) struct ReceivedHandle {
+    subject: Subject,
+    bytes: [u8; IPC_HANDLE_BYTES],
+    /// The process in the handle that the driver fetches the descriptor from, if it does so by
+    /// itself.
+    pub(super) fetched_from: Option<u32>,
+}
+
+/// Makes a blob for importers.
+pub(super) fn encode(
+    driver: &Driver,
+    subject: Subject,
+    handle: [u8; IPC_HANDLE_BYTES],
+) -> BackendBlob {
+    let fetched_from = layout::process_in(subject, driver.version, &handle);
+    let raw = RawBlob {
+        magic: MAGIC,
+        subject: (subject as u32).into(),
+        driver_version: driver.version.into(),
+        fetched_from: fetched_from.unwrap_or(0).into(),
+        handle,
+    };
+    BackendBlob::new(raw.as_bytes())
+}
+
+/// Reads an exporter's blob, if its driver is the same as this process's.
+pub(super) fn decode(
+    driver: &Driver,
+    subject: Subject,
+    blob: &BackendBlob,
+) -> Result<ReceivedHandle> {
+    let raw = RawBlob::ref_from_bytes(blob.as_bytes())
+        .map_err(|_| Error::Protocol("its memory is not a Level Zero driver's"))?;
+    if raw.magic != MAGIC || raw.subject != subject as u32 {
+        return Err(Error::Protocol("its memory is not a Level Zero driver's"));
+    }
+    if raw.driver_version != driver.version {
+        return Err(Error::Unsupported(format!(
+            "the exporter's Level Zero driver has version {:#x}, this process's {:#x}; drivers \
+             only understand handles of their own version, so both need the same one",
+            raw.driver_version.get(),
+            driver.version
+        )));
+    }
+    let fetched_from = layout::process_in(subject, driver.version, &raw.handle);
+    if fetched_from.unwrap_or(0) != raw.fetched_from.get() {
+        return Err(Error::Protocol("its driver's handle is of another process"));
+    }
+    Ok(ReceivedHandle {
+        subject,
+        bytes: raw.handle,
+        fetched_from,
+    })
+}
+
+impl ReceivedHandle {
+    /// The exporter's number of the descriptor.
+    pub(super) fn descriptor(&self) -> RawFd {
+        layout::descriptor_in(self.subject, &self.bytes)
+    }
+
+    /// Has `open` open the handle as the exporter made it.
+    pub(super) fn open_unchanged<T>(
+        &self,
+        open: impl FnOnce([u8; IPC_HANDLE_BYTES]) -> Result<T>,
+    ) -> Result<T> {
+        open(self.bytes)
+    }
+
+    /// Has `open` open the handle with the number of a descriptor of this process's in it: another
+    /// number than the exporter's, since only then the driver takes it for put in place.
+    pub(super) fn open_with<T>(
+        &self,
+        file: &OwnedFd,
+        driver: &Driver,
+        open: impl FnOnce([u8; IPC_HANDLE_BYTES]) -> Result<T>,
+    ) -> Result<T> {
+        let mut bytes = self.bytes;
+        if driver.version < INTEL_26_18
+            && let Some(process) = layout::place_of_process(self.subject, driver.version, &bytes)
+        {
+            // These drivers don't look whether a number was put in place. Without a process to fetch
+            // it from they take it as this process's.
+            bytes[process].fill(0);
+        }
+        let place = layout::place_of_descriptor(self.subject, &bytes);
+        LoanedDescriptor::for_a_call(file, Some(self.descriptor()), |number| {
+            bytes[place].copy_from_slice(&number.to_ne_bytes());
+            open(bytes)
+        })
+    }
+}
+
+/// A handle with its descriptor, for importers.
+pub(super) struct Exported {
+    /// The driver's handle.
+    pub(super) handle: [u8; IPC_HANDLE_BYTES],
+    /// A duplicate of the descriptor in the handle: the driver closes its own when it likes, and a
+    /// handle that was given away must not fail for want of a descriptor.
+    pub(super) file: Arc<OwnedFd>,
+}
+
+impl Exported {
+    /// Keeps a handle that the driver has just made.
+    pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE_BYTES]) -> Result<Self> {
+        let file = descriptor::duplicate(layout::descriptor_in(subject, &handle));
+        let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
+        // A driver that has made no descriptor leaves a zero there: this process's standard input.
+        let kind = descriptor::kind(&file);
+        if matches!(
+            kind,
+            Ok(FileKind::CharacterDevice { .. } | FileKind::Stream)
+        ) {
+            return Err(Error::Unsupported(
+                "the Level Zero driver's handle has no descriptor of memory in it".into(),
+            ));
+        }
+        Ok(Self {
+            handle,
+            file: Arc::new(file),
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! Memory of the driver, allocated by this process or opened from another one.
+
+use crate::error::{Error, Result};
+use crate::hal::Segment;
+use crate::hal::level_zero::driver::DriverContext;
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::ipc_handle::{self, Exported, Subject};
+use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::{Import, Shared};
+use crate::os::mapping::{HUGE_PAGE, page_size};
+use crate::types::{Access, Address, MemoryKind, SharedBytes};
+use level_zero_sys::ze_external_memory_type_flags_t;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, OnceLock};
+
+/// Memory of the driver at an address.
+pub(crate) struct LevelZeroSegment {
+    context: Arc<DriverContext>,
+    start: NonNull<u8>,
+    len: usize,
+    source: Source,
+    /// The host may access it.
+    is_host_memory: bool,
+    /// The access of this process. The driver opens memory for reading and writing.
+    access: Access,
+}
+
+// SAFETY: only an address; the code that accesses memory there makes sure that it may.
+unsafe impl Send for LevelZeroSegment {}
+// SAFETY: as above.
+unsafe impl Sync for LevelZeroSegment {}
+
+/// The origin of memory, and so the way that it ends.
+enum Source {
+    /// Allocated by this process: freed in the end.
+    Allocated {
+        /// Made with the first handle and kept as long as the memory: the driver has one descriptor
+        /// for each allocation.
+        exported: OnceLock<Exported>,
+    },
+    /// The program's, which frees it.
+    Adopted {
+        /// As above.
+        exported: OnceLock<Exported>,
+    },
+    /// Opened by a driver's handle: closed in the end.
+    Opened {
+        /// The start of all that was opened: memory of one of the driver's pools lies inside.
+        base: usize,
+    },
+}
+
+impl LevelZeroSegment {
+    /// Allocates memory that can be shared.
+    pub(crate) fn create(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        Self::allocate(gpu, context, kind, len, gpu.exportable_memory())
+    }
+
+    /// Allocates memory that stays in this process.
+    pub(crate) fn create_private(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        kind: MemoryKind,
+        len: usize,
+    ) -> Result<Self> {
+        Self::allocate(gpu, context, kind, len, None)
+    }
+
+    fn allocate(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        kind: MemoryKind,
+        len: usize,
+        export: Option<ze_external_memory_type_flags_t>,
+    ) -> Result<Self> {
+        // A program may want memory whose length is a multiple of a power of two at such an address.
+        let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
+        Ok(Self {
+            start: context.allocate(gpu.handle(), kind, len, align, export)?,
+            context: Arc::clone(context),
+            len,
+            source: Source::Allocated {
+                exported: OnceLock::new(),
+            },
+            is_host_memory: kind != MemoryKind::Device,
+            access: Access::ReadWrite,
+        })
+    }
+
+    /// Opens memory of another process.
+    pub(crate) fn import(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        import: &Import,
+        access: Access,
+    ) -> Result<Self> {
+        let handle = ipc_handle::decode(context.driver, Subject::Memory, &import.note)?;
+        let open = |bytes| context.open(gpu.handle(), bytes);
+        let start = handle.open_with(&import.file, context.driver, open)?;
+        let (base, whole) = context.range_of(start)?;
+        if !context.driver.known_memory.add(base) {
+            // It is not closed, since that would free the other memory.
+            return Err(Error::Protocol(
+                "its memory is other memory of this process",
+            ));
+        }
+        let opened = Self {
+            is_host_memory: context.is_host_memory(start),
+            context: Arc::clone(context),
+            start,
+            len: import.len,
+            source: Source::Opened { base },
+            access,
+        };
+        let before = start.addr().get().saturating_sub(base);
+        let actual = whole.saturating_sub(before);
+        if actual < import.len {
+            return Err(Error::Extent {
+                claimed: import.len as u64,
+                actual: actual as u64,
+            });
+        }
+        Ok(opened)
+    }
+
+    /// Adopts the program's allocation that an address lies in. Returns the offset of the address too.
+    /// The allocation stays the program's unless `is_given`; then the address must be its start.
+    pub(crate) fn adopt(
+        gpu: &Gpu,
+        context: &Arc<DriverContext>,
+        address: usize,
+        is_given: bool,
+    ) -> Result<(Self, usize)> {
+        let pointer = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(address));
+        let found = pointer.and_then(|pointer| context.device_memory(pointer));
+        let missing =
+            || Error::invalid(format!("{address:#x} is no device memory of the driver's"));
+        let (start, whole, device) = found.ok_or_else(missing)?;
+        if device != gpu.handle() {
+            return Err(Error::invalid(format!(
+                "the memory at {address:#x} is another device's than {}",
+                gpu.info().name
+            )));
+        }
+        let offset = address - start.addr().get();
+        if is_given && offset != 0 {
+            return Err(Error::invalid(
+                "only a whole allocation can be given away, by its start",
+            ));
+        }
+        let exported = OnceLock::new();
+        let adopted = Self {
+            context: Arc::clone(context),
+            start,
+            len: whole,
+            source: match is_given {
+                true => Source::Allocated { exported },
+                false => Source::Adopted { exported },
+            },
+            is_host_memory: false,
+            access: Access::ReadWrite,
+        };
+        Ok((adopted, offset))
+    }
+
+    /// Exports memory of this process. Needs no lock: of two threads that do it at once, both get the
+    /// same descriptor.
+    fn export(&self) -> Result<&Exported> {
+        let (Source::Allocated { exported } | Source::Adopted { exported }) = &self.source else {
+            return Err(Error::invalid("only the exporter of memory can share it"));
+        };
+        if let Some(exported) = exported.get() {
+            return Ok(exported);
+        }
+        if !self.context.driver.shares_memory {
+            return Err(Error::Unsupported(
+                "this Level Zero driver shares no memory between processes".into(),
+            ));
+        }
+        let made = Exported::new(Subject::Memory, self.context.export(self.start)?)?;
+        Ok(exported.get_or_init(|| made))
+    }
+}
+
+impl Drop for LevelZeroSegment {
+    fn drop(&mut self) {
+        self.context.release("memory", |context| match self.source {
+            // SAFETY: allocated here, and freed once. Commands keep the segments that they use.
+            Source::Allocated { .. } => unsafe { context.free(self.start) },
+            Source::Adopted { .. } => Ok(()),
+            Source::Opened { base } => {
+                context.driver.known_memory.remove(base);
+                // SAFETY: opened here, and closed once; as above.
+                unsafe { context.close(self.start) }
+            }
+        });
+    }
+}
+
+impl Shared for LevelZeroSegment {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn prepare(&self) -> Result<()> {
+        self.export().map(drop)
+    }
+
+    fn descriptor(&self, _access: Access) -> Result<Arc<OwnedFd>> {
+        Ok(Arc::clone(&self.export()?.file))
+    }
+
+    fn note(&self) -> BackendBlob {
+        match self.export() {
+            Ok(exported) => {
+                ipc_handle::encode(self.context.driver, Subject::Memory, exported.handle)
+            }
+            Err(_) => BackendBlob::NONE,
+        }
+    }
+}
+
+impl Segment for LevelZeroSegment {
+    fn start(&self) -> Address {
+        Address::new(self.start)
+    }
+
+    fn host_bytes(&self) -> Option<SharedBytes<'_>> {
+        let writable = self.access == Access::ReadWrite;
+        // SAFETY: host memory, as the driver says, that lives as long as `self`. All code treats it as
+        // memory that other processes may change.
+        self.is_host_memory
+            .then(|| unsafe { SharedBytes::new(self.start, self.len, writable) })
+    }
+
+    fn populate(&self, _offset: usize, _len: usize) {
+        // The driver has allocated all of it, in pages of its choice.
+    }
+}

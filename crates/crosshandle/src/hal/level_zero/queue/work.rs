@@ -1,0 +1,293 @@
+//! The work of commands, as calls of the driver.
+
+use crate::error::{Error, Result};
+use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
+use crate::hal::level_zero::gpu::Gpu;
+use crate::hal::level_zero::memory::LevelZeroSegment;
+use crate::hal::{Operand, Segment, Work};
+use crate::os::mapping::page_size;
+use crate::types::Address;
+use crate::types::MemoryKind;
+use crate::types::{Pitches, Region};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Memory of a command's own, until the command has ended: between two copies, or with a pattern to
+/// copy.
+pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
+
+/// The number of bytes that a command writes; with none, the list has nothing of it.
+pub(super) fn bytes(work: &Work) -> usize {
+    match work {
+        Work::Marker | Work::Call(_) => 0,
+        Work::Copy { to, from, .. } if to.address == from.address => 0,
+        Work::Copy { len, .. } | Work::Fill { len, .. } => *len,
+        Work::CopyRect(copy) => copy.region.bytes(),
+        Work::Fill2d(fill) => fill.width.saturating_mul(fill.rows),
+        Work::Native(_) | Work::Launch(_) => usize::MAX,
+    }
+}
+
+/// Allocates the staging memory that a command needs on a GPU, if any, and fills it.
+#[inline]
+pub(super) fn staging(gpu: &Gpu, context: &Arc<DriverContext>, work: &Work) -> Result<Staging> {
+    match work {
+        Work::Copy { to, from, len } if *len > 0 && overlap(to.address, from.address, *len) => {
+            allocate_staging(gpu, context, MemoryKind::Device, *len)
+        }
+        Work::Fill { pattern, .. } => pattern_staging(gpu, context, pattern),
+        Work::Fill2d(fill) => pattern_staging(gpu, context, &fill.pattern),
+        _ => Ok(None),
+    }
+}
+
+fn pattern_staging(gpu: &Gpu, context: &Arc<DriverContext>, pattern: &[u8]) -> Result<Staging> {
+    if is_native_pattern(gpu, pattern) {
+        return Ok(None);
+    }
+    let staging = allocate_staging(gpu, context, MemoryKind::Host, pattern.len())?;
+    if let Some(bytes) = staging.as_ref().and_then(|staging| staging.host_bytes()) {
+        bytes.write(0, pattern)?;
+    }
+    Ok(staging)
+}
+
+#[cold]
+fn allocate_staging(
+    gpu: &Gpu,
+    context: &Arc<DriverContext>,
+    kind: MemoryKind,
+    len: usize,
+) -> Result<Staging> {
+    let len = len.next_multiple_of(page_size());
+    let segment = LevelZeroSegment::create_private(gpu, context, kind, len)?;
+    Ok(Some(Arc::new(segment)))
+}
+
+/// Returns whether two ranges overlap without being the same.
+fn overlap(to: Address, from: Address, len: usize) -> bool {
+    to != from && to.get().abs_diff(from.get()) < len
+}
+
+/// Returns whether the driver fills with such a pattern.
+fn is_native_pattern(gpu: &Gpu, pattern: &[u8]) -> bool {
+    pattern.len().is_power_of_two() && pattern.len() <= gpu.max_pattern()
+}
+
+/// A list that a command's work is appended to.
+pub(super) struct Target<'a> {
+    gpu: &'a Gpu,
+    list: &'a List,
+    /// The list has a part of the command.
+    pub(super) has_begun: bool,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn new(gpu: &'a Gpu, list: &'a List) -> Self {
+        Self {
+            gpu,
+            list,
+            has_begun: false,
+        }
+    }
+
+    /// Appends work that writes something. The last call signals an event.
+    ///
+    /// # Safety
+    /// All that the command uses, its [`staging`] and the event included, stays until the list is
+    /// past this, also if there is an error.
+    #[inline]
+    pub(super) unsafe fn append(
+        &mut self,
+        work: &Work,
+        staging: &Staging,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller; the object layer checked that the ranges are in their
+        // memory.
+        unsafe {
+            match work {
+                // The list has nothing of these; what is native goes to shared lists.
+                Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
+                // Never tried: this backend has no kernels.
+                Work::Launch(_) => Err(Error::Unsupported(
+                    "there are no kernels on Level Zero yet".into(),
+                )),
+                Work::Copy { to, from, len } => {
+                    self.copy(to.address, from.address, *len, staging, signal)
+                }
+                Work::CopyRect(copy) => {
+                    let to = (copy.to.address, copy.to_pitches);
+                    let from = (copy.from.address, copy.from_pitches);
+                    self.copy_rect(to, from, copy.region, signal)
+                }
+                Work::Fill2d(rows) => {
+                    let to = rows.to.address;
+                    self.fill(to, rows.width, &rows.pattern, staging, None)?;
+                    self.repeat_row(to, rows.pitch, rows.width, rows.rows, signal)
+                }
+                Work::Fill { to, len, pattern } => {
+                    self.fill(to.address, *len, pattern, staging, signal)
+                }
+            }
+        }
+    }
+
+    /// One call: copies between ranges that don't overlap.
+    ///
+    /// # Safety
+    /// As for `append`.
+    #[inline]
+    unsafe fn copy_apart(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        self.has_begun = true;
+        // SAFETY: promised by the caller.
+        unsafe { self.list.copy(raw(to), raw(from), len, signal) }
+    }
+
+    /// Copies between ranges that may overlap: the driver copies in any order, so that the source
+    /// of the copy to `to` must be elsewhere then.
+    ///
+    /// # Safety
+    /// As for `append`.
+    #[inline]
+    unsafe fn copy(
+        &mut self,
+        to: Address,
+        from: Address,
+        len: usize,
+        staging: &Staging,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        // SAFETY: promised by the caller, who keeps the staging memory too.
+        unsafe {
+            let Some(between) = staging else {
+                return self.copy_apart(to, from, len, signal);
+            };
+            self.copy_apart(between.start(), from, len, None)?;
+            self.copy_apart(to, between.start(), len, signal)
+        }
+    }
+
+    /// Copies the rows of a region.
+    ///
+    /// # Safety
+    /// As for `append`.
+    unsafe fn copy_rect(
+        &mut self,
+        (to, to_pitches): (Address, Pitches),
+        (from, from_pitches): (Address, Pitches),
+        region: Region,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let small = |size: usize| u32::try_from(size).ok();
+        let pitches = |pitches: Pitches| Some((small(pitches.row)?, small(pitches.slice)?));
+        let sizes = || {
+            Some([
+                small(region.width)?,
+                small(region.rows)?,
+                small(region.slices)?,
+            ])
+        };
+        if let (Some(to_small), Some(from_small), Some(sizes)) =
+            (pitches(to_pitches), pitches(from_pitches), sizes())
+        {
+            let to = (raw(to), to_small.0, to_small.1);
+            let from = (raw(from).cast_const(), from_small.0, from_small.1);
+            self.has_begun = true;
+            // SAFETY: promised by the caller.
+            return unsafe { self.list.copy_region(to, from, sizes, signal) };
+        }
+        // The driver takes numbers of 32 bits.
+        let last = (region.slices - 1, region.rows - 1);
+        for slice in 0..region.slices {
+            for row in 0..region.rows {
+                let offset = |pitches: Pitches| slice * pitches.slice + row * pitches.row;
+                let (to, from) = (
+                    to.offset(offset(to_pitches)),
+                    from.offset(offset(from_pitches)),
+                );
+                let signal = signal.filter(|_| (slice, row) == last);
+                // SAFETY: promised by the caller.
+                unsafe { self.copy_apart(to, from, region.width, signal)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the first row to all others, in as few copies as can be.
+    ///
+    /// # Safety
+    /// As for `append`.
+    unsafe fn repeat_row(
+        &mut self,
+        first: Address,
+        pitch: usize,
+        width: usize,
+        rows: usize,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let mut done = 1;
+        while done < rows {
+            let more = done.min(rows - done);
+            let pitches = Pitches {
+                row: pitch,
+                slice: more * pitch,
+            };
+            let region = Region::new_2d(width, more);
+            let to = first.offset(done * pitch);
+            done += more;
+            let signal = signal.filter(|_| done == rows);
+            // SAFETY: promised by the caller; what is copied lies before what is written.
+            unsafe { self.copy_rect((to, pitches), (first, pitches), region, signal)? };
+        }
+        Ok(())
+    }
+
+    /// Repeats a pattern.
+    ///
+    /// # Safety
+    /// As for `append`.
+    unsafe fn fill(
+        &mut self,
+        to: Address,
+        len: usize,
+        pattern: &[u8],
+        staging: &Staging,
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
+        let Some(staging) = staging else {
+            debug_assert!(is_native_pattern(self.gpu, pattern));
+            self.has_begun = true;
+            // SAFETY: promised by the caller.
+            return unsafe { self.list.fill(raw(to), pattern, len, signal) };
+        };
+        let from = staging.start();
+        let mut done = pattern.len().min(len);
+        // SAFETY: promised by the caller; what is copied within lies before what is written.
+        unsafe {
+            self.copy_apart(to, from, done, signal.filter(|_| done == len))?;
+            while done < len {
+                let more = done.min(len - done);
+                let place = to.offset(done);
+                done += more;
+                self.copy_apart(place, to, more, signal.filter(|_| done == len))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The operands of a command that hold what keeps their memory alive.
+pub(super) fn kept_operands(work: &Work) -> impl Iterator<Item = &Operand> {
+    work.operands().filter(|operand| operand.keep.is_some())
+}
+
+fn raw(address: Address) -> *mut c_void {
+    address.pointer().as_ptr().cast()
+}

@@ -1,0 +1,237 @@
+/* Bytes that are no handle, a stale handle, or a handle of another kind: each is an error, never a
+   crash. docs/handles.md describes the layout of a handle and its tag. */
+#include "rows.h"
+
+#define SIZE ((size_t)128 << 10)
+#define TAG_AT 100
+
+/* A way to open bytes, and to close what was opened. */
+struct opener {
+  const char *name;
+  ur_result_t (*open)(struct runtime *, struct bytes);
+};
+
+static ur_result_t as_memory(struct runtime *ur, struct bytes handle) {
+  void *memory = NULL;
+  ur_result_t result =
+      urIPCOpenMemHandleExp(ur->context, ur->device, handle.data, handle.size, &memory);
+  if (result == UR_RESULT_SUCCESS)
+    UR(urIPCCloseMemHandleExp(ur->context, memory));
+  return result;
+}
+
+static ur_result_t as_physical_memory(struct runtime *ur, struct bytes handle) {
+  ur_physical_mem_handle_t memory = NULL;
+  ur_result_t result =
+      urIPCOpenPhysMemHandleExp(ur->context, ur->device, handle.data, handle.size, &memory);
+  if (result == UR_RESULT_SUCCESS)
+    UR(urIPCClosePhysMemHandleExp(ur->context, memory));
+  return result;
+}
+
+static ur_result_t as_event(struct runtime *ur, struct bytes handle) {
+  ur_event_handle_t event = NULL;
+  ur_result_t result = urIPCOpenEventHandleExp(ur->context, handle.data, handle.size, &event);
+  if (result == UR_RESULT_SUCCESS)
+    UR(urEventRelease(event));
+  return result;
+}
+
+enum { MEMORY, PHYSICAL_MEMORY, EVENT, KINDS };
+
+static const struct opener openers[KINDS] = {
+    {"memory", as_memory},
+    {"physical memory", as_physical_memory},
+    {"event", as_event},
+};
+
+/* One object of each kind, and their handles, which stay until the process ends. */
+static void export_all(struct runtime *ur, struct bytes handles[KINDS]) {
+  size_t size = 0;
+  void *data = NULL, *memory = allocate(ur, SIZE);
+  write_pattern(ur, memory, SIZE, 1);
+  UR(urIPCGetMemHandleExp(ur->context, memory, &data, &size));
+  handles[MEMORY] = bytes_of(data, size);
+
+  size_t unit = 0;
+  UR(urVirtualMemGranularityGetInfo(ur->context, ur->device, 1,
+                                    UR_VIRTUAL_MEM_GRANULARITY_INFO_MINIMUM, sizeof unit, &unit,
+                                    NULL));
+  ur_physical_mem_properties_t properties = {UR_STRUCTURE_TYPE_PHYSICAL_MEM_PROPERTIES, NULL,
+                                             UR_PHYSICAL_MEM_FLAG_ENABLE_IPC};
+  ur_physical_mem_handle_t physical = NULL;
+  UR(urPhysicalMemCreate(ur->context, ur->device, unit, &properties, &physical));
+  UR(urIPCGetPhysMemHandleExp(ur->context, physical, &data, &size));
+  handles[PHYSICAL_MEMORY] = bytes_of(data, size);
+
+  ur_exp_event_desc_t description = {UR_STRUCTURE_TYPE_EXP_EVENT_DESC, NULL,
+                                     UR_EXP_EVENT_FLAG_IPC_EXP};
+  ur_event_handle_t event = NULL;
+  UR(urEventCreateExp(ur->context, ur->device, &description, &event));
+  UR(urIPCGetEventHandleExp(event, &data, &size));
+  handles[EVENT] = bytes_of(data, size);
+}
+
+/* CRC-32C. */
+static uint32_t tag_of(const unsigned char *data, size_t size) {
+  uint32_t tag = ~0u;
+  for (size_t i = 0; i < size; i++) {
+    tag ^= data[i];
+    for (int bit = 0; bit < 8; bit++)
+      tag = tag >> 1 ^ (tag & 1 ? 0x82f63b78u : 0);
+  }
+  return ~tag;
+}
+
+static void set_tag(struct bytes *handle) {
+  uint32_t tag = tag_of(handle->data, TAG_AT);
+  memcpy(handle->data + TAG_AT, &tag, sizeof tag);
+}
+
+/* Returns a good handle with some bytes replaced, and the tag to match. */
+static struct bytes forged(struct bytes handle, size_t at, uint64_t value, size_t size) {
+  memcpy(handle.data + at, &value, size);
+  set_tag(&handle);
+  return handle;
+}
+
+/* Returns a handle with bits flipped in one of its bytes. */
+static struct bytes with_other(struct bytes handle, size_t at, unsigned char bits) {
+  return forged(handle, at, handle.data[at] ^ bits, 1);
+}
+
+static uint64_t number_in(struct bytes handle, size_t at) {
+  uint64_t number;
+  memcpy(&number, handle.data + at, sizeof number);
+  return number;
+}
+
+/* Returns the next of a fixed sequence of numbers, so that a failure can be repeated. */
+static uint64_t next_random(void) {
+  static uint64_t state = 0x9e3779b97f4a7c15;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+static void randomise(struct bytes *handle, size_t from, size_t to) {
+  for (size_t i = from; i < to; i++)
+    handle->data[i] = (unsigned char)(next_random() >> 32);
+}
+
+static void damaged(struct runtime *ur, const struct opener *as, struct bytes good) {
+  struct bytes bad = good;
+  for (size_t bit = 0; bit < 8 * good.size; bit++) {
+    bad.data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    FAILS(INVALID_VALUE, as->open(ur, bad));
+    bad.data[bit / 8] = good.data[bit / 8];
+  }
+  for (size_t size = 0; size < sizeof bad.data; size++) {
+    bad.size = size;
+    if (size != good.size)
+      FAILS(INVALID_VALUE, as->open(ur, bad));
+  }
+  bad = good;
+  memset(bad.data, 0, bad.size);
+  FAILS(INVALID_VALUE, as->open(ur, bad));
+  memset(bad.data, 0xff, bad.size);
+  FAILS(INVALID_VALUE, as->open(ur, bad));
+  for (int i = 0; i < 2000; i++) {
+    randomise(&bad, 0, bad.size);
+    FAILS(INVALID_VALUE, as->open(ur, bad));
+  }
+}
+
+static void forgeries(struct runtime *ur, const struct opener *as, struct bytes good) {
+  WORKS(as->open(ur, forged(good, 4, good.data[4], 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 0, 'Y', 1)));
+  /* Version, kind, backend, flags. */
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 4, 2, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 0, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 5, 9, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 6, 7, 1)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 7, 0x80, 1)));
+  /* Host, exporter, secret. */
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 1, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 0, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 16, 0, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 32, 1, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(forged(good, 16, 1, 8), 32, 1, 8)));
+  /* Record and generation. */
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 64, 0xfffff0, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 64, ~0u, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 68, 0, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 68, 0x7ffffff0, 4)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
+  if (as->open == as_event) {
+    /* An event belongs to the host, whatever device and backend it was made for. */
+    WORKS(as->open(ur, forged(good, 6, good.data[6] == 1 ? 2 : 1, 1)));
+    WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
+    FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 1, 4)));
+    FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1, 8)));
+    return;
+  }
+  FAILS(INVALID_VALUE, as->open(ur, with_other(good, 6, 3)));
+  FAILS(INVALID_DEVICE, as->open(ur, forged(good, 48, ~0ull, 8)));
+  FAILS(INVALID_DEVICE, as->open(ur, with_other(good, 63, 0x80)));
+  /* Offset, length, length of the segment. */
+  uint64_t whole = number_in(good, 88);
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, whole, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, ~0ull, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 0, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, whole + 1, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, ~0ull, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, 1, 8)));
+  FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, whole + (1 << 21), 8)));
+}
+
+/* Handles that are well-formed, with the secret of a real exporter, and otherwise random. */
+static void random_claims(struct runtime *ur, const struct opener *as, struct bytes good) {
+  for (int i = 0; i < 500; i++) {
+    struct bytes bad = good;
+    randomise(&bad, 64, 96);
+    if (i % 2)
+      memset(bad.data + 66, 0, 2);
+    set_tag(&bad);
+    REFUSES(as->open(ur, bad));
+  }
+}
+
+static void try_all(struct runtime *ur, struct bytes handles[KINDS]) {
+  for (int kind = 0; kind < KINDS; kind++) {
+    const struct opener *as = &openers[kind];
+    part = as->name;
+    WORKS(as->open(ur, handles[kind]));
+    damaged(ur, as, handles[kind]);
+    for (int other = 0; other < KINDS; other++)
+      if (other != kind)
+        FAILS(INVALID_VALUE, as->open(ur, handles[other]));
+    forgeries(ur, as, handles[kind]);
+    random_claims(ur, as, handles[kind]);
+    WORKS(as->open(ur, handles[kind]));
+  }
+}
+
+int main(int count, char **arguments) {
+  limit_life();
+  struct runtime ur = start_runtime();
+  struct bytes handles[KINDS];
+  if (count > 1 && strcmp(arguments[1], "exporter") == 0) {
+    export_all(&ur, handles);
+    for (int kind = 0; kind < KINDS; kind++)
+      say_bytes(PARENT, handles[kind]);
+    char nothing;
+    hear_or_end(PARENT, &nothing, 1);
+    return 0;
+  }
+  struct peer peer = start_peer("exporter");
+  for (int kind = 0; kind < KINDS; kind++)
+    handles[kind] = hear_bytes(peer.link);
+  try_all(&ur, handles);
+  end_peer(&peer);
+  export_all(&ur, handles);
+  try_all(&ur, handles);
+  printf("%d rows, %d wrong\n", rows, wrong);
+  return wrong != 0;
+}

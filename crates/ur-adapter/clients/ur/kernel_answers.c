@@ -1,0 +1,222 @@
+/* The results of the entry points for programs and kernels, for right and wrong arguments. */
+#include "kernels.h"
+#include <pthread.h>
+
+/* Deprecated, but still the specification's result. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static void refuse(struct runtime *ur, struct kernels *kernels) {
+  void *memory = allocate(ur, 4096);
+  ur_program_handle_t program = NULL;
+  ur_kernel_handle_t kernel = NULL;
+  const unsigned char nothing[] = {0, 1, 2, 3, 4}, *bytes = nothing;
+  size_t size = sizeof nothing;
+  ANSWERS(UR_RESULT_ERROR_INVALID_BINARY,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, NULL, &program));
+  ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+          urProgramCreateWithIL(ur->context, bytes, size, NULL, &program));
+  program = create_program(ur, (const unsigned char *)".version 7.0\nno assembly", 24, NULL);
+  ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(program, "fill", &kernel));
+  ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramBuild(ur->context, program, "-O2"));
+  char text[4096] = "";
+  UR(urProgramGetBuildInfo(program, ur->device, UR_PROGRAM_BUILD_INFO_LOG, sizeof text, text, NULL));
+  EXPECT(strlen(text) > 0);
+  printf("the log of what is no program: %s\n", text);
+  ur_program_build_status_t status = UR_PROGRAM_BUILD_STATUS_NONE;
+  UR(urProgramGetBuildInfo(program, ur->device, UR_PROGRAM_BUILD_INFO_STATUS, sizeof status, &status,
+                           NULL));
+  EXPECT(status == UR_PROGRAM_BUILD_STATUS_ERROR);
+  UR(urProgramRelease(program));
+  ANSWERS(UR_RESULT_ERROR_INVALID_KERNEL_NAME, urKernelCreate(kernels->program, "none", &kernel));
+
+  size_t odd = 7, large = 4096, group = 128;
+  ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+          launch(ur, kernels->fill, memory, 1, 1024, &odd, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+          launch(ur, kernels->fill, memory, 1, 4096, &large, 0, NULL, NULL));
+  size_t global = 1024;
+  uint32_t groups = 9;
+  ur_exp_kernel_arg_properties_t one = pointer(0, memory), far = pointer(3, memory);
+  ANSWERS(UR_RESULT_ERROR_INVALID_WORK_DIMENSION,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 4, NULL, &global, NULL, 0, NULL,
+                                           NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_KERNEL_ARGS,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 1,
+                                           &one, NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_INDEX,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 1,
+                                           &far, NULL, 0, NULL, NULL));
+
+  /* More local memory than the device has, and more than can be counted. */
+  ur_exp_kernel_arg_properties_t reversed[] = {pointer(0, memory), local(1, 0)};
+  const size_t absurd[] = {(size_t)1 << 20, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX};
+  for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
+    reversed[1].size = absurd[i];
+    ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
+            urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->reverse, 1, NULL, &global, &group, 2,
+                                             reversed, NULL, 0, NULL, NULL));
+  }
+  ur_kernel_launch_workgroup_property_t before = {
+      UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY, NULL, SIZE_MAX};
+  ur_kernel_launch_ext_properties_t properties = {
+      UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES, &before, 0};
+  reversed[1].size = 512;
+  ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->reverse, 1, NULL, &global, &group, 2,
+                                           reversed, &properties, 0, NULL, NULL));
+
+  ur_exp_kernel_arg_properties_t values[] = {one, number(1, &groups), number(2, &groups)};
+  for (int i = 0; i < 2; i++) {
+    values[1].size = i == 0 ? SIZE_MAX : 3;
+    ANSWERS(i == 0 ? UR_RESULT_ERROR_INVALID_SIZE : UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE,
+            urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 3,
+                                             values, NULL, 0, NULL, NULL));
+  }
+
+  /* Sizes and offsets of more than 32 bits, and groups of no work-items. */
+  size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
+  ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &endless, NULL, 1, &one,
+                                           NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_VALUE,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, &beyond, &global, &group, 1,
+                                           &one, NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &global, &none, 1, &one,
+                                           NULL, 0, NULL, NULL));
+  UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
+  EXPECT(groups == 0);
+  UR(urUSMFree(ur->context, memory));
+}
+
+/* Null pointers. (Null handles are left out: the loader may follow them.) */
+static void leave_out(struct runtime *ur, struct kernels *kernels) {
+  size_t size = 5, global = 64, group = 0;
+  const unsigned char text[] = ".text", *bytes = text;
+  ur_program_handle_t program = NULL;
+  ur_kernel_handle_t kernel = NULL;
+  ur_program_properties_t counted = {UR_STRUCTURE_TYPE_PROGRAM_PROPERTIES, NULL, 1, NULL};
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, NULL, NULL, &program));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urProgramCreateWithBinary(ur->context, 1, &ur->device, &size, &bytes, &counted, &program));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER, urKernelCreate(kernels->program, NULL, &kernel));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER, urKernelCreate(kernels->program, "fill", NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, NULL, NULL, 0, NULL, NULL,
+                                           0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, NULL, 3, NULL,
+                                           NULL, 0, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_EVENT_WAIT_LIST,
+          urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, NULL, 0, NULL,
+                                           NULL, 1, NULL, NULL));
+  ANSWERS(UR_RESULT_ERROR_INVALID_NULL_POINTER,
+          urKernelGetSuggestedLocalWorkSize(kernels->fill, ur->queue, 1, NULL, &global, &group));
+  ANSWERS(UR_RESULT_ERROR_INVALID_SIZE, urProgramLink(ur->context, 0, &kernels->program, NULL, &program));
+  EXPECT(program == NULL);
+  UR(urProgramLink(ur->context, 1, &kernels->program, NULL, &program));
+  UR(urKernelCreate(program, "fill", &kernel));
+  UR(urKernelRelease(kernel));
+  UR(urProgramRelease(program));
+  UR(urProgramCompile(ur->context, kernels->program, NULL));
+  UR(urProgramBuild(ur->context, kernels->program, NULL));
+}
+
+static void ask(struct runtime *ur, struct kernels *kernels) {
+  size_t group = 0, required[3] = {9, 9, 9};
+  uint32_t arguments = 0, sub_group = 0, groups = 0;
+  UR(urKernelGetInfo(kernels->fill, UR_KERNEL_INFO_NUM_ARGS, sizeof arguments, &arguments, NULL));
+  UR(urKernelGetGroupInfo(kernels->fill, ur->device, UR_KERNEL_GROUP_INFO_WORK_GROUP_SIZE,
+                          sizeof group, &group, NULL));
+  UR(urKernelGetGroupInfo(kernels->fill, ur->device, UR_KERNEL_GROUP_INFO_COMPILE_WORK_GROUP_SIZE,
+                          sizeof required, required, NULL));
+  UR(urKernelGetSubGroupInfo(kernels->fill, ur->device, UR_KERNEL_SUB_GROUP_INFO_MAX_SUB_GROUP_SIZE,
+                             sizeof sub_group, &sub_group, NULL));
+  size_t local = 256, offset = 0, global = 3000, suggested = 0;
+  UR(urKernelSuggestMaxCooperativeGroupCount(kernels->fill, ur->device, 1, &local, 0, &groups));
+  UR(urKernelGetSuggestedLocalWorkSize(kernels->fill, ur->queue, 1, &offset, &global, &suggested));
+  EXPECT(arguments == 3 && group >= 256 && required[0] == 0 && sub_group == 32 && groups > 0);
+  EXPECT(suggested > 0 && global % suggested == 0);
+  printf("groups of %zu items, %zu suggested for %zu, %u cooperative groups\n", group, suggested,
+         global, groups);
+
+  /* The compiler's limits count too. */
+  size_t size = 0;
+  const unsigned char *bytes = image(&size);
+  struct {
+    uint64_t bits;
+    uint32_t sizes[2];
+  } wanted = {64, {64, 1}};
+  ur_program_metadata_t entry = {"fill@reqd_work_group_size", UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY,
+                                 sizeof wanted, {.pData = &wanted}};
+  ur_program_properties_t properties = {UR_STRUCTURE_TYPE_PROGRAM_PROPERTIES, NULL, 1, &entry};
+  ur_program_handle_t program = create_program(ur, bytes, size, &properties);
+  UR(urProgramBuild(ur->context, program, NULL));
+  ur_kernel_handle_t fill = create_kernel(program, "fill");
+  UR(urKernelGetGroupInfo(fill, ur->device, UR_KERNEL_GROUP_INFO_COMPILE_WORK_GROUP_SIZE,
+                          sizeof required, required, NULL));
+  EXPECT(required[0] == 64 && required[1] == 1 && required[2] == 1);
+  void *memory = allocate(ur, 4096);
+  size_t other = 128;
+  ANSWERS(UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+          launch(ur, fill, memory, 3, 1024, &other, 0, NULL, NULL));
+  UR(launch(ur, fill, memory, 3, 1024, NULL, 0, NULL, NULL));
+  EXPECT(holds(ur, memory, 1024, 3));
+  UR(urUSMFree(ur->context, memory));
+  UR(urKernelRelease(fill));
+  UR(urProgramRelease(program));
+}
+
+enum { BUILDERS = 4 };
+
+/* A program, and threads that build it at the same time. */
+struct building {
+  struct runtime *ur;
+  ur_program_handle_t program;
+  pthread_barrier_t start;
+};
+
+/* The driver's handle of a program that was built. */
+static void *build(void *data) {
+  struct building *building = (struct building *)data;
+  ur_native_handle_t native = 0;
+  pthread_barrier_wait(&building->start);
+  UR(urProgramBuild(building->ur->context, building->program, NULL));
+  UR(urProgramGetNativeHandle(building->program, &native));
+  return (void *)native;
+}
+
+/* A loaded program stays when it is built again: variables and kernels belong to it. */
+static void build_at_once(struct runtime *ur) {
+  size_t size = 0;
+  const unsigned char *bytes = image(&size);
+  struct building building = {ur, NULL, {{0}}};
+  EXPECT(pthread_barrier_init(&building.start, NULL, BUILDERS) == 0);
+  for (int round = 0; round < 20; round++) {
+    building.program = create_program(ur, bytes, size, NULL);
+    pthread_t threads[BUILDERS];
+    void *natives[BUILDERS];
+    for (int i = 0; i < BUILDERS; i++)
+      EXPECT(pthread_create(&threads[i], NULL, build, &building) == 0);
+    for (int i = 0; i < BUILDERS; i++)
+      EXPECT(pthread_join(threads[i], &natives[i]) == 0 && natives[i] == natives[0]);
+    UR(urProgramRelease(building.program));
+  }
+  pthread_barrier_destroy(&building.start);
+}
+
+int main(void) {
+  limit_life();
+  struct runtime ur = start_runtime();
+  struct kernels kernels = load(&ur);
+  ask(&ur, &kernels);
+  refuse(&ur, &kernels);
+  leave_out(&ur, &kernels);
+  build_at_once(&ur);
+  unload(&kernels);
+  stop_runtime(&ur);
+  return 0;
+}

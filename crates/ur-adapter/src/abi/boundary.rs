@@ -1,0 +1,550 @@
+//! The boundary between C and Rust: entry points, their arguments and their results.
+//!
+//! [`entry_points!`] makes C functions of bodies in Rust. It names each argument with a type of this
+//! module (or of [`object`](super::object) and [`query`](super::query)) that says how the argument
+//! is checked and what the body gets:
+//!
+//! | type | C | body | null |
+//! |---|---|---|---|
+//! | `Handle<T>` | `T` | `&Shared<T>` | `INVALID_NULL_HANDLE` |
+//! | `MaybeHandle<T>` | `T` | `Option<&Shared<T>>` | `None` |
+//! | `In<T>`, `InMut<T>` | `const T *`, `T *` | `&T` | `INVALID_NULL_POINTER` |
+//! | `MaybeIn<T>`, `MaybeInMut<T>` | `const T *`, `T *` | `Option<&T>` | `None` |
+//! | `Out<T>` | `T *` | [`Place<T>`] | `INVALID_NULL_POINTER` |
+//! | `MaybeOut<T>` | `T *` | `Option<Place<T>>` | `None` |
+//! | `Text`, `MaybeText` | `const char *` | `&CStr` | as above |
+//! | `List<T>` | `uint32_t, const T *` | `&[T]` | `INVALID_NULL_POINTER` unless empty |
+//! | `OutList<T>` | `uint32_t, T *` | [`Places<T>`] | no places |
+//! | `Handles<T>` | `uint32_t, const T *` | `HandleList<T>` | `INVALID_NULL_POINTER` unless empty |
+//! | `Answer` | `size_t, void *, size_t *` | `Query` | see `Query` |
+//! | numbers, enumerations, other pointers | the same | the same | not checked |
+//!
+//! Arguments are checked in their order. Everything that the body gets is valid until the call
+//! returns and no longer, as a [`Call`] says.
+
+use super::failure::{Failure, Result};
+use std::ffi::{CStr, c_char};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use unified_runtime_sys::*;
+
+/// A call of an entry point. What the caller passes is valid while the call is borrowed.
+pub(crate) struct Call(());
+
+/// Runs the body of an entry point. Its error becomes a UR result and is kept for
+/// `urAdapterGetLastError`; a panic, which would be a fault of this adapter, ends here.
+#[inline]
+pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
+    match catch_unwind(AssertUnwindSafe(|| body(&Call(())))) {
+        Ok(Ok(())) => ur_result_t::UR_RESULT_SUCCESS,
+        Ok(Err(failure)) => failure.report(),
+        Err(payload) => {
+            let result = Failure::panicked(&*payload).report();
+            // Its drop may panic too.
+            std::mem::forget(payload);
+            result
+        }
+    }
+}
+
+/// A type of arguments that are one value of C.
+pub(crate) trait Argument {
+    /// The argument in C.
+    type C;
+    /// The value that the body gets.
+    type Value<'a>;
+
+    /// Checks and reads the argument.
+    ///
+    /// # Errors
+    /// The result for a null pointer or handle where one is needed.
+    ///
+    /// # Safety
+    /// The argument is as Unified Runtime's specification demands it for its type: a handle is null
+    /// or refers to a living object of its type; a pointer that is read or written is null or valid
+    /// for that. It stays so during `'a`.
+    unsafe fn read<'a>(c: Self::C, call: &'a Call) -> Result<Self::Value<'a>>;
+}
+
+/// As [`Argument`], for two values of C that belong together.
+pub(crate) trait Argument2 {
+    /// The first value in C.
+    type A;
+    /// The second value in C.
+    type B;
+    /// The value that the body gets.
+    type Value<'a>;
+
+    /// Checks and reads the argument.
+    ///
+    /// # Errors
+    /// The result for values that don't go together, or a missing one.
+    ///
+    /// # Safety
+    /// As [`Argument::read`].
+    unsafe fn read<'a>(a: Self::A, b: Self::B, call: &'a Call) -> Result<Self::Value<'a>>;
+}
+
+/// As [`Argument`], for three values of C that belong together.
+pub(crate) trait Argument3 {
+    /// The first value in C.
+    type A;
+    /// The second value in C.
+    type B;
+    /// The third value in C.
+    type C;
+    /// The value that the body gets.
+    type Value<'a>;
+
+    /// Checks and reads the argument.
+    ///
+    /// # Errors
+    /// The result for values that don't go together, or a missing one.
+    ///
+    /// # Safety
+    /// As [`Argument::read`].
+    unsafe fn read<'a>(
+        a: Self::A,
+        b: Self::B,
+        c: Self::C,
+        call: &'a Call,
+    ) -> Result<Self::Value<'a>>;
+}
+
+/// As [`Argument`], for four values of C that belong together.
+pub(crate) trait Argument4 {
+    /// The first value in C.
+    type A;
+    /// The second value in C.
+    type B;
+    /// The third value in C.
+    type C;
+    /// The fourth value in C.
+    type D;
+    /// The value that the body gets.
+    type Value<'a>;
+
+    /// Checks and reads the argument.
+    ///
+    /// # Errors
+    /// The result for values that don't go together, or a missing one.
+    ///
+    /// # Safety
+    /// As [`Argument::read`].
+    unsafe fn read<'a>(
+        a: Self::A,
+        b: Self::B,
+        c: Self::C,
+        d: Self::D,
+        call: &'a Call,
+    ) -> Result<Self::Value<'a>>;
+}
+
+/// Defines entry points: `fn name(argument: Type, …) { body }`, where an argument of several values
+/// of C is written `argument(first, second): Type`. The body is a block of type `Result<()>`.
+///
+/// `in function;` before them runs the bodies by another function than [`enter`].
+macro_rules! entry_points {
+    (in $enter:path; $($(#[$meta:meta])* $vis:vis fn $name:ident($($arguments:tt)*) $body:block)*) => {$(
+        $crate::abi::boundary::entry_point! {
+            { $enter } { $(#[$meta])* } { $vis } { $name } { $body } {} {}
+            call $($arguments)*
+        }
+    )*};
+    ($($functions:tt)*) => {
+        $crate::abi::boundary::entry_points! { in $crate::abi::boundary::enter; $($functions)* }
+    };
+}
+
+/// Takes the arguments of [`entry_points!`] one by one, and defines the function at their end.
+macro_rules! entry_point {
+    ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
+     { $($parameters:tt)* } { $($reads:tt)* } $call:ident) => {
+        $($meta)*
+        #[allow(unused_variables, reason = "not every body needs every argument")]
+        $vis unsafe extern "C" fn $name($($parameters)*) -> ::unified_runtime_sys::ur_result_t {
+            $($enter)*(|$call| {
+                $($reads)*
+                $body
+            })
+        }
+    };
+    ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
+     { $($parameters:tt)* } { $($reads:tt)* } $call:ident
+     $argument:ident: $type:ty $(, $($rest:tt)*)?) => {
+        $crate::abi::boundary::entry_point! {
+            { $($enter)* } { $($meta)* } { $vis } { $name } { $body }
+            { $($parameters)* $argument: <$type as $crate::abi::boundary::Argument>::C, }
+            { $($reads)*
+                // SAFETY: the caller passes what the specification demands, for this call.
+                let $argument = unsafe {
+                    <$type as $crate::abi::boundary::Argument>::read($argument, $call)
+                }?;
+            }
+            $call $($($rest)*)?
+        }
+    };
+    ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
+     { $($parameters:tt)* } { $($reads:tt)* } $call:ident
+     $argument:ident($a:ident, $b:ident): $type:ty $(, $($rest:tt)*)?) => {
+        $crate::abi::boundary::entry_point! {
+            { $($enter)* } { $($meta)* } { $vis } { $name } { $body }
+            { $($parameters)*
+                $a: <$type as $crate::abi::boundary::Argument2>::A,
+                $b: <$type as $crate::abi::boundary::Argument2>::B, }
+            { $($reads)*
+                // SAFETY: as above.
+                let $argument = unsafe {
+                    <$type as $crate::abi::boundary::Argument2>::read($a, $b, $call)
+                }?;
+            }
+            $call $($($rest)*)?
+        }
+    };
+    ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
+     { $($parameters:tt)* } { $($reads:tt)* } $call:ident
+     $argument:ident($a:ident, $b:ident, $c:ident): $type:ty $(, $($rest:tt)*)?) => {
+        $crate::abi::boundary::entry_point! {
+            { $($enter)* } { $($meta)* } { $vis } { $name } { $body }
+            { $($parameters)*
+                $a: <$type as $crate::abi::boundary::Argument3>::A,
+                $b: <$type as $crate::abi::boundary::Argument3>::B,
+                $c: <$type as $crate::abi::boundary::Argument3>::C, }
+            { $($reads)*
+                // SAFETY: as above.
+                let $argument = unsafe {
+                    <$type as $crate::abi::boundary::Argument3>::read($a, $b, $c, $call)
+                }?;
+            }
+            $call $($($rest)*)?
+        }
+    };
+    ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
+     { $($parameters:tt)* } { $($reads:tt)* } $call:ident
+     $argument:ident($a:ident, $b:ident, $c:ident, $d:ident): $type:ty $(, $($rest:tt)*)?) => {
+        $crate::abi::boundary::entry_point! {
+            { $($enter)* } { $($meta)* } { $vis } { $name } { $body }
+            { $($parameters)*
+                $a: <$type as $crate::abi::boundary::Argument4>::A,
+                $b: <$type as $crate::abi::boundary::Argument4>::B,
+                $c: <$type as $crate::abi::boundary::Argument4>::C,
+                $d: <$type as $crate::abi::boundary::Argument4>::D, }
+            { $($reads)*
+                // SAFETY: as above.
+                let $argument = unsafe {
+                    <$type as $crate::abi::boundary::Argument4>::read($a, $b, $c, $d, $call)
+                }?;
+            }
+            $call $($($rest)*)?
+        }
+    };
+}
+
+pub(crate) use {entry_point, entry_points};
+
+/// Arguments that are passed on as they are.
+macro_rules! by_value {
+    ($($type:ty),* $(,)?) => {$(
+        impl Argument for $type {
+            type C = Self;
+            type Value<'a> = Self;
+
+            #[inline]
+            unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
+                Ok(c)
+            }
+        }
+    )*};
+}
+
+by_value!(
+    u8,
+    u32,
+    u64,
+    usize,
+    ur_adapter_info_t,
+    ur_buffer_create_type_t,
+    ur_context_info_t,
+    ur_device_info_t,
+    ur_device_type_t,
+    ur_event_info_t,
+    ur_execution_info_t,
+    ur_exp_peer_info_t,
+    ur_image_info_t,
+    ur_kernel_exec_info_t,
+    ur_kernel_group_info_t,
+    ur_kernel_info_t,
+    ur_kernel_sub_group_info_t,
+    ur_logger_level_t,
+    ur_mem_info_t,
+    ur_physical_mem_info_t,
+    ur_platform_info_t,
+    ur_profiling_info_t,
+    ur_program_build_info_t,
+    ur_program_info_t,
+    ur_queue_info_t,
+    ur_rect_offset_t,
+    ur_rect_region_t,
+    ur_sampler_info_t,
+    ur_usm_alloc_info_t,
+    ur_usm_pool_info_t,
+    ur_virtual_mem_granularity_info_t,
+    ur_virtual_mem_info_t,
+    ur_context_extended_deleter_t,
+    ur_event_callback_t,
+    ur_exp_enqueue_native_command_function_t,
+    ur_logger_callback_t,
+);
+
+impl<T> Argument for *const T {
+    type C = Self;
+    type Value<'a> = Self;
+
+    #[inline]
+    unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
+        Ok(c)
+    }
+}
+
+impl<T> Argument for *mut T {
+    type C = Self;
+    type Value<'a> = Self;
+
+    #[inline]
+    unsafe fn read(c: Self, _call: &Call) -> Result<Self> {
+        Ok(c)
+    }
+}
+
+/// A structure that the caller passes.
+pub(crate) struct In<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for In<T> {
+    type C = *const T;
+    type Value<'a> = &'a T;
+
+    #[inline]
+    unsafe fn read(c: *const T, _call: &Call) -> Result<&T> {
+        // SAFETY: null or valid during `'a`, by the caller's promise.
+        unsafe { c.as_ref() }.ok_or(Failure::NULL_POINTER)
+    }
+}
+
+/// A structure that the caller passes by a pointer for writing, and that is only read.
+pub(crate) struct InMut<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for InMut<T> {
+    type C = *mut T;
+    type Value<'a> = &'a T;
+
+    #[inline]
+    unsafe fn read(c: *mut T, call: &Call) -> Result<&T> {
+        // SAFETY: as promised to this function.
+        unsafe { In::read(c.cast_const(), call) }
+    }
+}
+
+/// A structure that the caller may leave out.
+pub(crate) struct MaybeIn<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for MaybeIn<T> {
+    type C = *const T;
+    type Value<'a> = Option<&'a T>;
+
+    #[inline]
+    unsafe fn read(c: *const T, _call: &Call) -> Result<Option<&T>> {
+        // SAFETY: null or valid during `'a`, by the caller's promise.
+        Ok(unsafe { c.as_ref() })
+    }
+}
+
+/// A structure that the caller passes by a pointer for writing or leaves out, and that is only read.
+pub(crate) struct MaybeInMut<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for MaybeInMut<T> {
+    type C = *mut T;
+    type Value<'a> = Option<&'a T>;
+
+    #[inline]
+    unsafe fn read(c: *mut T, call: &Call) -> Result<Option<&T>> {
+        // SAFETY: as promised to this function.
+        unsafe { MaybeIn::read(c.cast_const(), call) }
+    }
+}
+
+/// A place where the caller wants a result.
+pub(crate) struct Out<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for Out<T> {
+    type C = *mut T;
+    type Value<'a> = Place<'a, T>;
+
+    #[inline]
+    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<Place<'a, T>> {
+        NonNull::new(c).map(Place::new).ok_or(Failure::NULL_POINTER)
+    }
+}
+
+/// A place where the caller wants a result, which may be left out.
+pub(crate) struct MaybeOut<T>(PhantomData<T>);
+
+impl<T: 'static> Argument for MaybeOut<T> {
+    type C = *mut T;
+    type Value<'a> = Option<Place<'a, T>>;
+
+    #[inline]
+    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<Option<Place<'a, T>>> {
+        Ok(NonNull::new(c).map(Place::new))
+    }
+}
+
+/// A place of the caller's for a result, valid for writes during `'a`; it need not be initialised.
+pub(crate) struct Place<'a, T> {
+    start: NonNull<T>,
+    _call: PhantomData<&'a mut T>,
+}
+
+impl<T> Place<'_, T> {
+    /// Private, since every place must be valid for writes.
+    fn new(start: NonNull<T>) -> Self {
+        Self {
+            start,
+            _call: PhantomData,
+        }
+    }
+
+    /// Writes a result. (It succeeds, so that it can end a body.)
+    #[inline]
+    pub(crate) fn put(&self, value: T) -> Result<()> {
+        // SAFETY: the place was valid for writes when it was passed, and is during its lifetime.
+        unsafe { self.start.write(value) };
+        Ok(())
+    }
+}
+
+impl<T: Copy> Place<'_, T> {
+    /// Writes several results, one after the other.
+    ///
+    /// # Safety
+    /// There is room for as many.
+    pub(crate) unsafe fn put_all(&self, values: &[T]) {
+        for (index, value) in values.iter().enumerate() {
+            // SAFETY: inside the room that the caller promises, valid for writes during the place's
+            // lifetime.
+            unsafe { self.start.add(index).write(*value) };
+        }
+    }
+}
+
+/// A text that ends with a zero.
+pub(crate) struct Text;
+
+impl Argument for Text {
+    type C = *const c_char;
+    type Value<'a> = &'a CStr;
+
+    unsafe fn read(c: *const c_char, call: &Call) -> Result<&CStr> {
+        // SAFETY: as promised to this function.
+        unsafe { MaybeText::read(c, call) }?.ok_or(Failure::NULL_POINTER)
+    }
+}
+
+/// A text that ends with a zero, which the caller may leave out.
+pub(crate) struct MaybeText;
+
+impl Argument for MaybeText {
+    type C = *const c_char;
+    type Value<'a> = Option<&'a CStr>;
+
+    unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
+        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's promise.
+        Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
+    }
+}
+
+/// A list: how many elements, and where they are.
+pub(crate) struct List<T>(PhantomData<T>);
+
+impl<T: 'static> Argument2 for List<T> {
+    type A = u32;
+    type B = *const T;
+    type Value<'a> = &'a [T];
+
+    #[inline]
+    unsafe fn read(count: u32, first: *const T, _call: &Call) -> Result<&[T]> {
+        // SAFETY: as promised to this function.
+        unsafe { list(first, count as usize) }
+    }
+}
+
+/// Room for a list: how many elements, and where.
+pub(crate) struct OutList<T>(PhantomData<T>);
+
+impl<T: 'static> Argument2 for OutList<T> {
+    type A = u32;
+    type B = *mut T;
+    type Value<'a> = Places<'a, T>;
+
+    unsafe fn read<'a>(count: u32, first: *mut T, _call: &'a Call) -> Result<Places<'a, T>> {
+        Ok(Places {
+            count: count as usize,
+            first: NonNull::new(first),
+            _call: PhantomData,
+        })
+    }
+}
+
+/// Places of the caller's for the elements of a list, valid for writes during `'a`.
+pub(crate) struct Places<'a, T> {
+    /// The number of places, also if they are at null.
+    pub(crate) count: usize,
+    first: Option<NonNull<T>>,
+    _call: PhantomData<&'a mut T>,
+}
+
+impl<T> Places<'_, T> {
+    /// Returns whether the caller wants no list.
+    pub(crate) fn is_null(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Writes as many values as there is room for.
+    pub(crate) fn put(&self, values: impl IntoIterator<Item = T>) {
+        let Some(first) = self.first else {
+            return;
+        };
+        for (index, value) in values.into_iter().take(self.count).enumerate() {
+            // SAFETY: there is room for `count` values by the promise made to `read`.
+            unsafe { first.add(index).write(value) };
+        }
+    }
+}
+
+/// Refuses a null pointer.
+#[inline]
+pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
+    if pointer.is_null() {
+        return Err(Failure::NULL_POINTER);
+    }
+    Ok(())
+}
+
+/// Returns the elements of a list of the caller's: `count` of them at `first`.
+///
+/// # Errors
+/// `INVALID_NULL_POINTER` for elements at null, `INVALID_SIZE` for more than memory can hold.
+///
+/// # Safety
+/// `first` must be null or point to `count` elements, valid for reads during `'a`, unless that is
+/// more than memory can hold.
+#[inline]
+pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::NULL_POINTER),
+        (false, _) if count > isize::MAX as usize / size_of::<T>() => Err(Failure::SIZE),
+        // SAFETY: valid by the caller's promise, and no more than memory can hold.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}

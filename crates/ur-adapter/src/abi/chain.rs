@@ -1,0 +1,45 @@
+//! Structures that follow another one by its `pNext`.
+
+use std::ffi::c_void;
+use unified_runtime_sys::ur_structure_type_t;
+
+/// The beginning of all structures that can be chained.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Link {
+    stype: ur_structure_type_t,
+    next: *const c_void,
+}
+
+/// Returns the structures of a chain, each as its type and its address.
+///
+/// # Safety
+/// `first` must be null or point to a structure that begins with its type and the pointer to the
+/// next one, which must be the same, and so on; all valid for reads while the result is used.
+pub(crate) unsafe fn each(
+    first: *const c_void,
+) -> impl Iterator<Item = (ur_structure_type_t, *const c_void)> {
+    let mut next = first.cast::<Link>();
+    std::iter::from_fn(move || {
+        // SAFETY: null or such a structure, valid for reads, by the caller's promise.
+        let link = *unsafe { next.as_ref() }?;
+        let this = next.cast();
+        next = link.next.cast();
+        Some((link.stype, this))
+    })
+}
+
+/// Returns the first structure of a type in a chain.
+///
+/// # Safety
+/// As [`each`], during `'a`. `T` must be the structure that has this type.
+pub(crate) unsafe fn find<'a, T>(
+    first: *const c_void,
+    stype: ur_structure_type_t,
+) -> Option<&'a T> {
+    // SAFETY: as promised to this function.
+    let mut chain = unsafe { each(first) };
+    let (_, found) = chain.find(|(own, _)| *own == stype)?;
+    // SAFETY: it has the type whose structure `T` is, and is valid during `'a`, by the caller's promise.
+    Some(unsafe { &*found.cast::<T>() })
+}

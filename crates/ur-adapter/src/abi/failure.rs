@@ -1,0 +1,194 @@
+//! Errors as UR results, and the text of the latest one.
+
+use crosshandle::Error;
+use crosshandle::handle::BackendKind;
+use std::any::Any;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use unified_runtime_sys::ur_result_t;
+
+/// The result of a call that may fail.
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why an entry point fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    result: ur_result_t,
+    /// Text for `urAdapterGetLastError` and the log; empty where the result says it all.
+    message: Cow<'static, str>,
+    /// The driver's or system's own code; 0 if none was involved.
+    native_code: i32,
+}
+
+impl Failure {
+    pub(crate) const NULL_POINTER: Self =
+        Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_NULL_POINTER);
+    pub(crate) const NULL_HANDLE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE);
+    pub(crate) const SIZE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE);
+    pub(crate) const VALUE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
+    pub(crate) const ENUMERATION: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_ENUMERATION);
+
+    /// Returns a failure that its result explains.
+    pub(crate) const fn of(result: ur_result_t) -> Self {
+        Self {
+            result,
+            message: Cow::Borrowed(""),
+            native_code: 0,
+        }
+    }
+
+    /// Returns a failure with a text.
+    pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            result,
+            message: message.into(),
+            native_code: 0,
+        }
+    }
+
+    /// Returns `UNSUPPORTED_FEATURE`, and why.
+    pub(crate) fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE, message)
+    }
+
+    /// Returns `INVALID_ARGUMENT`, and which argument is wrong.
+    pub(crate) fn argument(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
+    }
+
+    /// Returns the failure under another result.
+    pub(crate) fn with_result(self, result: ur_result_t) -> Self {
+        Self { result, ..self }
+    }
+
+    /// Returns the failure that a panic of this adapter is.
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
+        let text = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        Self::new(
+            ur_result_t::UR_RESULT_ERROR_UNKNOWN,
+            format!("a fault in this adapter: {text}"),
+        )
+    }
+
+    /// Returns UR's result.
+    #[cfg(test)]
+    pub(crate) fn result(&self) -> ur_result_t {
+        self.result
+    }
+
+    /// Keeps the failure for `urAdapterGetLastError`, logs it, and returns its result.
+    #[cold]
+    pub(crate) fn report(self) -> ur_result_t {
+        if !self.message.is_empty() {
+            super::log::failure(self.result, &self.message);
+            let text = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
+            // A thread that is ending asks no more.
+            let _ = LAST.try_with(|last| *last.borrow_mut() = (text, self.native_code));
+        }
+        self.result
+    }
+}
+
+impl From<ur_result_t> for Failure {
+    fn from(result: ur_result_t) -> Self {
+        Self::of(result)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let native_code = match &error {
+            Error::Driver { code, .. }
+            | Error::Program { code, .. }
+            | Error::OutOfMemory {
+                code: Some(code), ..
+            } => i32::try_from(*code).unwrap_or(i32::MAX),
+            error => error.raw_os_error().unwrap_or(0),
+        };
+        Self {
+            result: result_of(&error),
+            message: error.to_string().into(),
+            native_code,
+        }
+    }
+}
+
+/// Returns UR's result for an error of the library. Errors that share a result differ in their
+/// messages.
+fn result_of(error: &Error) -> ur_result_t {
+    match error {
+        Error::Handle(_)
+        | Error::WrongHost
+        | Error::WrongBackend { .. }
+        | Error::Extent { .. }
+        | Error::Stale
+        | Error::ExporterGone { .. }
+        | Error::Protocol(_) => ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+        Error::WrongDevice { .. } | Error::NoDevice { .. } => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE
+        }
+        Error::ReadOnly | Error::NotAdmitted { .. } => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION
+        }
+        Error::PeerDied | Error::CommandFailed(_) => {
+            ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS
+        }
+        Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
+        Error::Unsupported(_) => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        Error::OutOfMemory {
+            code: Some(code @ OUT_OF_HOST_MEMORY),
+            ..
+        } => of_level_zero(*code),
+        Error::OutOfMemory { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
+        Error::LimitReached { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+        Error::Driver {
+            backend: BackendKind::LevelZero,
+            code,
+            ..
+        } => of_level_zero(*code),
+        _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
+    }
+}
+
+/// Level Zero's code for a lack of host memory; no other driver has it.
+const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
+
+/// Returns UR's result for one of Level Zero's (`ze_result_t`).
+fn of_level_zero(code: i64) -> ur_result_t {
+    match code {
+        0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
+        OUT_OF_HOST_MEMORY => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
+        0x7000_0003 => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
+        // Insufficient permissions, not available, overlapping regions.
+        0x7001_0000 | 0x7001_0001 | 0x7800_001a => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
+        0x7800_0001 => ur_result_t::UR_RESULT_ERROR_UNINITIALIZED,
+        0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
+        0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
+        // A null pointer; sizes, alignments and enumerators, invalid or not supported.
+        0x7800_0007..=0x7800_000a | 0x7800_000c..=0x7800_000e => {
+            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE
+        }
+        // An invalid synchronization object.
+        0x7800_000b => ur_result_t::UR_RESULT_ERROR_INVALID_EVENT,
+        _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
+    }
+}
+
+thread_local! {
+    /// The text and native code of this thread's latest failure.
+    static LAST: RefCell<(CString, i32)> = RefCell::default();
+}
+
+/// Calls `f` with the text and native code of this thread's latest failure. The text stays where
+/// it is until the next one.
+pub(crate) fn with_last<R>(f: impl FnOnce(&CStr, i32) -> R) -> R {
+    LAST.with(|last| {
+        let last = last.borrow();
+        f(&last.0, last.1)
+    })
+}

@@ -1,0 +1,65 @@
+//! Messages of the adapter: to the loader's callback, if there is one, and to `tracing`.
+
+use super::lock::Lock;
+use std::ffi::{CString, c_char, c_void};
+use unified_runtime_sys::{ur_logger_callback_t, ur_logger_level_t, ur_result_t};
+
+/// The receiver of messages.
+struct Sink {
+    callback: ur_logger_callback_t,
+    user_data: *mut c_void,
+    level: ur_logger_level_t,
+}
+
+// SAFETY: the user data is only passed to the callback, and the caller of
+// `urAdapterSetLoggerCallback` has the callback called with it from any thread, as UR does.
+unsafe impl Send for Sink {}
+
+static SINK: Lock<Sink> = Lock::new(Sink {
+    callback: None,
+    user_data: std::ptr::null_mut(),
+    level: ur_logger_level_t::UR_LOGGER_LEVEL_QUIET,
+});
+
+/// Sends messages of `level` and above to a callback.
+pub(crate) fn set_callback(
+    callback: ur_logger_callback_t,
+    user_data: *mut c_void,
+    level: ur_logger_level_t,
+) {
+    *SINK.lock() = Sink {
+        callback,
+        user_data,
+        level,
+    };
+}
+
+/// Changes which messages the callback gets.
+pub(crate) fn set_level(level: ur_logger_level_t) {
+    SINK.lock().level = level;
+}
+
+/// Reports that an entry point fails.
+pub(crate) fn failure(result: ur_result_t, message: &str) {
+    tracing::debug!(result = result.0, "{message}");
+    say(ur_logger_level_t::UR_LOGGER_LEVEL_ERROR, message);
+}
+
+/// Passes a message to the callback, if it wants messages of this level.
+pub(crate) fn say(level: ur_logger_level_t, message: &str) {
+    let sink = SINK.lock();
+    // `QUIET` is the greatest level.
+    if level.0 < sink.level.0 {
+        return;
+    }
+    let (callback, user_data) = (sink.callback, sink.user_data);
+    // The callback may call the adapter.
+    drop(sink);
+    let (Some(callback), Ok(text)) = (callback, CString::new(message.replace('\0', " "))) else {
+        return;
+    };
+    let text: *const c_char = text.as_ptr();
+    // SAFETY: the caller of `urAdapterSetLoggerCallback` vouches for the callback, whose arguments
+    // these are; the text lives until it returns.
+    unsafe { callback(level, text, user_data) };
+}

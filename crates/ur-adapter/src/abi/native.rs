@@ -1,0 +1,70 @@
+//! Native handles: the driver's own objects where there is a driver, and addresses that stand for
+//! them where there is none.
+//!
+//! Without a driver, an object's native handle is the address of its state, which several UR
+//! objects may share. It is looked up, never followed: a value that is no such handle is an error.
+
+use super::description;
+use super::failure::{Failure, Result};
+use super::lock::Lock;
+use crosshandle::{NativeObject, Ownership};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::ur_native_handle_t;
+
+/// Returns an object of the adapter's driver, as the library names it.
+pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
+    NativeObject::new(description::get().backend, value)
+}
+
+/// Returns who destroys an object of the driver, as UR's properties tell.
+pub(crate) fn ownership(is_owned: bool) -> Ownership {
+    if is_owned {
+        Ownership::Owned
+    } else {
+        Ownership::Borrowed
+    }
+}
+
+/// The native handles of one kind of object that were given out, and what they stand for.
+pub(crate) struct NativeHandles<T> {
+    given: Lock<Option<HashMap<usize, Weak<T>>>>,
+}
+
+impl<T> NativeHandles<T> {
+    /// Returns the set without handles.
+    pub(crate) const fn new() -> Self {
+        Self {
+            given: Lock::new(None),
+        }
+    }
+
+    /// Returns the native handle of a state, good for as long as some object has the state.
+    pub(crate) fn of(&self, state: &Arc<T>) -> ur_native_handle_t {
+        let address = Arc::as_ptr(state).addr();
+        let mut given = self.given.lock();
+        let given = given.get_or_insert_default();
+        if given.len() == given.capacity() {
+            given.retain(|_, state| state.strong_count() > 0);
+        }
+        given.insert(address, Arc::downgrade(state));
+        address
+    }
+
+    /// Returns the state that a native handle stands for.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for one that was not given out or whose object is gone.
+    pub(crate) fn find(&self, native: ur_native_handle_t) -> Result<Arc<T>> {
+        let given = self.given.lock();
+        given
+            .as_ref()
+            .and_then(|given| given.get(&native))
+            .and_then(Weak::upgrade)
+            .ok_or_else(|| {
+                Failure::argument(
+                    "this native handle is not one of a living object of this adapter",
+                )
+            })
+    }
+}

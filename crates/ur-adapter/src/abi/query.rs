@@ -1,0 +1,197 @@
+//! Answers to the `Get…Info` calls.
+
+use super::boundary::{Argument2, Argument3, Call};
+use super::failure::{Failure, Result};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+
+/// An argument of an entry point: the place where the caller wants an answer.
+pub(crate) struct Answer;
+
+impl Argument3 for Answer {
+    type A = usize;
+    type B = *mut c_void;
+    type C = *mut usize;
+    type Value<'a> = Query<'a>;
+
+    #[inline]
+    unsafe fn read<'a>(
+        size: usize,
+        value: *mut c_void,
+        size_ret: *mut usize,
+        _call: &'a Call,
+    ) -> Result<Query<'a>> {
+        Query::new(size, value, size_ret)
+    }
+}
+
+/// An argument of an entry point: the place where the caller wants an answer of at most a word, whose
+/// size is not passed.
+pub(crate) struct NumberAnswer;
+
+impl Argument2 for NumberAnswer {
+    type A = *mut c_void;
+    type B = *mut usize;
+    type Value<'a> = Query<'a>;
+
+    unsafe fn read<'a>(
+        value: *mut c_void,
+        size_ret: *mut usize,
+        _call: &'a Call,
+    ) -> Result<Query<'a>> {
+        let size = if value.is_null() {
+            0
+        } else {
+            size_of::<usize>()
+        };
+        Query::new(size, value, size_ret)
+    }
+}
+
+/// As [`Answer`], for a call that checks this argument last.
+pub(crate) struct LateAnswer;
+
+impl Argument3 for LateAnswer {
+    type A = usize;
+    type B = *mut c_void;
+    type C = *mut usize;
+    type Value<'a> = LateQuery<'a>;
+
+    unsafe fn read<'a>(
+        size: usize,
+        value: *mut c_void,
+        size_ret: *mut usize,
+        _call: &'a Call,
+    ) -> Result<LateQuery<'a>> {
+        let _call = PhantomData;
+        Ok(LateQuery(Query {
+            size,
+            value,
+            size_ret,
+            _call,
+        }))
+    }
+}
+
+/// A [`Query`] that is not checked yet.
+pub(crate) struct LateQuery<'a>(Query<'a>);
+
+impl<'a> LateQuery<'a> {
+    /// Returns the query.
+    ///
+    /// # Errors
+    /// As for an [`Answer`], except that an answer of no size is `no_size`.
+    pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
+        let Query {
+            size,
+            value,
+            size_ret,
+            ..
+        } = self.0;
+        if !value.is_null() && size == 0 {
+            return Err(no_size);
+        }
+        Query::new(size, value, size_ret)
+    }
+}
+
+/// The place where the caller wants an answer: `value` is null or valid for writes of
+/// `size` bytes, and `size_ret` null or valid for a write, both during `'a`.
+pub(crate) struct Query<'a> {
+    size: usize,
+    value: *mut c_void,
+    size_ret: *mut usize,
+    _call: PhantomData<&'a mut ()>,
+}
+
+impl Query<'_> {
+    /// # Errors
+    /// `INVALID_NULL_POINTER` where no answer could be written, `INVALID_SIZE` for an answer of no
+    /// size.
+    fn new(size: usize, value: *mut c_void, size_ret: *mut usize) -> Result<Self> {
+        match (value.is_null(), size) {
+            (true, 1..) => Err(Failure::NULL_POINTER),
+            (true, 0) if size_ret.is_null() => Err(Failure::NULL_POINTER),
+            (false, 0) => Err(Failure::SIZE),
+            _ => Ok(Self {
+                size,
+                value,
+                size_ret,
+                _call: PhantomData,
+            }),
+        }
+    }
+
+    /// Answers with one value.
+    pub(crate) fn value<T: Plain>(self, value: T) -> Result<()> {
+        self.list(&[value])
+    }
+
+    /// Answers with a truth value, one byte in UR.
+    pub(crate) fn truth(self, value: bool) -> Result<()> {
+        self.value(u8::from(value))
+    }
+
+    /// Answers with values one after the other; an empty list is an answer of no size.
+    pub(crate) fn list<T: Plain>(self, values: &[T]) -> Result<()> {
+        let size = size_of_val(values);
+        if !self.value.is_null() {
+            if self.size < size {
+                return Err(Failure::SIZE);
+            }
+            let to = self.value.cast::<u8>();
+            // SAFETY: all bytes of values of a plain type are initialised. The destination has room
+            // for `self.size` bytes, which are enough, by the promise made to `Answer::read`. The
+            // values are this adapter's own, so they don't overlap it.
+            unsafe { ptr::copy_nonoverlapping(values.as_ptr().cast(), to, size) };
+        }
+        self.size(size)
+    }
+
+    /// Answers with the size alone: the value is there already.
+    pub(crate) fn size(self, size: usize) -> Result<()> {
+        if !self.size_ret.is_null() {
+            // SAFETY: valid for a write by the promise made to `Answer::read`.
+            unsafe { self.size_ret.write(size) };
+        }
+        Ok(())
+    }
+
+    /// Returns where the caller wants values, if the answer is more than its size, and how many
+    /// bytes there are.
+    pub(crate) fn place(&self) -> Option<(*mut c_void, usize)> {
+        (!self.value.is_null()).then_some((self.value, self.size))
+    }
+
+    /// Answers with text and the null byte after it.
+    pub(crate) fn text(self, text: &str) -> Result<()> {
+        let mut bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
+        bytes.push(0);
+        self.list(&bytes)
+    }
+}
+
+/// Values that are answered byte by byte.
+///
+/// # Safety
+/// The type has no padding.
+pub(crate) unsafe trait Plain: Copy {}
+
+macro_rules! plain {
+    ($($type:ty),* $(,)?) => {
+        // SAFETY: integers, and C structs of them and of addresses without padding.
+        $(unsafe impl Plain for $type {})*
+    };
+}
+
+plain!(u8, u16, u32, u64, i8, i16, i32, i64, usize, isize);
+
+// SAFETY: addresses have no padding.
+unsafe impl<T> Plain for *mut T {}
+// SAFETY: addresses have no padding.
+unsafe impl<T> Plain for *const T {}
+// SAFETY: arrays of values without padding have none either.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+pub(crate) use plain;

@@ -1,0 +1,329 @@
+//! The memory that a context has allocated, opened from handles, or been told of.
+
+use super::pools::{DevicePools, Pool};
+use super::spans::{Span, Spans};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::ShortLock;
+use crate::abi::object::{Ref, Shared};
+use crate::discovery::Device;
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{Access, Memory, MemoryRange};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::{OnceLock, Weak};
+use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
+
+/// The memory that a context's users have pointers to.
+#[derive(Default)]
+pub(crate) struct Allocations {
+    known: ShortLock<Spans<Allocation>>,
+    pub(crate) device_pools: DevicePools,
+    /// The queue of copies for which the caller names none.
+    pub(crate) copies: OnceLock<crosshandle::Queue>,
+}
+
+/// Memory that a user has a pointer to.
+pub(crate) struct Allocation {
+    pub(crate) kind: Kind,
+    device: DeviceAddress,
+    pool: Option<Weak<Shared<Pool>>>,
+    /// `None` for the user's own memory.
+    memory: Option<Memory>,
+    /// Whether a buffer was made of the memory, which may keep it longer than any command.
+    is_adopted: Cell<bool>,
+}
+
+/// An allocation, and where it is.
+pub(crate) type Known = Span<Allocation>;
+
+/// The owner of memory, and the call that gives it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Allocated here, for `urUSMFree`.
+    Device,
+    Host,
+    Shared,
+    /// Opened from a handle, for `urIPCCloseMemHandleExp`.
+    Opened,
+    /// The user's own, for `urUSMHostAllocUnregisterExp`, with the access that devices have.
+    Registered(Access),
+    /// The user's own, for `urUSMReleaseExp`.
+    Imported,
+}
+
+impl Kind {
+    /// Returns UR's type of the memory.
+    pub(crate) fn usm_type(self) -> ur_usm_type_t {
+        match self {
+            Self::Device | Self::Opened => ur_usm_type_t::UR_USM_TYPE_DEVICE,
+            Self::Host | Self::Registered(_) | Self::Imported => ur_usm_type_t::UR_USM_TYPE_HOST,
+            Self::Shared => ur_usm_type_t::UR_USM_TYPE_SHARED,
+        }
+    }
+
+    fn is_allocated(self) -> bool {
+        matches!(self, Self::Device | Self::Host | Self::Shared)
+    }
+}
+
+/// The handle of a device of the context, which keeps it; null for none.
+#[derive(Clone, Copy)]
+struct DeviceAddress(ur_device_handle_t);
+
+// SAFETY: holding or copying an address accesses nothing.
+unsafe impl Send for DeviceAddress {}
+// SAFETY: holding or copying an address accesses nothing.
+unsafe impl Sync for DeviceAddress {}
+
+impl Allocation {
+    /// Returns an allocation of the user's own memory.
+    pub(crate) fn of_user(kind: Kind) -> Self {
+        Self {
+            kind,
+            device: DeviceAddress(ptr::null_mut()),
+            pool: None,
+            memory: None,
+            is_adopted: Cell::new(false),
+        }
+    }
+
+    /// Returns whether commands that were submitted use the memory; of memory that a buffer has, that
+    /// cannot be told.
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
+    }
+
+    /// Returns the handle of the device; null for memory of the host.
+    pub(crate) fn device(&self) -> ur_device_handle_t {
+        self.device.0
+    }
+
+    /// Returns the pool that the memory was allocated from, if that still exists.
+    pub(crate) fn pool(&self) -> Option<Ref<Pool>> {
+        self.pool.as_ref()?.upgrade()
+    }
+}
+
+impl Allocations {
+    /// Makes memory known, and returns where it starts.
+    #[inline]
+    pub(crate) fn add(
+        &self,
+        kind: Kind,
+        device: Option<&Shared<Device>>,
+        pool: Option<&Shared<Pool>>,
+        memory: Memory,
+    ) -> *mut c_void {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        let allocation = Allocation {
+            kind,
+            device: DeviceAddress(device.map_or(ptr::null_mut(), Shared::handle)),
+            pool: pool.map(|pool| Ref::downgrade(&pool.to_ref())),
+            memory: Some(memory),
+            is_adopted: Cell::new(false),
+        };
+        self.known.lock().add(start.addr(), len, allocation);
+        start.cast()
+    }
+
+    /// Makes the user's own memory known, unless some of it is known already.
+    pub(crate) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
+        let mut known = self.known.lock();
+        let is_new = !known.overlaps(start.addr(), len);
+        if is_new {
+            known.add(start.addr(), len, Allocation::of_user(kind));
+        }
+        is_new
+    }
+
+    /// Forgets an allocation that starts here, and returns it to be dropped.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT`.
+    pub(crate) fn free(&self, start: *const c_void) -> Result<Allocation> {
+        self.remove(start, Kind::is_allocated)
+            .ok_or_else(not_allocated)
+    }
+
+    /// Refuses what is not the start of an allocation.
+    ///
+    /// # Errors
+    /// As [`free`](Self::free).
+    pub(crate) fn check_allocated(&self, start: *const c_void) -> Result<()> {
+        let is_start = |offset, found: &Known| offset == 0 && found.thing.kind.is_allocated();
+        match self.with(start, is_start) {
+            Some(true) => Ok(()),
+            _ => Err(not_allocated()),
+        }
+    }
+
+    /// Forgets memory that was made known with this start, if it is of the right kind.
+    #[inline]
+    pub(crate) fn remove(
+        &self,
+        start: *const c_void,
+        is_right: impl Fn(Kind) -> bool,
+    ) -> Option<Allocation> {
+        self.known
+            .lock()
+            .remove(start.addr(), |found| is_right(found.kind))
+    }
+
+    /// Calls `look` with the memory that contains an address, and how far inside the address is.
+    /// `look` must not use these allocations.
+    #[inline]
+    pub(crate) fn with<R>(
+        &self,
+        pointer: *const c_void,
+        look: impl FnOnce(usize, &Known) -> R,
+    ) -> Option<R> {
+        let known = self.known.lock();
+        let found = known.at(pointer.addr())?;
+        Some(look(pointer.addr() - found.start, found))
+    }
+
+    /// Calls `give` with the bytes of a handle to memory of a device, from an address in it on.
+    /// `give` must not use these allocations.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for other memory.
+    #[inline]
+    pub(crate) fn with_handle<R>(
+        &self,
+        pointer: *const c_void,
+        give: impl FnOnce(&[u8; HANDLE_SIZE]) -> R,
+    ) -> Result<R> {
+        let given = self.with(pointer, |offset, found| {
+            let Allocation { memory, kind, .. } = &found.thing;
+            match (memory, kind) {
+                (Some(memory), Kind::Device) => Ok(give(memory.handle_at(offset)?.as_bytes())),
+                (_, Kind::Opened) => Err(Failure::argument(
+                    "this memory was opened from a handle; pass that handle on instead of a new \
+                     one",
+                )),
+                _ => Err(Failure::argument(
+                    "only memory allocated on a device can be shared, not host or shared USM",
+                )),
+            }
+        });
+        given.unwrap_or_else(|| {
+            Err(Failure::argument(
+                "this pointer points into no allocation of this context",
+            ))
+        })
+    }
+
+    /// Makes opened memory known, and returns where it starts.
+    #[inline]
+    pub(crate) fn add_opened(&self, device: &Shared<Device>, memory: Memory) -> *mut c_void {
+        self.add(Kind::Opened, Some(device), None, memory)
+    }
+
+    /// Forgets memory that was opened with this start, and returns it to be dropped.
+    #[inline]
+    pub(crate) fn close(&self, start: *const c_void) -> Option<impl Sized + use<>> {
+        self.remove(start, |kind| kind == Kind::Opened)
+    }
+
+    /// Returns memory for a command. Memory that is known here is kept until the command is done, also
+    /// if it is freed before; for other memory, the caller vouches.
+    ///
+    /// # Errors
+    /// `INVALID_NULL_POINTER`; `INVALID_SIZE` if it reaches beyond the end of an allocation.
+    ///
+    /// # Safety
+    /// As [`MemoryRange::from_raw_parts`], for memory that was not allocated or opened in this
+    /// context.
+    pub(crate) unsafe fn range(
+        &self,
+        pointer: *const c_void,
+        len: usize,
+        access: Access,
+    ) -> Result<MemoryRange> {
+        let start = NonNull::new(pointer.cast_mut().cast::<u8>()).ok_or(Failure::NULL_POINTER)?;
+        let known = self.with(pointer, |offset, found| {
+            if len > found.len - offset {
+                return Err(Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                    format!(
+                        "{len} bytes at {offset} are more than the {} bytes of this allocation",
+                        found.len
+                    ),
+                ));
+            }
+            match (&found.thing.memory, found.thing.kind) {
+                (Some(memory), _) => Ok(Some(memory.range(offset..offset.saturating_add(len))?)),
+                (None, Kind::Registered(Access::ReadOnly)) if access == Access::ReadWrite => {
+                    Err(crosshandle::Error::ReadOnly.into())
+                }
+                (None, _) => Ok(None),
+            }
+        });
+        match known {
+            Some(Err(failure)) => Err(failure),
+            Some(Ok(Some(range))) => Ok(range),
+            // SAFETY: this context did not allocate or open it, so that the caller vouches for it.
+            Some(Ok(None)) | None => Ok(unsafe { MemoryRange::from_raw_parts(start, len, access) }),
+        }
+    }
+
+    /// Refuses memory that reaches beyond the end of an allocation, as [`range`](Self::range) does.
+    ///
+    /// # Errors
+    /// `INVALID_SIZE`.
+    pub(crate) fn check(&self, pointer: *const c_void, len: usize) -> Result<()> {
+        let fits = self.with(pointer, |offset, found| len <= found.len - offset);
+        fits.unwrap_or(true).then_some(()).ok_or(Failure::SIZE)
+    }
+
+    /// Refuses a rectangle whose rows, with all of the last one's pitch, are more than an allocation.
+    ///
+    /// # Errors
+    /// `INVALID_SIZE`.
+    pub(crate) fn check_pitch(
+        &self,
+        pointer: *const c_void,
+        pitch: usize,
+        height: usize,
+    ) -> Result<()> {
+        let size = pitch.checked_mul(height).ok_or(Failure::SIZE)?;
+        match self.with(pointer, |_, found| found.len) {
+            Some(len) if size > len => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                format!(
+                    "{height} rows with a pitch of {pitch} bytes are more than the {len} bytes of \
+                     this allocation"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns memory of this context from an address inside it up to its end; `None` for other
+    /// addresses.
+    pub(crate) fn rest(&self, pointer: *const c_void) -> Option<MemoryRange> {
+        self.with(pointer, rest_of)?
+    }
+
+    /// Returns the memory that [`rest`](Self::rest) does, for a buffer, which keeps it for as long as
+    /// it likes.
+    pub(crate) fn adopt(&self, pointer: *const c_void) -> Option<MemoryRange> {
+        self.with(pointer, |offset, found| {
+            found.thing.is_adopted.set(true);
+            rest_of(offset, found)
+        })?
+    }
+}
+
+fn rest_of(offset: usize, found: &Known) -> Option<MemoryRange> {
+    let memory = found.thing.memory.as_ref()?;
+    memory.range(offset..).ok()
+}
+
+fn not_allocated() -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+        "this is not the start of an allocation of this context",
+    )
+}

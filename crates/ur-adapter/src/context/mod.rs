@@ -1,0 +1,151 @@
+//! Contexts: what they are made on, and what they hold.
+//!
+//! - `allocations`, `spans`: the memory that users of a context have pointers to.
+//! - `pools`: memory pools, and those that devices have without being asked.
+//! - `ranges`: reserved addresses.
+//! - `handle_buffers`: the bytes of handles that users have.
+//! - `entry`: the entry points.
+
+pub(crate) mod allocations;
+pub(crate) mod entry;
+pub(crate) mod handle_buffers;
+pub(crate) mod pools;
+pub(crate) mod ranges;
+mod spans;
+
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::native::NativeHandles;
+use crate::abi::object::{Object, Ref, Shared};
+use crate::discovery::Device;
+use allocations::Allocations;
+use handle_buffers::HandleBuffers;
+use ranges::Ranges;
+use std::ffi::c_void;
+use std::sync::Arc;
+use unified_runtime_sys::{ur_context_handle_t_, ur_native_handle_t, ur_result_t};
+
+/// A context. Several UR contexts share one [`ContextState`] if they were made from one native
+/// handle.
+pub(crate) struct Context {
+    state: Arc<ContextState>,
+    deleters: Lock<Vec<Deleter>>,
+}
+
+/// The devices and contents of a context.
+pub(crate) struct ContextState {
+    /// The devices, each with the library's context on it.
+    devices: Vec<(Ref<Device>, crosshandle::Context)>,
+    /// USM allocations, and memory opened from handles.
+    pub(crate) usm: Allocations,
+    /// Reserved address ranges.
+    pub(crate) ranges: Ranges,
+    /// The bytes of handles that were got and not put yet.
+    pub(crate) handles: HandleBuffers,
+}
+
+/// A function to be called when the context goes.
+struct Deleter {
+    function: unsafe extern "C" fn(*mut c_void),
+    user_data: *mut c_void,
+}
+
+// SAFETY: the user data is only passed to the function, once; the caller of
+// `urContextSetExtendedDeleter` has that done by whatever thread releases the context last.
+unsafe impl Send for Deleter {}
+
+static NATIVE: NativeHandles<ContextState> = NativeHandles::new();
+
+impl Object for Context {
+    type Opaque = ur_context_handle_t_;
+}
+
+impl Context {
+    fn create(devices: impl Iterator<Item = Ref<Device>>) -> Result<Self> {
+        let devices = devices.map(|device| {
+            let context = crosshandle::Context::new(device.inner())?;
+            Ok((device, context))
+        });
+        Ok(Self::on_devices(devices.collect::<Result<_>>()?))
+    }
+
+    fn on_devices(devices: Vec<(Ref<Device>, crosshandle::Context)>) -> Self {
+        Self::with_state(Arc::new(ContextState {
+            devices,
+            usm: Allocations::default(),
+            ranges: Ranges::default(),
+            handles: HandleBuffers::default(),
+        }))
+    }
+
+    fn with_state(state: Arc<ContextState>) -> Self {
+        Self {
+            state,
+            deleters: Lock::default(),
+        }
+    }
+
+    /// Makes another context of the state that a native handle stands for.
+    ///
+    /// # Errors
+    /// As [`NativeHandles::find`].
+    fn of_native(native: ur_native_handle_t) -> Result<Self> {
+        NATIVE.find(native).map(Self::with_state)
+    }
+
+    /// Returns the native handle that stands for the state, where there is no driver.
+    fn native_of_state(&self) -> ur_native_handle_t {
+        NATIVE.of(&self.state)
+    }
+
+    fn add_deleter(&self, deleter: Deleter) {
+        self.deleters.lock().push(deleter);
+    }
+
+    /// Returns the devices and contents.
+    pub(crate) fn state(&self) -> &Arc<ContextState> {
+        &self.state
+    }
+
+    /// Returns the devices, in the order in which the context was made with them.
+    pub(crate) fn devices(&self) -> impl ExactSizeIterator<Item = &Ref<Device>> {
+        self.state.devices.iter().map(|(device, _)| device)
+    }
+
+    /// Returns the library's context on a device.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for one that the context was not made with.
+    #[inline]
+    pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&crosshandle::Context> {
+        self.state
+            .devices
+            .iter()
+            .find(|(own, _)| std::ptr::eq(&**own, device))
+            .map(|(_, context)| context)
+            .ok_or_else(|| {
+                Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
+                    "the context was not created with this device",
+                )
+            })
+    }
+
+    /// Returns the first device, and the library's context on it: what is used where the caller
+    /// names no device.
+    #[inline]
+    pub(crate) fn first(&self) -> (&Ref<Device>, &crosshandle::Context) {
+        let (device, context) = &self.state.devices[0];
+        (device, context)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        for deleter in self.deleters.get_mut().drain(..) {
+            // SAFETY: the caller of `urContextSetExtendedDeleter` vouches for the function, which is
+            // called once.
+            unsafe { (deleter.function)(deleter.user_data) };
+        }
+    }
+}

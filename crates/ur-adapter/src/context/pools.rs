@@ -1,0 +1,233 @@
+//! Memory pools, and the pools that the devices of a context have without being asked.
+
+use super::{Context, ContextState};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::object::{Object, Ref, Shared, release_once};
+use crate::discovery::Device;
+use crosshandle::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
+use std::ptr;
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t_};
+
+/// A memory pool.
+pub(crate) struct Pool {
+    state: Weak<ContextState>,
+    context: Weak<Shared<Context>>,
+    /// Keeps the context, unless the context itself has the pool.
+    _keep: Option<Ref<Context>>,
+    /// The library's pool on each device that this pool is for.
+    members: Vec<(Ref<Device>, MemoryPool)>,
+}
+
+impl Object for Pool {
+    type Opaque = ur_usm_pool_handle_t_;
+}
+
+impl Pool {
+    fn create<'a>(
+        context: &Shared<Context>,
+        devices: impl Iterator<Item = &'a Shared<Device>>,
+        options: MemoryPoolOptions,
+        keeps_context: bool,
+    ) -> Result<Ref<Self>> {
+        let member = |device: &Shared<Device>| {
+            let pool = context.on(device)?.create_memory_pool(options);
+            Ok((device.to_ref(), pool))
+        };
+        let members = devices.map(member).collect::<Result<_>>()?;
+        let context = context.to_ref();
+        Ok(Shared::new(Self {
+            state: Arc::downgrade(context.state()),
+            context: Ref::downgrade(&context),
+            _keep: keeps_context.then_some(context),
+            members,
+        }))
+    }
+
+    /// Makes a pool for one device.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for a device that the context was not made with.
+    pub(crate) fn for_device(
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+        options: MemoryPoolOptions,
+    ) -> Result<Ref<Self>> {
+        Self::create(context, std::iter::once(device), options, true)
+    }
+
+    /// Makes a pool for all devices of a context.
+    ///
+    /// # Errors
+    /// The library's.
+    pub(crate) fn for_all_devices(
+        context: &Shared<Context>,
+        options: MemoryPoolOptions,
+    ) -> Result<Ref<Self>> {
+        let devices = context.devices().map(|device| &**device);
+        Self::create(context, devices, options, true)
+    }
+
+    /// Returns the pool that memory of a device comes from where the caller names none.
+    pub(crate) fn current_of(
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<Ref<Self>> {
+        let pools = &context.state().usm.device_pools;
+        pools.current_of(context, device)
+    }
+
+    /// Returns the library's pool on a device.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` for a pool of another context than this one, `INVALID_DEVICE` for one of
+    /// another device.
+    #[inline]
+    pub(crate) fn on(&self, context: &Context, device: &Shared<Device>) -> Result<&MemoryPool> {
+        if !ptr::eq(self.state.as_ptr(), Arc::as_ptr(context.state())) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
+                "this pool belongs to another context",
+            ));
+        }
+        self.members
+            .iter()
+            .find(|(own, _)| ptr::eq(&**own, device))
+            .map(|(_, pool)| pool)
+            .ok_or_else(|| {
+                Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
+                    "this pool belongs to another device",
+                )
+            })
+    }
+
+    /// Returns the library's pools, one for each device.
+    pub(crate) fn members(&self) -> impl Iterator<Item = &MemoryPool> {
+        self.members.iter().map(|(_, pool)| pool)
+    }
+
+    /// Returns the handle of the context, if that still exists; null otherwise.
+    pub(crate) fn context_handle(&self) -> ur_context_handle_t {
+        let context = self.context.upgrade();
+        context.map_or(ptr::null_mut(), |context| context.handle())
+    }
+
+    /// Adds up a number of each device.
+    pub(crate) fn sum(&self, of: impl Fn(MemoryPoolUsage) -> usize) -> usize {
+        self.members().map(|pool| of(pool.usage())).sum()
+    }
+
+    /// Returns the most bytes that the pool may have: no more than the devices do.
+    pub(crate) fn limit(&self) -> usize {
+        let limits = self.members.iter().map(|(device, pool)| {
+            let memory = device.inner().info().total_memory as usize;
+            pool.limit().min(memory)
+        });
+        limits.fold(0, usize::saturating_add)
+    }
+}
+
+/// The pools that the devices of a context have without being asked.
+#[derive(Default)]
+pub(crate) struct DevicePools {
+    devices: Lock<Vec<DevicePool>>,
+}
+
+/// The pools of a device.
+struct DevicePool {
+    device: Ref<Device>,
+    default: DefaultPool,
+    /// The pool that was set, if it still exists.
+    set: Weak<Shared<Pool>>,
+}
+
+/// A pool to which UR refers while the context exists.
+struct DefaultPool(Ref<Pool>);
+
+impl DefaultPool {
+    fn new(pool: Ref<Pool>) -> Self {
+        Shared::hand_out(Ref::clone(&pool));
+        Self(pool)
+    }
+}
+
+impl Drop for DefaultPool {
+    fn drop(&mut self) {
+        // SAFETY: UR has referred to the pool since `DefaultPool::new`, and this is the only drop.
+        let released = unsafe { release_once::<Pool>(self.0.handle()) };
+        debug_assert!(released.is_ok(), "the handle is not null");
+    }
+}
+
+impl DevicePools {
+    /// Calls `f` with the pools of a device, which get a default one first.
+    fn with<R>(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+        f: impl FnOnce(&mut DevicePool) -> R,
+    ) -> Result<R> {
+        let mut devices = self.devices.lock();
+        let found = devices
+            .iter()
+            .position(|pools| ptr::eq(&*pools.device, device));
+        let place = match found {
+            Some(place) => place,
+            None => {
+                let options = MemoryPoolOptions::new().keep(0);
+                let default = Pool::create(context, std::iter::once(device), options, false)?;
+                devices.push(DevicePool {
+                    device: device.to_ref(),
+                    default: DefaultPool::new(default),
+                    set: Weak::new(),
+                });
+                devices.len() - 1
+            }
+        };
+        Ok(f(&mut devices[place]))
+    }
+
+    /// Returns the pool that a device has from the start.
+    pub(crate) fn default_of(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<Ref<Pool>> {
+        self.with(context, device, |pools| Ref::clone(&pools.default.0))
+    }
+
+    /// Returns the pool that was set for a device, or else the device's default one.
+    pub(crate) fn current_of(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<Ref<Pool>> {
+        self.with(context, device, |pools| {
+            let set = pools.set.upgrade();
+            set.unwrap_or_else(|| Ref::clone(&pools.default.0))
+        })
+    }
+
+    /// Sets the pool that memory of a device comes from.
+    ///
+    /// # Errors
+    /// As [`Pool::on`].
+    pub(crate) fn set(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+        pool: &Shared<Pool>,
+    ) -> Result<()> {
+        pool.on(context, device)?;
+        let pool = Ref::downgrade(&pool.to_ref());
+        self.with(context, device, |pools| pools.set = pool)
+    }
+
+    /// Returns whether a pool is the default one of a device.
+    pub(crate) fn is_default(&self, pool: &Shared<Pool>) -> bool {
+        let devices = self.devices.lock();
+        devices.iter().any(|pools| ptr::eq(&*pools.default.0, pool))
+    }
+}

@@ -1,0 +1,100 @@
+//! The adapter's entry points.
+
+use super::{Adapter, adapter};
+use crate::abi::boundary::{MaybeOut, Out, OutList, entry_points};
+use crate::abi::description;
+use crate::abi::failure::{self, Failure, Result};
+use crate::abi::log;
+use crate::abi::object::{Handle, Ref, Shared, release, retain};
+use crate::abi::query::{Answer, Query};
+use std::ffi::{c_char, c_void};
+use unified_runtime_sys::{
+    ur_adapter_dditable_t, ur_adapter_handle_t, ur_adapter_info_t, ur_logger_callback_t,
+    ur_logger_level_t,
+};
+
+entry_points! {
+    fn get(
+        adapters(count, first): OutList<ur_adapter_handle_t>,
+        available: MaybeOut<u32>,
+    ) {
+        if !adapters.is_null() {
+            if adapters.count == 0 {
+                return Err(Failure::SIZE);
+            }
+            adapters.put([Shared::hand_out(Ref::clone(adapter()))]);
+        }
+        available.map_or(Ok(()), |place| place.put(1))
+    }
+
+    fn get_last_error(
+        adapter: Handle<Adapter>,
+        message: Out<*const c_char>,
+        code: Out<i32>,
+    ) {
+        failure::with_last(|text, native_code| {
+            message.put(text.as_ptr())?;
+            code.put(native_code)
+        })
+    }
+
+    fn get_info(
+        adapter: Handle<Adapter>,
+        name: ur_adapter_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        answer(adapter, name, query)
+    }
+
+    fn set_logger_callback(
+        adapter: Handle<Adapter>,
+        callback: ur_logger_callback_t,
+        user_data: *mut c_void,
+        level: ur_logger_level_t,
+    ) {
+        if callback.is_none() {
+            return Err(Failure::NULL_POINTER);
+        }
+        check(level)?;
+        log::set_callback(callback, user_data, level);
+        Ok(())
+    }
+
+    fn set_logger_callback_level(adapter: Handle<Adapter>, level: ur_logger_level_t) {
+        check(level)?;
+        log::set_level(level);
+        Ok(())
+    }
+}
+
+/// Answers a query.
+fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) -> Result<()> {
+    match name {
+        ur_adapter_info_t::UR_ADAPTER_INFO_BACKEND => {
+            query.value(description::reported_backend().0)
+        }
+        ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
+        // The number of this implementation of the backend's adapter; upstream's are 1 and 2.
+        ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
+        _ => Err(Failure::ENUMERATION),
+    }
+}
+
+/// Refuses numbers that are no level.
+fn check(level: ur_logger_level_t) -> Result<()> {
+    if level.0 > ur_logger_level_t::UR_LOGGER_LEVEL_QUIET.0 {
+        return Err(Failure::ENUMERATION);
+    }
+    Ok(())
+}
+
+/// The adapter's table. The static keeps the adapter, so that releasing it changes only its count.
+pub(crate) const TABLE: ur_adapter_dditable_t = ur_adapter_dditable_t {
+    pfnGet: Some(get),
+    pfnRelease: Some(release::<Adapter>),
+    pfnRetain: Some(retain::<Adapter>),
+    pfnGetLastError: Some(get_last_error),
+    pfnGetInfo: Some(get_info),
+    pfnSetLoggerCallback: Some(set_logger_callback),
+    pfnSetLoggerCallbackLevel: Some(set_logger_callback_level),
+};

@@ -1,0 +1,176 @@
+//! The devices' entry points. Devices never go; sub-devices, which would, don't exist.
+
+use super::device_info;
+use super::{Adapter, Device, Platform, platform};
+use crate::abi::boundary::{In, MaybeOut, Out, OutList, entry_points, list, not_null};
+use crate::abi::description;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Shared};
+use crate::abi::query::Answer;
+use std::ffi::CStr;
+use unified_runtime_sys::{
+    ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t, ur_device_handle_t,
+    ur_device_info_t, ur_device_native_properties_t, ur_device_partition_properties_t,
+    ur_device_type_t, ur_native_handle_t, ur_result_t,
+};
+
+entry_points! {
+    fn get(
+        platform: Handle<Platform>,
+        kind: ur_device_type_t,
+        devices(count, first): OutList<ur_device_handle_t>,
+        available: MaybeOut<u32>,
+    ) {
+        let found = if matches(kind)? {
+            platform.devices()
+        } else {
+            &[]
+        };
+        match (devices.count, devices.is_null()) {
+            (0, false) => return Err(Failure::SIZE),
+            (0, true) if available.is_none() => return Err(Failure::VALUE),
+            (1.., true) => return Err(Failure::NULL_POINTER),
+            _ => {}
+        }
+        devices.put(found.iter().map(|device| device.handle()));
+        available.map_or(Ok(()), |place| place.put(found.len() as u32))
+    }
+
+    fn get_info(
+        device: Handle<Device>,
+        name: ur_device_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        device_info::answer(device, name)?.write(query)
+    }
+
+    /// `Retain` and `Release`: a device that is no sub-device is not counted.
+    fn keep(device: Handle<Device>) {
+        Ok(())
+    }
+
+    fn partition(
+        device: Handle<Device>,
+        properties: In<ur_device_partition_properties_t>,
+        count: u32,
+        devices: *mut ur_device_handle_t,
+        available: *mut u32,
+    ) {
+        not_null(properties.pProperties)?;
+        Err(Failure::unsupported("devices of this adapter have no sub-devices"))
+    }
+
+    fn select_binary(
+        device: Handle<Device>,
+        binaries: *const ur_device_binary_t,
+        count: u32,
+        selected: Out<u32>,
+    ) {
+        not_null(binaries)?;
+        if count == 0 {
+            return Err(Failure::SIZE);
+        }
+        // SAFETY: the caller passes this many descriptions, each with a text for its target.
+        let chosen = unsafe { choose(list(binaries, count as usize)?) };
+        selected.put(chosen?)
+    }
+
+    fn get_native_handle(device: Handle<Device>, native: Out<ur_native_handle_t>) {
+        native.put(native_of(device))
+    }
+
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        adapter: Handle<Adapter>,
+        properties: *const ur_device_native_properties_t,
+        created: Out<ur_device_handle_t>,
+    ) {
+        let mut devices = platform().devices().iter();
+        let device = devices
+            .find(|device| native_of(device) == native)
+            .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
+        created.put(device.handle())
+    }
+
+    fn get_global_timestamps(
+        device: Handle<Device>,
+        on_device: MaybeOut<u64>,
+        on_host: MaybeOut<u64>,
+    ) {
+        // The library's timestamps of all devices are of one clock of the host.
+        let now = device.inner.timestamp();
+        let mut places = on_device.iter().chain(&on_host);
+        places.try_for_each(|place| place.put(now))
+    }
+
+    fn wait(device: Handle<Device>) {
+        // All queues are waited for, also if one has an error to report.
+        let results = device.queues().into_iter().map(|queue| queue.finish());
+        Ok(results.fold(Ok(()), crosshandle::Result::and)?)
+    }
+}
+
+/// Returns whether a search for devices of a type finds the adapter's.
+fn matches(kind: ur_device_type_t) -> Result<bool> {
+    match kind {
+        ur_device_type_t::UR_DEVICE_TYPE_DEFAULT | ur_device_type_t::UR_DEVICE_TYPE_ALL => Ok(true),
+        ur_device_type_t::UR_DEVICE_TYPE_GPU
+        | ur_device_type_t::UR_DEVICE_TYPE_CPU
+        | ur_device_type_t::UR_DEVICE_TYPE_FPGA
+        | ur_device_type_t::UR_DEVICE_TYPE_MCA
+        | ur_device_type_t::UR_DEVICE_TYPE_VPU
+        | ur_device_type_t::UR_DEVICE_TYPE_CUSTOM => Ok(kind == description::get().device_type),
+        _ => Err(Failure::ENUMERATION),
+    }
+}
+
+/// Returns the index of the first image for the adapter's devices.
+///
+/// # Errors
+/// `INVALID_BINARY` if there is none.
+///
+/// # Safety
+/// Each target is null or ends with a zero.
+unsafe fn choose(binaries: &[ur_device_binary_t]) -> Result<u32> {
+    let target = description::get().program_target;
+    let suits = |binary: &ur_device_binary_t| {
+        let name = binary.pDeviceTargetSpec;
+        // SAFETY: not null, so it ends with a zero, by the caller's promise.
+        !name.is_null() && target.is_some_and(|target| target == unsafe { CStr::from_ptr(name) })
+    };
+    let chosen = binaries.iter().position(suits);
+    chosen.map(|index| index as u32).ok_or_else(|| {
+        Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
+            match target {
+                Some(_) => "no image is for the target of these devices",
+                None => "this adapter runs no kernels, so no image with kernels suits its devices",
+            },
+        )
+    })
+}
+
+/// Returns the driver's device or, without a driver, the device's handle.
+fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
+    let own = device.handle() as ur_native_handle_t;
+    let native = device.inner.native();
+    native.map_or(own, |native| native.raw())
+}
+
+/// The devices' table.
+pub(crate) const TABLE: ur_device_dditable_t = ur_device_dditable_t {
+    pfnGet: Some(get),
+    pfnGetInfo: Some(get_info),
+    pfnRetain: Some(keep),
+    pfnRelease: Some(keep),
+    pfnPartition: Some(partition),
+    pfnSelectBinary: Some(select_binary),
+    pfnGetNativeHandle: Some(get_native_handle),
+    pfnCreateWithNativeHandle: Some(create_with_native_handle),
+    pfnGetGlobalTimestamps: Some(get_global_timestamps),
+};
+
+/// The devices' experimental table.
+pub(crate) const EXP_TABLE: ur_device_exp_dditable_t = ur_device_exp_dditable_t {
+    pfnWaitExp: Some(wait),
+};

@@ -1,0 +1,125 @@
+//! Answers about kernels: how large they may be, and what they can do. Devices that run none answer
+//! with the least that the SYCL and OpenCL specifications allow.
+
+use super::Answer::{self, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
+use crate::discovery::Device;
+use crosshandle::KernelLimits;
+use unified_runtime_sys::{
+    UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL, UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
+    UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,
+    UR_KERNEL_LAUNCH_PROPERTIES_FLAG_WORK_GROUP_MEMORY, ur_device_info_t as name,
+    ur_device_local_mem_type_t as local_memory, ur_kernel_launch_properties_flags_t,
+};
+
+/// Bytes that `printf` in kernels may write before they are read: OpenCL's minimum.
+const PRINTF_BUFFER_BYTES: usize = 1 << 20;
+
+pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
+    let info = device.inner().info();
+    match &info.kernels {
+        Some(limits) => with_kernels(limits, asked),
+        None => without_kernels(device, asked),
+    }
+    .or_else(|| any(asked))
+}
+
+/// Returns the answers of a device that runs kernels.
+fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'static>> {
+    let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
+    let is_at_least = |major| Truth(limits.architecture.0 >= major);
+    Some(match asked {
+        name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
+            Version(limits.architecture.0, limits.architecture.1)
+        }
+        name::UR_DEVICE_INFO_MAX_WORK_ITEM_SIZES => sizes(limits.block),
+        name::UR_DEVICE_INFO_MAX_WORK_GROUPS_3D => sizes(limits.grid),
+        name::UR_DEVICE_INFO_MAX_WORK_GROUP_SIZE => Size(limits.block_threads as usize),
+        name::UR_DEVICE_INFO_MAX_WORK_GROUPS => {
+            let counts = limits.grid.map(|count| count as usize);
+            Size(counts.into_iter().fold(1, usize::saturating_mul))
+        }
+        name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS => {
+            U32(limits.block_threads.div_ceil(limits.subgroup.max(1)))
+        }
+        name::UR_DEVICE_INFO_SUB_GROUP_SIZES_INTEL => U32(limits.subgroup),
+        name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(limits.arguments as usize),
+        name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => U32(limits.registers),
+        name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(limits.constant_memory.into()),
+        name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_LOCAL.0),
+        name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(limits.shared_memory.into()),
+        name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(PRINTF_BUFFER_BYTES),
+        name::UR_DEVICE_INFO_EXECUTION_CAPABILITIES => U32(UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL),
+        name::UR_DEVICE_INFO_KERNEL_LAUNCH_CAPABILITIES => U32(launch_capabilities(limits)),
+        // The driver compiles assembly and links; a failed assertion stops the device.
+        name::UR_DEVICE_INFO_COMPILER_AVAILABLE
+        | name::UR_DEVICE_INFO_LINKER_AVAILABLE
+        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
+        | name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => Truth(true),
+        name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS => is_at_least(7),
+        name::UR_DEVICE_INFO_ASYNC_BARRIER => is_at_least(8),
+        _ => return None,
+    })
+}
+
+fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_flags_t {
+    let when = |can, flag| if can { flag } else { 0 };
+    UR_KERNEL_LAUNCH_PROPERTIES_FLAG_WORK_GROUP_MEMORY
+        | when(
+            limits.cooperative,
+            UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,
+        )
+        | when(
+            limits.clusters,
+            UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
+        )
+}
+
+/// Returns the answers of a device that runs no kernels.
+fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
+    Some(match asked {
+        name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
+            Text(env!("CARGO_PKG_VERSION"))
+        }
+        name::UR_DEVICE_INFO_MAX_WORK_ITEM_SIZES | name::UR_DEVICE_INFO_MAX_WORK_GROUPS_3D => {
+            Sizes([1; 3])
+        }
+        name::UR_DEVICE_INFO_MAX_WORK_GROUP_SIZE | name::UR_DEVICE_INFO_MAX_WORK_GROUPS => Size(1),
+        name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS | name::UR_DEVICE_INFO_SUB_GROUP_SIZES_INTEL => {
+            U32(1)
+        }
+        name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(1024),
+        name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => Unsupported,
+        // Constants are ordinary memory.
+        name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(device.inner().info().max_allocation),
+        name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_NONE.0),
+        name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(0),
+        name::UR_DEVICE_INFO_PRINTF_BUFFER_SIZE => Size(0),
+        name::UR_DEVICE_INFO_EXECUTION_CAPABILITIES
+        | name::UR_DEVICE_INFO_KERNEL_LAUNCH_CAPABILITIES => U32(0),
+        name::UR_DEVICE_INFO_COMPILER_AVAILABLE
+        | name::UR_DEVICE_INFO_LINKER_AVAILABLE
+        | name::UR_DEVICE_INFO_GLOBAL_VARIABLE_SUPPORT
+        | name::UR_DEVICE_INFO_USE_NATIVE_ASSERT
+        | name::UR_DEVICE_INFO_SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS
+        | name::UR_DEVICE_INFO_ASYNC_BARRIER => Truth(false),
+        _ => return None,
+    })
+}
+
+/// Returns the answers that are the same with and without kernels.
+fn any(asked: name) -> Option<Answer<'static>> {
+    Some(match asked {
+        name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
+        name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
+        // No kernels are built in, and there is no intermediate language that they could be in.
+        name::UR_DEVICE_INFO_BUILT_IN_KERNELS | name::UR_DEVICE_INFO_IL_VERSION => Text(""),
+        name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE
+        | name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
+        | name::UR_DEVICE_INFO_PROGRAM_SET_SPECIALIZATION_CONSTANTS
+        | name::UR_DEVICE_INFO_BFLOAT16
+        | name::UR_DEVICE_INFO_BFLOAT16_CONVERSIONS_NATIVE
+        | name::UR_DEVICE_INFO_HOST_PIPE_READ_WRITE_SUPPORT
+        | name::UR_DEVICE_INFO_ESIMD_SUPPORT => Truth(false),
+        _ => return None,
+    })
+}

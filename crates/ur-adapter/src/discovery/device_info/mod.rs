@@ -1,0 +1,71 @@
+//! Answers of devices to queries, one file for each theme.
+//!
+//! The answers are of the types that `ur_api.h` gives beside each property. An optional property that
+//! does not apply or is not known is unsupported.
+
+mod capabilities;
+mod experimental;
+mod identity;
+mod images;
+mod kernels;
+mod limits;
+mod memory;
+
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Shared;
+use crate::abi::query::Query;
+use crate::discovery::Device;
+use std::ffi::c_void;
+use unified_runtime_sys::{ur_device_info_t, ur_result_t};
+
+/// An answer of one of UR's types.
+pub(super) enum Answer<'a> {
+    Truth(bool),
+    U32(u32),
+    U64(u64),
+    Size(usize),
+    Sizes([usize; 3]),
+    Text(&'a str),
+    /// Two numbers with a point between them.
+    Version(u32, u32),
+    Bytes([u8; 16]),
+    Handle(*mut c_void),
+    /// A list without elements.
+    Empty,
+    /// No answer is known.
+    Unsupported,
+}
+
+impl Answer<'_> {
+    /// Writes the answer where the caller wants it.
+    pub(super) fn write(self, query: Query<'_>) -> Result<()> {
+        match self {
+            Self::Truth(value) => query.truth(value),
+            Self::U32(value) => query.value(value),
+            Self::U64(value) => query.value(value),
+            Self::Size(value) => query.value(value),
+            Self::Sizes(values) => query.value(values),
+            Self::Text(text) => query.text(text),
+            Self::Version(major, minor) => query.text(&format!("{major}.{minor}")),
+            Self::Bytes(bytes) => query.value(bytes),
+            Self::Handle(handle) => query.value(handle),
+            Self::Empty => query.list::<u8>(&[]),
+            Self::Unsupported => Err(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION.into()),
+        }
+    }
+}
+
+/// Returns the answer to a query.
+///
+/// # Errors
+/// `INVALID_ENUMERATION` for a property that UR doesn't know.
+pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
+    identity::answer(device, name)
+        .or_else(|| kernels::answer(device, name))
+        .or_else(|| limits::answer(device, name))
+        .or_else(|| memory::answer(device, name))
+        .or_else(|| capabilities::answer(device, name))
+        .or_else(|| images::answer(name))
+        .or_else(|| experimental::answer(device, name))
+        .ok_or(Failure::ENUMERATION)
+}

@@ -1,0 +1,287 @@
+//! Buffers: memory that commands name by handle and offset.
+
+mod late;
+mod mapping;
+mod native;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use crate::abi::boundary::{In, MaybeIn, Out, entry_points};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, MaybeHandle, Object, Ref, Shared, release, retain};
+use crate::abi::query::Answer;
+use crate::abi::stub::Stub;
+use crate::abi::unsupported::Images;
+use crate::context::Context;
+use crate::discovery::Device;
+use crosshandle::MemoryRange;
+use mapping::Mappings;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use storage::{Storage, StorageUser};
+use unified_runtime_sys::{
+    UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_READ_ONLY,
+    UR_MEM_FLAG_READ_WRITE, UR_MEM_FLAG_USE_HOST_POINTER, UR_MEM_FLAG_WRITE_ONLY,
+    UR_MEM_FLAGS_MASK, ur_buffer_create_type_t, ur_buffer_properties_t, ur_buffer_region_t,
+    ur_image_info_t, ur_mem_dditable_t, ur_mem_flags_t, ur_mem_handle_t, ur_mem_handle_t_,
+    ur_mem_info_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
+};
+
+/// Flags that say what kernels may do with a buffer; a buffer has one at most.
+const KERNEL_ACCESS: ur_mem_flags_t =
+    UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_WRITE_ONLY | UR_MEM_FLAG_READ_ONLY;
+/// Flags that come with a host pointer.
+const WITH_POINTER: ur_mem_flags_t =
+    UR_MEM_FLAG_USE_HOST_POINTER | UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
+/// Flags that say where a buffer's memory is.
+const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
+
+/// A buffer, or a part of one.
+pub(crate) struct Buffer {
+    context: Ref<Context>,
+    storage: StorageUser,
+    /// The offset in the storage at which the buffer starts, and its length, in bytes.
+    offset: usize,
+    len: usize,
+    /// The access that kernels have; 0 if the buffer's creator named none.
+    kernel_access: ur_mem_flags_t,
+    is_part: bool,
+    mappings: Mappings,
+}
+
+impl Object for Buffer {
+    type Opaque = ur_mem_handle_t_;
+}
+
+impl Buffer {
+    /// Returns a buffer of all of a storage.
+    fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
+        Self {
+            context,
+            offset: 0,
+            len: storage.len(),
+            storage: StorageUser(storage),
+            kernel_access,
+            is_part: false,
+            mappings: Mappings::default(),
+        }
+    }
+
+    /// Returns a range of the buffer, which keeps the memory.
+    ///
+    /// # Errors
+    /// `INVALID_SIZE` for one that is not inside.
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<MemoryRange> {
+        let offset = self.place(offset, len)?;
+        self.storage.range(offset, len)
+    }
+
+    /// Returns the range of all of the buffer, for a kernel on a device.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
+    pub(crate) fn on(
+        &self,
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+    ) -> Result<MemoryRange> {
+        let (own, _) = self.context.first();
+        let is_near = std::ptr::eq(&**own, device) || !self.storage.is_on_device();
+        if !Arc::ptr_eq(self.context.state(), context.state()) || !is_near {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "a kernel takes buffers of its queue's context, which lie on its first device",
+            ));
+        }
+        self.range(0, self.len)
+    }
+
+    /// Returns where in the storage a range of the buffer starts.
+    fn place(&self, offset: usize, len: usize) -> Result<usize> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.offset + offset),
+            _ => Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
+                format!(
+                    "{len} bytes at {offset} are not inside a buffer of {} bytes",
+                    self.len
+                ),
+            )),
+        }
+    }
+}
+
+entry_points! {
+    fn create(
+        context: Handle<Context>,
+        flags: ur_mem_flags_t,
+        size: usize,
+        properties: MaybeIn<ur_buffer_properties_t>,
+        created: Out<ur_mem_handle_t>,
+    ) {
+        // Structures that may be chained to the properties (a location, a channel) are hints.
+        let pointer = properties.and_then(|properties| NonNull::new(properties.pHost.cast()));
+        check_flags(flags, pointer.is_some())?;
+        if size == 0 {
+            return Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_BUFFER_SIZE));
+        }
+        let (device, inner) = context.first();
+        let is_direct = device.inner().info().capabilities.host_accessible_memory;
+        // SAFETY: the caller keeps the memory behind the pointer valid as its flags demand.
+        let storage = unsafe { Storage::create(inner, size, flags, pointer, is_direct) }?;
+        let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
+        created.put(Shared::hand_out(Shared::new(buffer)))
+    }
+
+    fn partition(
+        parent: Handle<Buffer>,
+        flags: ur_mem_flags_t,
+        kind: ur_buffer_create_type_t,
+        region: In<ur_buffer_region_t>,
+        created: Out<ur_mem_handle_t>,
+    ) {
+        if kind != ur_buffer_create_type_t::UR_BUFFER_CREATE_TYPE_REGION {
+            return Err(Failure::ENUMERATION);
+        }
+        let part = parent.part(flags, region)?;
+        created.put(Shared::hand_out(Shared::new(part)))
+    }
+
+    fn get_info(
+        buffer: Handle<Buffer>,
+        name: ur_mem_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        match name {
+            ur_mem_info_t::UR_MEM_INFO_SIZE => query.value(buffer.len),
+            ur_mem_info_t::UR_MEM_INFO_CONTEXT => query.value(buffer.context.handle()),
+            ur_mem_info_t::UR_MEM_INFO_REFERENCE_COUNT => query.value(buffer.references()),
+            _ => Err(Failure::ENUMERATION),
+        }
+    }
+
+    fn get_image_info(
+        buffer: Handle<Buffer>,
+        name: ur_image_info_t,
+        size: usize,
+        value: *mut c_void,
+        size_ret: *mut usize,
+    ) {
+        Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+            "this memory object is a buffer, not an image",
+        ))
+    }
+
+    fn get_native_handle(
+        buffer: Handle<Buffer>,
+        device: MaybeHandle<Device>,
+        native: Out<ur_native_handle_t>,
+    ) {
+        if let Some(device) = device {
+            buffer.context.on(device)?;
+        }
+        native.put(native::handle(&buffer.storage, buffer.offset))
+    }
+
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        properties: MaybeIn<ur_mem_native_properties_t>,
+        created: Out<ur_mem_handle_t>,
+    ) {
+        let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
+        // SAFETY: the caller passes a native handle, whose memory stays as its owner promises.
+        let (storage, offset) = unsafe { native::find(context, native, is_owned) }?;
+        let buffer = Buffer {
+            offset,
+            len: storage.len() - offset,
+            ..Buffer::new(context.to_ref(), storage, 0)
+        };
+        created.put(Shared::hand_out(Shared::new(buffer)))
+    }
+}
+
+/// Refuses flags that don't exist, exclude each other, or lack a pointer.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, `INVALID_VALUE`.
+fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()> {
+    if flags & UR_MEM_FLAGS_MASK != 0 {
+        return Err(Failure::ENUMERATION);
+    }
+    if has_pointer != (flags & WITH_POINTER != 0) {
+        return Err(Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_HOST_PTR));
+    }
+    let uses_pointer = flags & UR_MEM_FLAG_USE_HOST_POINTER != 0;
+    if (uses_pointer && flags & PLACE != UR_MEM_FLAG_USE_HOST_POINTER)
+        || (flags & KERNEL_ACCESS).count_ones() > 1
+    {
+        return Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+            "these flags exclude each other",
+        ));
+    }
+    Ok(())
+}
+
+impl Buffer {
+    /// Returns a part of the buffer.
+    ///
+    /// # Errors
+    /// `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE` for flags that
+    /// don't suit the buffer's, `INVALID_BUFFER_SIZE`.
+    fn part(&self, flags: ur_mem_flags_t, region: &ur_buffer_region_t) -> Result<Self> {
+        if self.is_part {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
+                "a part of a buffer has no parts",
+            ));
+        }
+        if flags & UR_MEM_FLAGS_MASK != 0 {
+            return Err(Failure::ENUMERATION);
+        }
+        let (own, wanted) = (self.kernel_access, flags & KERNEL_ACCESS);
+        let is_wider =
+            wanted != own && matches!(own, UR_MEM_FLAG_READ_ONLY | UR_MEM_FLAG_WRITE_ONLY);
+        if flags & PLACE != 0 || wanted.count_ones() > 1 || (wanted != 0 && is_wider) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "a part lies where its buffer does, and allows kernels no more than that",
+            ));
+        }
+        let too_large = |failure: Failure| {
+            failure.with_result(ur_result_t::UR_RESULT_ERROR_INVALID_BUFFER_SIZE)
+        };
+        if region.size == 0 {
+            return Err(too_large(Failure::SIZE));
+        }
+        let offset = self.place(region.origin, region.size).map_err(too_large)?;
+        Ok(Self {
+            offset,
+            len: region.size,
+            is_part: true,
+            ..Self::new(
+                self.context.clone(),
+                Arc::clone(&self.storage),
+                if wanted == 0 { own } else { wanted },
+            )
+        })
+    }
+}
+
+/// The buffers' table.
+pub(crate) const TABLE: ur_mem_dditable_t = ur_mem_dditable_t {
+    pfnImageCreate: Stub::<Images>::STUB,
+    pfnBufferCreate: Some(create),
+    pfnRetain: Some(retain::<Buffer>),
+    pfnRelease: Some(release::<Buffer>),
+    pfnBufferPartition: Some(partition),
+    pfnGetNativeHandle: Some(get_native_handle),
+    pfnBufferCreateWithNativeHandle: Some(create_with_native_handle),
+    pfnImageCreateWithNativeHandle: Stub::<Images>::STUB,
+    pfnGetInfo: Some(get_info),
+    pfnImageGetInfo: Some(get_image_info),
+};

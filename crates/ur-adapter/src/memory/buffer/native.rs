@@ -1,0 +1,106 @@
+//! Native handles of buffers: their addresses on the device, which other libraries of the driver can
+//! use.
+
+use super::storage::Storage;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::lock::Lock;
+use crate::abi::native::ownership;
+use crate::context::Context;
+use crosshandle::Error;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
+
+/// The storages of which native handles were given.
+static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
+
+/// Returns the native handle of the memory that starts at an offset, good for as long as some object
+/// keeps the memory.
+pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
+    if !storage.is_given.swap(true, Ordering::Relaxed) {
+        let mut given = GIVEN.lock();
+        if given.len() == given.capacity() {
+            given.retain(|storage| storage.strong_count() > 0);
+        }
+        given.push(Arc::downgrade(storage));
+    }
+    storage.address() + offset
+}
+
+/// Returns the storage that a native handle points into, and where: a buffer's, or memory that was
+/// allocated in the context, by this adapter or with the driver.
+///
+/// Such an allocation the user need not free any more if it `is_owned` from now on.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for a handle that is neither, `INVALID_MEM_OBJECT` for a part of an
+/// allocation that is to be owned.
+///
+/// # Safety
+/// The native handle is that of a buffer, or memory of the context or the driver, which its owner
+/// keeps for as long as the storage has it; or an address of nothing.
+pub(super) unsafe fn find(
+    context: &Context,
+    native: ur_native_handle_t,
+    is_owned: bool,
+) -> Result<(Arc<Storage>, usize)> {
+    // Dropping a storage, if this is the last to have it, takes time: not under the lock.
+    let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
+    let nearest = alive
+        .into_iter()
+        .filter_map(|storage| {
+            let offset = native.checked_sub(storage.address())?;
+            (offset < storage.len()).then_some((storage, offset))
+        })
+        .min_by_key(|(_, offset)| *offset);
+    if let Some(found) = nearest {
+        return Ok(found);
+    }
+    let Some(adopted) = adopt(context, native) else {
+        // SAFETY: as promised to this function.
+        return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
+    };
+    if is_owned {
+        // The storage keeps the memory.
+        let start = ptr::without_provenance(native);
+        drop(context.state().usm.free(start)?);
+    }
+    Ok((adopted, 0))
+}
+
+/// Makes a storage of memory that the program allocated with the driver.
+///
+/// # Safety
+/// As [`find`].
+unsafe fn adopt_allocation(
+    context: &Context,
+    native: ur_native_handle_t,
+    is_owned: bool,
+) -> Result<Arc<Storage>> {
+    let missing = "this native handle is neither a living buffer's nor memory of this context";
+    let missing = || Failure::argument(missing);
+    let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native)).ok_or_else(missing)?;
+    let mut failure = None;
+    for device in context.devices() {
+        let inner = context.on(device)?;
+        // SAFETY: as promised to this function; the driver recognises an address of nothing.
+        match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
+            Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
+            // The driver's own reason.
+            Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
+            Err(_) => {}
+        }
+    }
+    let wrong = ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT;
+    Err(failure.map_or_else(missing, |failure| failure.with_result(wrong)))
+}
+
+/// Makes a storage of memory that was allocated in the context.
+fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {
+    let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native))?;
+    let range = context.state().usm.adopt(start.as_ptr().cast())?;
+    let (device, inner) = context.first();
+    let is_direct = device.inner().info().capabilities.host_accessible_memory;
+    Some(Storage::adopt(inner, start, range, is_direct))
+}

@@ -1,0 +1,290 @@
+//! The memory of a buffer and its parts.
+
+use super::late;
+use crate::abi::failure::Result;
+use crate::queue::host_function::wait_while;
+use crate::tuning::{BUFFER_RELEASE_GRACE, LARGEST_VECTOR_BYTES};
+use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use unified_runtime_sys::{
+    UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_USE_HOST_POINTER, ur_mem_flags_t,
+};
+
+/// The memory of a buffer. Commands keep it until they are done.
+pub(super) struct Storage {
+    context: Context,
+    len: usize,
+    place: Place,
+    /// Whether the storage can be found by its native handle.
+    pub(super) is_given: AtomicBool,
+}
+
+/// The memory of a storage.
+enum Place {
+    /// Allocated for the buffer.
+    Allocated {
+        memory: Memory,
+        /// Whether the host uses the memory in place.
+        is_direct: bool,
+    },
+    /// The user's memory, which the device uses in place.
+    User(User),
+    /// An allocation of the context, which the range keeps, and its start.
+    Adopted {
+        range: MemoryRange,
+        start: User,
+        is_direct: bool,
+    },
+    /// Allocated for the buffer, to stand for the user's memory, which gets the same contents when the
+    /// buffer is mapped and when the storage goes.
+    Mirror { memory: Memory, user: User },
+}
+
+/// The start of memory that the user has a pointer to.
+#[derive(Clone, Copy)]
+struct User(NonNull<u8>);
+
+// SAFETY: an address alone accesses nothing; the commands that do are the user's to order.
+unsafe impl Send for User {}
+// SAFETY: an address alone accesses nothing; the commands that do are the user's to order.
+unsafe impl Sync for User {}
+
+/// The way in which the host reaches a storage.
+pub(super) enum View {
+    /// At this address.
+    Direct(*mut u8),
+    /// At this address, after and before a copy.
+    Mirror(*mut u8),
+    /// Through a copy that is yet to be allocated.
+    None,
+}
+
+impl Storage {
+    /// Returns new memory, or the user's. `is_direct` says whether host and device use each other's memory
+    /// in place.
+    ///
+    /// # Safety
+    /// A pointer must be valid for reads of `len` bytes, and where the flags say that it is to be
+    /// used also for writes and as long as the storage lives.
+    pub(super) unsafe fn create(
+        context: &Context,
+        len: usize,
+        flags: ur_mem_flags_t,
+        pointer: Option<NonNull<u8>>,
+        is_direct: bool,
+    ) -> Result<Arc<Self>> {
+        let is_user = flags & UR_MEM_FLAG_USE_HOST_POINTER != 0;
+        let place = match pointer.map(User) {
+            Some(user) if is_user && is_direct => Place::User(user),
+            pointer => {
+                let is_host = flags & UR_MEM_FLAG_ALLOC_HOST_POINTER != 0;
+                let kind = if is_host {
+                    MemoryKind::Host
+                } else {
+                    MemoryKind::Device
+                };
+                let options = AllocationOptions::new(len)
+                    .kind(kind)
+                    .align(LARGEST_VECTOR_BYTES);
+                let memory = context.allocate_with(options)?;
+                let is_direct = is_host || is_direct;
+                if let Some(user) = pointer {
+                    // SAFETY: readable by the caller's promise.
+                    unsafe { fill(context, &memory, is_direct, user) }?;
+                }
+                match pointer {
+                    Some(user) if is_user => Place::Mirror { memory, user },
+                    _ => Place::Allocated { memory, is_direct },
+                }
+            }
+        };
+        Ok(Arc::new(Self {
+            context: context.clone(),
+            len,
+            place,
+            is_given: AtomicBool::new(false),
+        }))
+    }
+
+    /// Returns a storage of a part of the context's memory, which starts at this address. `is_direct` as in
+    /// [`create`](Self::create).
+    pub(super) fn adopt(
+        context: &Context,
+        start: NonNull<u8>,
+        range: MemoryRange,
+        is_direct: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            context: context.clone(),
+            len: range.len(),
+            place: Place::Adopted {
+                range,
+                start: User(start),
+                is_direct,
+            },
+            is_given: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether only the context's own device can use the memory in place.
+    pub(super) fn is_on_device(&self) -> bool {
+        match &self.place {
+            Place::Allocated { is_direct, .. } | Place::Adopted { is_direct, .. } => !is_direct,
+            Place::Mirror { .. } => true,
+            Place::User(_) => false,
+        }
+    }
+
+    /// Returns the context that the memory is in.
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns the address on the device.
+    pub(super) fn address(&self) -> usize {
+        match &self.place {
+            Place::Allocated { memory, .. } | Place::Mirror { memory, .. } => {
+                memory.as_ptr().addr()
+            }
+            Place::User(start) | Place::Adopted { start, .. } => start.0.addr().get(),
+        }
+    }
+
+    /// Returns a range of the memory on the device. The caller checked that it is inside.
+    pub(super) fn range(self: &Arc<Self>, offset: usize, len: usize) -> Result<MemoryRange> {
+        Ok(match &self.place {
+            Place::Allocated { memory, .. } => memory.range(offset..offset + len)?,
+            Place::Adopted { range, .. } => range.range(offset..offset + len)?,
+            Place::User(user) => user.range(offset, len),
+            // The storage is kept, since its contents go back after the last command.
+            Place::Mirror { memory, .. } => memory
+                .range(offset..offset + len)?
+                .keeping(Arc::clone(self)),
+        })
+    }
+
+    /// Returns whether commands use the memory after whose end the contents go back to the user's
+    /// memory.
+    pub(super) fn is_in_use(&self) -> bool {
+        match &self.place {
+            Place::Mirror { memory, .. } => memory.is_in_use(),
+            _ => false,
+        }
+    }
+
+    /// Waits a moment until no command uses the memory, if the storage's end means anything to the user:
+    /// he may free his memory when the last buffer of it was released and the last command is done. If
+    /// some command is not done then, has the storage looked after.
+    fn finish_use(self: &Arc<Self>) {
+        let began = Instant::now();
+        wait_while(|| self.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
+        if self.is_in_use() {
+            let storage = Arc::downgrade(self);
+            late::watch(move || {
+                storage.upgrade().is_some_and(|storage| {
+                    // Asking lets commands that are done drop the storage.
+                    storage.is_in_use();
+                    Arc::strong_count(&storage) > 1
+                })
+            });
+        }
+    }
+
+    /// Returns a range of the user's memory that this storage mirrors.
+    pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
+        match &self.place {
+            Place::Mirror { user, .. } => Some(user.range(offset, len).keeping(Arc::clone(self))),
+            _ => None,
+        }
+    }
+
+    /// Returns how the host reaches the memory that starts at an offset.
+    pub(super) fn view(&self, offset: usize) -> Result<View> {
+        Ok(match &self.place {
+            Place::Allocated {
+                memory,
+                is_direct: true,
+            } => View::Direct(memory.bytes()?.as_ptr().wrapping_add(offset)),
+            Place::User(start)
+            | Place::Adopted {
+                start,
+                is_direct: true,
+                ..
+            } => View::Direct(start.0.as_ptr().wrapping_add(offset)),
+            Place::Allocated { .. } | Place::Adopted { .. } => View::None,
+            Place::Mirror { user, .. } => View::Mirror(user.0.as_ptr().wrapping_add(offset)),
+        })
+    }
+}
+
+impl User {
+    /// Returns a range from an offset on.
+    fn range(self, offset: usize, len: usize) -> MemoryRange {
+        // SAFETY: the offset is inside the memory of the buffer, and the buffer's creator vouched for
+        // that memory until the last command that uses it is done.
+        unsafe { MemoryRange::from_raw_parts(self.0.add(offset), len, Access::ReadWrite) }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let Place::Mirror { memory, user } = &self.place else {
+            return;
+        };
+        let written = copy(&self.context, user.range(0, self.len), memory.all());
+        if let Err(failure) = written {
+            tracing::error!(
+                ?failure,
+                "a buffer's contents did not reach the user's memory"
+            );
+        }
+    }
+}
+
+/// A buffer's use of its storage, which ends in an orderly way.
+pub(super) struct StorageUser(pub(super) Arc<Storage>);
+
+impl Drop for StorageUser {
+    fn drop(&mut self) {
+        self.0.finish_use();
+    }
+}
+
+impl Deref for StorageUser {
+    type Target = Arc<Storage>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// Copies the user's bytes into new memory.
+///
+/// # Safety
+/// The user's memory must be readable.
+unsafe fn fill(context: &Context, memory: &Memory, is_direct: bool, user: User) -> Result<()> {
+    if !is_direct {
+        return copy(context, memory.all(), user.range(0, memory.len()));
+    }
+    let to = memory.bytes()?.as_ptr();
+    // SAFETY: readable by the caller's promise; the destination is new, mapped and as long, and no
+    // command uses it yet.
+    unsafe { ptr::copy_nonoverlapping(user.0.as_ptr(), to, memory.len()) };
+    Ok(())
+}
+
+/// Copies through the device, and waits for that.
+fn copy(context: &Context, to: MemoryRange, from: MemoryRange) -> Result<()> {
+    let queue = context.create_queue()?;
+    queue.submit(Command::copy(from, to)?)?;
+    Ok(queue.finish()?)
+}

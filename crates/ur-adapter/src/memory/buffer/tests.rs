@@ -1,0 +1,345 @@
+//! Tests of buffers on a device whose memory the host cannot access, for which the host device stands.
+//! All else is tested by clients.
+
+use super::{Buffer, Storage, TABLE};
+use crate::abi::object::Shared;
+use crate::context::{Context, entry as context};
+use crate::discovery::Device;
+use crate::enqueue;
+use crate::memory::usm::{self, Request, allocate};
+use crate::queue::{Queue, entry as queue};
+use crosshandle::{Command, EventOptions, MemoryKind};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull, null, null_mut};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use unified_runtime_sys::{
+    UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION,
+    UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER,
+    UR_MEM_FLAG_USE_HOST_POINTER, ur_context_handle_t, ur_map_flags_t, ur_mem_flags_t,
+    ur_mem_handle_t, ur_mem_native_properties_t, ur_queue_handle_t, ur_result_t,
+    ur_structure_type_t,
+};
+
+const LEN: usize = 100;
+
+fn check(result: ur_result_t) {
+    assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
+}
+
+struct Scene {
+    context: ur_context_handle_t,
+    queue: ur_queue_handle_t,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::on("host")
+    }
+
+    fn on(device: &str) -> Self {
+        let device = Device::create(crosshandle::Device::find(device).expect("a device"));
+        let (mut context, mut queue) = (null_mut(), null_mut());
+        let handle = device.handle();
+        // SAFETY: the handles are alive, the pointers valid.
+        unsafe {
+            check(context::TABLE.pfnCreate.expect("filled")(
+                1,
+                &handle,
+                null(),
+                &mut context,
+            ));
+            check(queue::TABLE.pfnCreate.expect("filled")(
+                context,
+                handle,
+                null(),
+                &mut queue,
+            ));
+        }
+        Self { context, queue }
+    }
+
+    fn buffer(&self, flags: ur_mem_flags_t, user: Option<&mut [u8; LEN]>) -> ur_mem_handle_t {
+        let pointer = user.map(|user| NonNull::from(user).cast());
+        // SAFETY: the context is alive; the tests keep the memory.
+        let (context, storage) = unsafe {
+            let context = Shared::<Context>::from_handle(self.context).expect("a context");
+            let inner = context.first().1;
+            let storage = Storage::create(inner, LEN, flags, pointer, false);
+            (context.to_ref(), storage.expect("memory"))
+        };
+        Shared::hand_out(Shared::new(Buffer::new(context, storage, 0)))
+    }
+
+    fn write(&self, buffer: ur_mem_handle_t, bytes: &[u8; LEN], is_blocking: bool) {
+        let write = enqueue::TABLE.pfnMemBufferWrite.expect("filled");
+        let from = bytes.as_ptr().cast();
+        // SAFETY: the handles are alive, and the tests keep the bytes.
+        check(unsafe {
+            let queue = self.queue;
+            write(
+                queue,
+                buffer,
+                is_blocking.into(),
+                0,
+                LEN,
+                from,
+                0,
+                null(),
+                null_mut(),
+            )
+        });
+    }
+
+    fn read(&self, buffer: ur_mem_handle_t) -> [u8; LEN] {
+        let read = enqueue::TABLE.pfnMemBufferRead.expect("filled");
+        let mut bytes = [0; LEN];
+        let to = bytes.as_mut_ptr().cast();
+        // SAFETY: the handles are alive, and the call blocks.
+        check(unsafe { read(self.queue, buffer, 1, 0, LEN, to, 0, null(), null_mut()) });
+        bytes
+    }
+
+    /// Maps bytes 10 to 29.
+    fn map(&self, buffer: ur_mem_handle_t, flags: ur_map_flags_t) -> *mut [u8; 20] {
+        let map = enqueue::TABLE.pfnMemBufferMap.expect("filled");
+        let mut pointer: *mut c_void = null_mut();
+        // SAFETY: the handles are alive, and the pointer valid.
+        check(unsafe {
+            let (queue, pointer) = (self.queue, &mut pointer);
+            map(
+                queue,
+                buffer,
+                1,
+                flags,
+                10,
+                20,
+                0,
+                null(),
+                null_mut(),
+                pointer,
+            )
+        });
+        pointer.cast()
+    }
+
+    fn unmap(&self, buffer: ur_mem_handle_t, pointer: *mut [u8; 20]) -> ur_result_t {
+        let unmap = enqueue::TABLE.pfnMemUnmap.expect("filled");
+        // SAFETY: the handles are alive.
+        unsafe { unmap(self.queue, buffer, pointer.cast(), 0, null(), null_mut()) }
+    }
+
+    /// Keeps the queue from going on until the event that is returned is signalled.
+    fn hold(&self) -> crosshandle::Event {
+        // SAFETY: the handles are alive.
+        let (context, queue) = unsafe {
+            (
+                Shared::<Context>::from_handle(self.context).expect("a context"),
+                Shared::<Queue>::from_handle(self.queue).expect("a queue"),
+            )
+        };
+        let options = EventOptions::new().shareable(false);
+        let gate = context.first().1.create_event_with(options);
+        let gate = gate.expect("an event");
+        let hold = Command::barrier().after_value(&gate, 1);
+        queue.inner().submit(hold).expect("submitted");
+        gate
+    }
+
+    fn finish(&self) {
+        // SAFETY: the handle is alive.
+        check(unsafe { queue::TABLE.pfnFinish.expect("filled")(self.queue) });
+    }
+}
+
+fn release(buffer: ur_mem_handle_t) {
+    // SAFETY: the handle is alive, and not used any more.
+    check(unsafe { TABLE.pfnRelease.expect("filled")(buffer) });
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // SAFETY: the handles are alive, and not used any more.
+        unsafe {
+            check(queue::TABLE.pfnRelease.expect("filled")(self.queue));
+            check(context::TABLE.pfnRelease.expect("filled")(self.context));
+        }
+    }
+}
+
+#[test]
+fn mapped_regions_are_copies_there() {
+    let scene = Scene::new();
+    let buffer = scene.buffer(0, None);
+    scene.write(buffer, &[1; LEN], true);
+    let both = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
+    let only_read = scene.map(buffer, UR_MAP_FLAG_READ);
+    assert_ne!(both, only_read);
+    // SAFETY: mapped for the host.
+    unsafe {
+        assert_eq!((*both, *only_read), ([1; 20], [1; 20]));
+        *both = [2; 20];
+        *only_read = [3; 20];
+    }
+    assert_eq!(scene.read(buffer), [1; LEN], "nothing is unmapped yet");
+    check(scene.unmap(buffer, only_read));
+    assert_eq!(scene.read(buffer), [1; LEN], "mapped for reading");
+    check(scene.unmap(buffer, both));
+    let mut wanted = [1; LEN];
+    wanted[10..30].fill(2);
+    assert_eq!(scene.read(buffer), wanted);
+
+    let anew = scene.map(buffer, UR_MAP_FLAG_WRITE_INVALIDATE_REGION);
+    // SAFETY: mapped for the host.
+    unsafe { *anew = [4; 20] };
+    check(scene.unmap(buffer, anew));
+    wanted[10..30].fill(4);
+    assert_eq!(scene.read(buffer), wanted);
+    assert_eq!(
+        scene.unmap(buffer, anew),
+        ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT
+    );
+    release(buffer);
+}
+
+#[test]
+fn host_memory_is_mapped_in_place_everywhere() {
+    let scene = Scene::new();
+    let buffer = scene.buffer(UR_MEM_FLAG_ALLOC_HOST_POINTER, None);
+    let (one, two) = (scene.map(buffer, 0), scene.map(buffer, 0));
+    assert_eq!(one, two);
+    check(scene.unmap(buffer, one));
+    check(scene.unmap(buffer, two));
+    release(buffer);
+}
+
+#[test]
+fn contents_are_copied_when_a_buffer_is_made() {
+    let scene = Scene::new();
+    let mut user = [5; LEN];
+    let buffer = scene.buffer(UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, Some(&mut user));
+    user.fill(6);
+    assert_eq!(scene.read(buffer), [5; LEN]);
+    release(buffer);
+    assert_eq!(user, [6; LEN]);
+}
+
+#[test]
+fn memory_of_the_user_follows_its_buffer() {
+    let scene = Scene::new();
+    let mut user = Box::new([7; LEN]);
+    let user = ptr::from_mut(&mut *user);
+    // SAFETY: alive, and no other reference exists.
+    let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
+    assert_eq!(scene.read(buffer), [7; LEN]);
+    scene.write(buffer, &[8; LEN], true);
+    let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
+    assert_eq!(mapped.addr(), user.addr() + 10);
+    let mut wanted = [8; LEN];
+    // SAFETY: mapped for the host.
+    unsafe {
+        assert_eq!(*mapped, [8; 20]);
+        *mapped = [9; 20];
+    }
+    check(scene.unmap(buffer, mapped));
+    wanted[10..30].fill(9);
+    assert_eq!(scene.read(buffer), wanted);
+
+    // A command that is not done keeps the buffer; its contents go back after that.
+    let gate = scene.hold();
+    let late = Box::new([10; LEN]);
+    scene.write(buffer, &late, false);
+    release(buffer);
+    gate.signal().expect("signalled");
+    scene.finish();
+    // SAFETY: alive, and the last command is done.
+    assert_eq!(unsafe { *user }, [10; LEN]);
+}
+
+/// Returns a buffer of new USM, which the buffer owns if the byte says so.
+fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
+    // SAFETY: the handle is alive.
+    let context = unsafe { Shared::<Context>::from_handle(scene.context) }.expect("a context");
+    let request = Request {
+        kind: MemoryKind::Device,
+        len: LEN,
+        align: 0,
+    };
+    let memory = allocate(context, context.first().0, None, &request).expect("memory");
+    let properties = ur_mem_native_properties_t {
+        stype: ur_structure_type_t::UR_STRUCTURE_TYPE_MEM_NATIVE_PROPERTIES,
+        pNext: null_mut(),
+        isNativeHandleOwned: is_owned,
+    };
+    let mut buffer = null_mut();
+    let create = TABLE.pfnBufferCreateWithNativeHandle.expect("filled");
+    // SAFETY: the handle is alive, the pointers valid.
+    check(unsafe { create(memory.addr(), scene.context, &properties, &mut buffer) });
+    (buffer, memory)
+}
+
+#[test]
+fn any_byte_but_0_is_true() {
+    let scene = Scene::new();
+    let (buffer, memory) = buffer_of_memory(&scene, 2);
+    // SAFETY: the handle is alive.
+    let freed = unsafe { usm::TABLE.pfnFree.expect("filled")(scene.context, memory) };
+    let wanted = ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT;
+    assert_eq!(freed, wanted, "the buffer owns it");
+    release(buffer);
+}
+
+#[test]
+fn memory_can_be_freed_before_its_buffer() {
+    let scene = Scene::new();
+    let (buffer, memory) = buffer_of_memory(&scene, 0);
+    let (context, memory) = (
+        scene.context.expose_provenance(),
+        memory.expose_provenance(),
+    );
+    let (say, hear) = mpsc::channel();
+    thread::spawn(move || {
+        let (context, memory) = (
+            ptr::with_exposed_provenance_mut(context),
+            ptr::with_exposed_provenance_mut(memory),
+        );
+        // SAFETY: the handle is alive.
+        let freed = unsafe { usm::TABLE.pfnFree.expect("filled")(context, memory) };
+        say.send(freed).expect("a listener");
+    });
+    let freed = hear.recv_timeout(Duration::from_secs(10));
+    check(freed.expect("it does not wait for the buffer"));
+    // The buffer keeps the memory that is freed.
+    scene.write(buffer, &[3; LEN], true);
+    assert_eq!(scene.read(buffer), [3; LEN]);
+    release(buffer);
+}
+
+mod on_a_gpu {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn late_contents_go_back() {
+        let scene = Scene::on("cuda");
+        let user = Box::leak(Box::new([7; LEN]));
+        let user = ptr::from_mut(user);
+        for round in 1..=10 {
+            // SAFETY: alive, and no other reference exists.
+            let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
+            let gate = scene.hold();
+            let late = Box::leak(Box::new([round; LEN]));
+            scene.write(buffer, late, false);
+            // Returns while it is in use.
+            release(buffer);
+            gate.signal().expect("signalled");
+            let began = Instant::now();
+            // SAFETY: alive, and written behind the compiler's back.
+            while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != round {
+                assert!(began.elapsed() < Duration::from_secs(10), "round {round}");
+                thread::yield_now();
+            }
+        }
+    }
+}

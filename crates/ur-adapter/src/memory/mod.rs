@@ -1,0 +1,6 @@
+//! Memory: unified shared memory, buffers, and physical memory that is mapped at reserved addresses.
+
+pub(crate) mod buffer;
+pub(crate) mod physical;
+pub(crate) mod usm;
+pub(crate) mod virtual_memory;

@@ -1,0 +1,135 @@
+//! Allocating and freeing.
+
+use super::request::Alignment;
+use crate::abi::boundary::{Out, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, MaybeHandle, Shared};
+use crate::context::Context;
+use crate::context::allocations::Kind;
+use crate::context::pools::Pool;
+use crate::discovery::Device;
+use crate::queue::host_function::wait_while;
+use crate::tuning::ROW_ALIGN_BYTES;
+use crosshandle::{AllocationOptions, MemoryKind};
+use std::ffi::c_void;
+use unified_runtime_sys::ur_result_t;
+
+/// A wish for memory.
+pub(crate) struct Request {
+    pub(crate) kind: MemoryKind,
+    /// In bytes.
+    pub(crate) len: usize,
+    /// A power of two, in bytes; 0 for the usual one.
+    pub(crate) align: usize,
+}
+
+/// Allocates on a device, and returns where. Host memory belongs to no device.
+pub(crate) fn allocate(
+    context: &Shared<Context>,
+    on: &Shared<Device>,
+    pool: Option<&Shared<Pool>>,
+    request: &Request,
+) -> Result<*mut c_void> {
+    let inner = context.on(on)?;
+    let invalid_size = ur_result_t::UR_RESULT_ERROR_INVALID_USM_SIZE;
+    if request.len == 0 {
+        return Err(Failure::of(invalid_size));
+    }
+    let most = on.inner().info().max_allocation;
+    if request.len as u64 > most {
+        return Err(Failure::new(
+            invalid_size,
+            format!("one allocation on this device can have {most} bytes at most"),
+        ));
+    }
+    let mut options = AllocationOptions::new(request.len).kind(request.kind);
+    if request.align != 0 {
+        options = options.align(request.align);
+    }
+    let memory = match pool {
+        Some(pool) => pool.on(context, on)?.allocate_with(options),
+        None => inner.allocate_with(options),
+    };
+    let memory = memory.map_err(|error| match error {
+        // The other arguments were checked: the alignment is wrong.
+        crosshandle::Error::InvalidArgument(_) => {
+            Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
+        }
+        error => error.into(),
+    })?;
+    let (kind, device) = match request.kind {
+        MemoryKind::Host => (Kind::Host, None),
+        MemoryKind::Shared => (Kind::Shared, Some(on)),
+        _ => (Kind::Device, Some(on)),
+    };
+    Ok(context.state().usm.add(kind, device, pool, memory))
+}
+
+entry_points! {
+    pub(super) fn host(
+        context: Handle<Context>,
+        align: Alignment,
+        pool: MaybeHandle<Pool>,
+        len: usize,
+        memory: Out<*mut c_void>,
+    ) {
+        let (device, _) = context.first();
+        let kind = MemoryKind::Host;
+        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
+    }
+
+    pub(super) fn device(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        align: Alignment,
+        pool: MaybeHandle<Pool>,
+        len: usize,
+        memory: Out<*mut c_void>,
+    ) {
+        let kind = MemoryKind::Device;
+        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
+    }
+
+    pub(super) fn shared(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        align: Alignment,
+        pool: MaybeHandle<Pool>,
+        len: usize,
+        memory: Out<*mut c_void>,
+    ) {
+        let kind = MemoryKind::Shared;
+        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
+    }
+
+    pub(super) fn pitched(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        align: Alignment,
+        pool: MaybeHandle<Pool>,
+        width: usize,
+        height: usize,
+        element_size: usize,
+        memory: Out<*mut c_void>,
+        pitch: Out<usize>,
+    ) {
+        let too_large = || Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_USM_SIZE);
+        let unit = element_size.checked_next_power_of_two().unwrap_or(0);
+        let row = width.checked_next_multiple_of(unit.max(ROW_ALIGN_BYTES));
+        let row = row.ok_or_else(too_large)?;
+        let len = row.checked_mul(height).ok_or_else(too_large)?;
+        let kind = MemoryKind::Device;
+        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)?;
+        pitch.put(row)
+    }
+
+    /// Waits for the commands that use the memory, as UR wants it. A function that a queue runs can't
+    /// wait for what that queue does later, nor any thread for the release of a buffer of the memory;
+    /// the memory is kept until that is done.
+    pub(super) fn free(context: Handle<Context>, memory: *mut c_void) {
+        not_null(memory)?;
+        let allocation = context.state().usm.free(memory)?;
+        wait_while(|| allocation.is_in_use());
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! The user's own memory, made known to a context.
+
+use crate::abi::boundary::{MaybeIn, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::Handle;
+use crate::context::Context;
+use crate::context::allocations::Kind;
+use crosshandle::Access;
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    UR_EXP_USM_HOST_ALLOC_REGISTER_FLAG_READ_ONLY, UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK,
+    ur_exp_usm_host_alloc_register_properties_t, ur_result_t,
+};
+
+/// Refuses contexts with devices that would have to be told of the memory.
+fn check_devices(context: &Context) -> Result<()> {
+    let reaches_all = context
+        .devices()
+        .all(|device| device.inner().info().capabilities.unified_memory);
+    if reaches_all {
+        return Ok(());
+    }
+    Err(Failure::unsupported(
+        "a device of this context cannot access the host's own memory",
+    ))
+}
+
+/// Returns whether a program can have so many bytes there.
+fn can_be(memory: *const c_void, size: usize) -> bool {
+    size != 0 && size <= isize::MAX as usize && memory.addr().checked_add(size).is_some()
+}
+
+entry_points! {
+    pub(super) fn register(
+        context: Handle<Context>,
+        memory: *mut c_void,
+        size: usize,
+        properties: MaybeIn<ur_exp_usm_host_alloc_register_properties_t>,
+    ) {
+        not_null(memory)?;
+        let flags = properties.map_or(0, |properties| properties.flags);
+        if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAGS_MASK != 0 {
+            return Err(Failure::ENUMERATION);
+        }
+        check_devices(context)?;
+        let page = context.first().0.inner().info().granularity;
+        let is_aligned = memory.addr().is_multiple_of(page) && size.is_multiple_of(page);
+        if !is_aligned || !can_be(memory, size) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                format!("registered memory consists of whole pages of {page} bytes"),
+            ));
+        }
+        let access = if flags & UR_EXP_USM_HOST_ALLOC_REGISTER_FLAG_READ_ONLY != 0 {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
+        if !context.state().usm.add_of_user(Kind::Registered(access), memory, size) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "this context knows a part of this memory already",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn unregister(context: Handle<Context>, memory: *mut c_void) {
+        not_null(memory)?;
+        let is_registered = |kind| matches!(kind, Kind::Registered(_));
+        let removed = context.state().usm.remove(memory, is_registered);
+        removed.map(drop).ok_or_else(|| {
+            Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+                "no registered memory starts here",
+            )
+        })
+    }
+
+    /// Importing memory that is known already, in any way, changes nothing.
+    pub(super) fn import(context: Handle<Context>, memory: *mut c_void, size: usize) {
+        not_null(memory)?;
+        if !can_be(memory, size) {
+            return Err(Failure::SIZE);
+        }
+        check_devices(context)?;
+        context.state().usm.add_of_user(Kind::Imported, memory, size);
+        Ok(())
+    }
+
+    /// Releasing memory that was not imported changes nothing.
+    pub(super) fn release(context: Handle<Context>, memory: *mut c_void) {
+        not_null(memory)?;
+        drop(context.state().usm.remove(memory, |kind| kind == Kind::Imported));
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Kernels: functions of programs that devices run.
+
+mod arguments;
+mod info;
+mod suggest;
+mod work_size;
+
+pub(crate) use arguments::{Arguments, Packed, pack, read as read_arguments};
+pub(crate) use work_size::{GroupLimits, read as read_sizes};
+
+use crate::abi::boundary::{Out, Text, entry_points, not_null};
+use crate::abi::failure::{Failure, Result};
+use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
+use crate::abi::stub::Stub;
+use crate::abi::unsupported::{IntermediateLanguages, NativeKernels};
+use crate::discovery::Device;
+use crate::program::{KernelMetadata, Program, enter_with_kernels, not_built};
+use crosshandle::Error;
+use std::ffi::c_void;
+use unified_runtime_sys::{
+    ur_kernel_dditable_t, ur_kernel_exec_info_properties_t, ur_kernel_exec_info_t,
+    ur_kernel_handle_t, ur_kernel_handle_t_, ur_native_handle_t, ur_result_t,
+};
+
+/// The suffix that compilers for SYCL append to the name of a kernel for a version of it that takes the
+/// offsets of work-items' numbers: three numbers of 32 bits after its other arguments.
+const WITH_OFFSET: &str = "_with_offset";
+
+/// A function of a program, on all devices on which that is built.
+pub(crate) struct Kernel {
+    program: Ref<Program>,
+    name: String,
+    metadata: KernelMetadata,
+    functions: Vec<Function>,
+}
+
+/// A kernel on a device.
+pub(crate) struct Function {
+    device: Ref<Device>,
+    pub(crate) plain: crosshandle::Kernel,
+    pub(crate) with_offset: Option<crosshandle::Kernel>,
+}
+
+impl Object for Kernel {
+    type Opaque = ur_kernel_handle_t_;
+}
+
+impl Kernel {
+    /// Finds a kernel in a program that is built.
+    ///
+    /// # Errors
+    /// `INVALID_PROGRAM_EXECUTABLE`, `INVALID_KERNEL_NAME`.
+    fn create(program: &Ref<Program>, name: String) -> Result<Self> {
+        let loaded = program.loaded();
+        if loaded.is_empty() {
+            return Err(not_built());
+        }
+        let functions = loaded.into_iter().map(|(device, program)| {
+            Ok(Function {
+                device,
+                plain: program.kernel(&name)?,
+                with_offset: match program.kernel(&format!("{name}{WITH_OFFSET}")) {
+                    Ok(kernel) => Some(kernel),
+                    Err(Error::NoSymbol(_)) => None,
+                    Err(error) => return Err(error),
+                },
+            })
+        });
+        let functions = functions.collect::<Result<_, Error>>().map_err(|error| {
+            let is_unknown = matches!(error, Error::NoSymbol(_));
+            let failure = Failure::from(error);
+            if is_unknown {
+                failure.with_result(ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_NAME)
+            } else {
+                failure
+            }
+        })?;
+        Ok(Self {
+            program: Ref::clone(program),
+            metadata: program.metadata(&name),
+            name,
+            functions,
+        })
+    }
+
+    /// Returns the program that the kernel is of.
+    pub(crate) fn program(&self) -> &Ref<Program> {
+        &self.program
+    }
+
+    /// Returns the kernel on a device.
+    ///
+    /// # Errors
+    /// `INVALID_KERNEL` for a device on which its program was not built.
+    pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&Function> {
+        let mut functions = self.functions.iter();
+        functions
+            .find(|function| std::ptr::eq(&*function.device, device))
+            .ok_or_else(|| {
+                Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL,
+                    "the kernel's program is not built for this device",
+                )
+            })
+    }
+
+    /// Returns what limits the kernel's work-groups on a device.
+    ///
+    /// # Errors
+    /// As [`on`](Self::on).
+    pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
+        let function = self.on(device)?;
+        let limits = device.inner().info().kernels;
+        Ok(GroupLimits {
+            device: limits.ok_or_else(not_built)?,
+            items: function.plain.properties().block_threads as usize,
+            metadata: self.metadata,
+        })
+    }
+
+    /// Returns a good size for work-groups on a device, if they use `local_memory` bytes of local
+    /// memory.
+    pub(crate) fn suggest(
+        &self,
+        device: &Shared<Device>,
+        global: [usize; 3],
+        local_memory: usize,
+    ) -> Result<[usize; 3]> {
+        let wanted = self.on(device)?.plain.suggested_block(local_memory)?;
+        Ok(self.limits(device)?.choose(global, wanted as usize))
+    }
+}
+
+entry_points! {
+    in enter_with_kernels;
+
+    fn create(program: Handle<Program>, name: Text, created: Out<ur_kernel_handle_t>) {
+        let name = name.to_string_lossy().into_owned();
+        let kernel = Kernel::create(&program.to_ref(), name)?;
+        created.put(Shared::hand_out(Shared::new(kernel)))
+    }
+
+    /// Gives the driver's kernel, on the first device on which the program is built.
+    fn get_native_handle(kernel: Handle<Kernel>, native: Out<ur_native_handle_t>) {
+        let function = kernel.functions.first().ok_or_else(not_built)?;
+        native.put(function.plain.native().raw())
+    }
+
+    /// Kernels may access all memory that the device can, and its caches need no advice.
+    fn set_exec_info(
+        kernel: Handle<Kernel>,
+        name: ur_kernel_exec_info_t,
+        size: usize,
+        properties: *const ur_kernel_exec_info_properties_t,
+        value: *const c_void,
+    ) {
+        not_null(value)?;
+        match name {
+            ur_kernel_exec_info_t::UR_KERNEL_EXEC_INFO_USM_INDIRECT_ACCESS
+            | ur_kernel_exec_info_t::UR_KERNEL_EXEC_INFO_USM_PTRS
+            | ur_kernel_exec_info_t::UR_KERNEL_EXEC_INFO_CACHE_CONFIG => Ok(()),
+            _ => Err(Failure::ENUMERATION),
+        }
+    }
+}
+
+/// The kernels' table.
+pub(crate) const TABLE: ur_kernel_dditable_t = ur_kernel_dditable_t {
+    pfnCreate: Some(create),
+    pfnGetInfo: Some(info::get_info),
+    pfnGetGroupInfo: Some(info::get_group_info),
+    pfnGetSubGroupInfo: Some(info::get_sub_group_info),
+    pfnRetain: Some(retain::<Kernel>),
+    pfnRelease: Some(release::<Kernel>),
+    pfnGetNativeHandle: Some(get_native_handle),
+    pfnCreateWithNativeHandle: Stub::<NativeKernels>::STUB,
+    pfnGetSuggestedLocalWorkSize: Some(suggest::local_work_size),
+    pfnGetSuggestedLocalWorkSizeWithArgs: Some(suggest::local_work_size_with_args),
+    pfnSetExecInfo: Some(set_exec_info),
+    pfnSetSpecializationConstants: Stub::<IntermediateLanguages>::STUB,
+    pfnSuggestMaxCooperativeGroupCount: Some(suggest::max_cooperative_group_count),
+};

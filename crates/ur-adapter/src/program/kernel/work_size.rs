@@ -1,0 +1,256 @@
+//! The sizes of launches: how many work-items, and in which groups. Sizes are in UR's order of
+//! dimensions, which is the devices' own; a dimension that is not there is 1.
+
+use crate::abi::failure::{Failure, Result};
+use crate::program::KernelMetadata;
+use crosshandle::KernelLimits;
+use unified_runtime_sys::ur_result_t;
+
+/// The limits of the groups of a kernel.
+pub(crate) struct GroupLimits {
+    /// The device's own limits.
+    pub(crate) device: KernelLimits,
+    /// Work-items that a group of this kernel can have.
+    pub(crate) items: usize,
+    /// What the compiler said of the kernel.
+    pub(crate) metadata: KernelMetadata,
+}
+
+/// Reads one to three numbers, as many as there are dimensions.
+///
+/// # Errors
+/// `INVALID_WORK_DIMENSION`.
+///
+/// # Safety
+/// `first` is null or points to as many numbers.
+pub(crate) unsafe fn read(
+    dimensions: u32,
+    first: *const usize,
+    rest: usize,
+) -> Result<Option<[usize; 3]>> {
+    check_dimensions(dimensions)?;
+    if first.is_null() {
+        return Ok(None);
+    }
+    let mut sizes = [rest; 3];
+    for (index, size) in sizes.iter_mut().take(dimensions as usize).enumerate() {
+        // SAFETY: there are as many numbers, by the caller's promise.
+        *size = unsafe { first.add(index).read() };
+    }
+    Ok(Some(sizes))
+}
+
+/// Refuses other than one to three dimensions.
+///
+/// # Errors
+/// `INVALID_WORK_DIMENSION`.
+fn check_dimensions(dimensions: u32) -> Result<()> {
+    if (1..=3).contains(&dimensions) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_WORK_DIMENSION,
+        "there are one to three dimensions",
+    ))
+}
+
+fn wrong_group(message: String) -> Failure {
+    Failure::new(
+        ur_result_t::UR_RESULT_ERROR_INVALID_WORK_GROUP_SIZE,
+        message,
+    )
+}
+
+impl GroupLimits {
+    fn device_block(&self) -> [usize; 3] {
+        self.device.block.map(|size| size as usize)
+    }
+
+    /// Returns the most items in each dimension, and altogether.
+    fn largest(&self) -> ([usize; 3], usize) {
+        let mut sizes = self.device_block();
+        if let Some(largest) = self.metadata.largest_size {
+            for (size, largest) in sizes.iter_mut().zip(largest) {
+                *size = (*size).min(largest.max(1));
+            }
+        }
+        let linear = self.metadata.most_items.filter(|most| *most != 0);
+        (sizes, self.items.min(linear.unwrap_or(usize::MAX)))
+    }
+
+    /// Returns a size of groups that divides all work-items: the size that the kernel requires, or large
+    /// groups, of about `wanted` items at most, the longest in the first dimension.
+    pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
+        if let Some(required) = self.metadata.required_size {
+            return required;
+        }
+        let (sizes, items) = self.largest();
+        let mut left = items.min(wanted).max(1);
+        let mut local = [1; 3];
+        for ((local, global), size) in local.iter_mut().zip(global).zip(sizes) {
+            *local = largest_divisor(global, left.min(size));
+            left /= *local;
+        }
+        local
+    }
+
+    /// Refuses groups that the kernel or the device cannot have.
+    ///
+    /// # Errors
+    /// `INVALID_WORK_GROUP_SIZE`; `OUT_OF_RESOURCES` for groups that the device runs, but not with
+    /// what this kernel needs.
+    pub(crate) fn check(&self, local: [usize; 3], global: [usize; 3]) -> Result<()> {
+        let mut pairs = global.into_iter().zip(local);
+        if !pairs.all(|(global, local)| local != 0 && global % local == 0) {
+            return Err(wrong_group(format!(
+                "{global:?} work-items are not made of groups of {local:?}"
+            )));
+        }
+        if let Some(required) = self.metadata.required_size
+            && required != local
+        {
+            return Err(wrong_group(format!(
+                "the kernel requires groups of {required:?} work-items, not {local:?}"
+            )));
+        }
+        let (sizes, items) = self.largest();
+        let count = local
+            .iter()
+            .try_fold(1_usize, |all, size| all.checked_mul(*size));
+        let exceeds = local.iter().zip(sizes).any(|(local, size)| *local > size);
+        match count {
+            Some(count) if count <= items && !exceeds => Ok(()),
+            Some(count)
+                if !exceeds
+                    && count <= self.device.block_threads as usize
+                    && self
+                        .metadata
+                        .most_items
+                        .is_none_or(|most| most == 0 || count <= most) =>
+            {
+                Err(Failure::new(
+                    ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+                    format!(
+                        "groups of {count} work-items need more registers than there are; this \
+                         kernel can have {items}"
+                    ),
+                ))
+            }
+            _ => Err(wrong_group(format!(
+                "groups of {local:?} work-items are larger than {sizes:?}, or {items} altogether"
+            ))),
+        }
+    }
+
+    /// Returns the number of groups in each dimension.
+    ///
+    /// # Errors
+    /// `OUT_OF_RESOURCES` for more than the device runs.
+    pub(crate) fn groups(&self, local: [usize; 3], global: [usize; 3]) -> Result<[u32; 3]> {
+        let mut groups = [0; 3];
+        for (index, place) in groups.iter_mut().enumerate() {
+            let count = global[index] / local[index].max(1);
+            *place = u32::try_from(count)
+                .ok()
+                .filter(|count| *count <= self.device.grid[index])
+                .ok_or_else(|| {
+                    Failure::new(
+                        ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
+                        format!(
+                            "{count} groups in dimension {index} are more than the device runs, {}",
+                            self.device.grid[index]
+                        ),
+                    )
+                })?;
+        }
+        Ok(groups)
+    }
+}
+
+/// Returns the largest number up to `limit` that divides `number`.
+fn largest_divisor(number: usize, limit: usize) -> usize {
+    let limit = limit.min(number).max(1);
+    (1..=limit)
+        .rev()
+        .find(|size| number.is_multiple_of(*size))
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(metadata: KernelMetadata) -> GroupLimits {
+        let mut device = KernelLimits::default();
+        device.block_threads = 1024;
+        device.block = [1024, 1024, 64];
+        device.grid = [u32::MAX, 65535, 65535];
+        GroupLimits {
+            device,
+            items: 512,
+            metadata,
+        }
+    }
+
+    #[test]
+    fn divisors_are_the_largest() {
+        assert_eq!(largest_divisor(1000, 256), 250);
+        assert_eq!(largest_divisor(1024, 256), 256);
+        assert_eq!(largest_divisor(7, 256), 7);
+        assert_eq!(largest_divisor(1_000_003, 1024), 1);
+        assert_eq!(largest_divisor(0, 16), 1);
+    }
+
+    #[test]
+    fn there_are_one_to_three_dimensions() {
+        let sizes = [4_usize, 5, 6];
+        // SAFETY: there are three numbers, or none are read.
+        unsafe {
+            assert_eq!(read(2, sizes.as_ptr(), 1).unwrap(), Some([4, 5, 1]));
+            assert_eq!(read(3, std::ptr::null(), 1).unwrap(), None);
+            assert!(read(0, sizes.as_ptr(), 1).is_err());
+            assert!(read(4, sizes.as_ptr(), 1).is_err());
+        }
+    }
+
+    #[test]
+    fn chosen_groups_are_allowed() {
+        let limits = limits(KernelMetadata::default());
+        for global in [
+            [1, 1, 1],
+            [1000, 1, 1],
+            [640, 480, 3],
+            [1, 7, 64],
+            [4096; 3],
+        ] {
+            let local = limits.choose(global, 256);
+            assert!(limits.check(local, global).is_ok(), "{global:?} {local:?}");
+        }
+        assert_eq!(limits.choose([4096, 4096, 1], 256), [256, 1, 1]);
+        assert_eq!(limits.choose([8, 8, 8], 256), [8, 8, 4]);
+        assert!(limits.check([3, 1, 1], [10, 1, 1]).is_err());
+        assert!(limits.check([0, 1, 1], [10, 1, 1]).is_err());
+        assert!(limits.check([513, 1, 1], [513, 1, 1]).is_err());
+        assert_eq!(limits.groups([2, 1, 1], [10, 3, 1]).unwrap(), [5, 3, 1]);
+        assert!(limits.groups([1, 1, 1], [1, 1 << 20, 1]).is_err());
+    }
+
+    #[test]
+    fn what_the_compiler_said_counts() {
+        let required = limits(KernelMetadata {
+            required_size: Some([8, 2, 1]),
+            ..KernelMetadata::default()
+        });
+        let most = limits(KernelMetadata {
+            largest_size: Some([16, 16, 1]),
+            most_items: Some(64),
+            ..KernelMetadata::default()
+        });
+        assert_eq!(required.choose([16, 16, 1], 256), [8, 2, 1]);
+        assert!(required.check([8, 2, 1], [16, 16, 1]).is_ok());
+        assert!(required.check([4, 4, 1], [16, 16, 1]).is_err());
+        assert_eq!(most.choose([1024, 1024, 1], 256), [16, 4, 1]);
+        assert!(most.check([16, 8, 1], [1024, 1024, 1]).is_err());
+        assert!(most.check([32, 1, 1], [1024, 1024, 1]).is_err());
+    }
+}

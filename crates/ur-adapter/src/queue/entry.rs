@@ -1,0 +1,236 @@
+//! The queues' entry points.
+
+use super::{NATIVE, Queue};
+use crate::abi::boundary::{MaybeIn, MaybeInMut, Out, entry_points};
+use crate::abi::chain;
+use crate::abi::description;
+use crate::abi::failure::{Failure, Result};
+use crate::abi::native::{of_driver, ownership};
+use crate::abi::object::{Handle, MaybeHandle, Shared, release, retain};
+use crate::abi::query::{Answer, Query};
+use crate::abi::stub::{Reason, Stub};
+use crate::context::Context;
+use crate::discovery::Device;
+use crosshandle::{NativeObject, QueueOrder};
+use std::ptr::NonNull;
+use unified_runtime_sys::{
+    UR_QUEUE_FLAG_ON_DEVICE, UR_QUEUE_FLAG_ON_DEVICE_DEFAULT,
+    UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE, UR_QUEUE_FLAG_PRIORITY_HIGH,
+    UR_QUEUE_FLAG_PRIORITY_LOW, UR_QUEUE_FLAG_SUBMISSION_BATCHED,
+    UR_QUEUE_FLAG_SUBMISSION_IMMEDIATE, UR_QUEUE_FLAGS_MASK, ur_bool_t, ur_native_handle_t,
+    ur_queue_dditable_t, ur_queue_exp_dditable_t, ur_queue_flags_t, ur_queue_handle_t,
+    ur_queue_index_properties_t, ur_queue_info_t, ur_queue_native_desc_t,
+    ur_queue_native_properties_t, ur_queue_properties_t, ur_result_t, ur_structure_type_t,
+};
+
+entry_points! {
+    fn create(
+        context: Handle<Context>,
+        device: Handle<Device>,
+        properties: MaybeIn<ur_queue_properties_t>,
+        created: Out<ur_queue_handle_t>,
+    ) {
+        let flags = properties.map_or(0, |properties| properties.flags);
+        check_flags(flags)?;
+        if let Some(properties) = properties {
+            // SAFETY: the caller passes a chain of properties.
+            unsafe { check_index(properties) }?;
+        }
+        let order = if flags & UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0 {
+            QueueOrder::OutOfOrder
+        } else {
+            QueueOrder::InOrder
+        };
+        let inner = context.on(device)?.create_queue_with(order)?;
+        created.put(Queue::create(context, device, inner, flags))
+    }
+
+    fn get_info(
+        queue: Handle<Queue>,
+        name: ur_queue_info_t,
+        query(size, value, size_ret): Answer,
+    ) {
+        answer(queue, name, query)
+    }
+
+    fn get_native_handle(
+        queue: Handle<Queue>,
+        desc: MaybeInMut<ur_queue_native_desc_t>,
+        native: Out<ur_native_handle_t>,
+    ) {
+        let kind = desc.and_then(|desc| NonNull::new(desc.pNativeData.cast::<i32>()));
+        if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
+            // SAFETY: the caller's description says where the number of the queue's kind goes.
+            unsafe { kind.write(own) };
+        }
+        let of_driver = queue.inner().native().map(NativeObject::raw);
+        native.put(of_driver.unwrap_or_else(|| NATIVE.of(&queue.state)))
+    }
+
+    fn create_with_native_handle(
+        native: ur_native_handle_t,
+        context: Handle<Context>,
+        device: MaybeHandle<Device>,
+        properties: MaybeIn<ur_queue_native_properties_t>,
+        created: Out<ur_queue_handle_t>,
+    ) {
+        if context.first().0.has_driver() {
+            let device = device.unwrap_or(context.first().0);
+            // SAFETY: the caller passes a chain of properties.
+            let flags = unsafe { native_flags(properties) }?;
+            let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
+            let inner = context.on(device)?;
+            // SAFETY: the caller passes a queue of the driver, and keeps it unless he gives it away.
+            let inner = unsafe { inner.adopt_queue(of_driver(native), ownership(is_owned))? };
+            return created.put(Queue::create(context, device, inner, flags));
+        }
+        let state = NATIVE.find(native)?;
+        if device.is_some_and(|device| !std::ptr::eq(device, &*state.device)) {
+            return Err(Failure::new(
+                ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
+                "this native queue is one of another device",
+            ));
+        }
+        context.on(&state.device)?;
+        let context = context.to_ref();
+        created.put(Shared::hand_out(Shared::new(Queue { context, state })))
+    }
+
+    fn finish(queue: Handle<Queue>) {
+        Ok(queue.inner().finish()?)
+    }
+
+    fn flush(queue: Handle<Queue>) {
+        Ok(queue.inner().flush()?)
+    }
+
+    fn is_graph_capture_enabled(queue: Handle<Queue>, result: Out<ur_bool_t>) {
+        result.put(0)
+    }
+}
+
+/// Refuses flags that don't exist or exclude each other.
+///
+/// # Errors
+/// `INVALID_ENUMERATION`, `INVALID_QUEUE_PROPERTIES`.
+fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
+    if flags & UR_QUEUE_FLAGS_MASK != 0 {
+        return Err(Failure::ENUMERATION);
+    }
+    let invalid = |message: &'static str| {
+        let result = ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE_PROPERTIES;
+        Err(Failure::new(result, message))
+    };
+    let both = |one, other| flags & one != 0 && flags & other != 0;
+    if both(UR_QUEUE_FLAG_PRIORITY_HIGH, UR_QUEUE_FLAG_PRIORITY_LOW) {
+        return invalid("a queue cannot have both high and low priority");
+    }
+    if both(
+        UR_QUEUE_FLAG_SUBMISSION_BATCHED,
+        UR_QUEUE_FLAG_SUBMISSION_IMMEDIATE,
+    ) {
+        return invalid("a queue cannot submit both in batches and immediately");
+    }
+    if flags & (UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT) != 0 {
+        return invalid("there are no queues on the device, to which only kernels could submit");
+    }
+    Ok(())
+}
+
+/// Refuses a queue of another group than the first.
+///
+/// # Errors
+/// `INVALID_VALUE` for any but the first of a device's groups of compute queues.
+///
+/// # Safety
+/// The structures after the properties are as [`chain::find`] demands.
+unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
+    let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
+    // SAFETY: as promised to this function.
+    match unsafe { chain::find::<ur_queue_index_properties_t>(properties.pNext, stype) } {
+        Some(index) if index.computeIndex > 0 => Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
+            "the device has one group of compute queues, whose index is 0",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Answers a query.
+fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Result<()> {
+    match name {
+        ur_queue_info_t::UR_QUEUE_INFO_CONTEXT => query.value(queue.context.handle()),
+        ur_queue_info_t::UR_QUEUE_INFO_DEVICE => query.value(queue.state.device.handle()),
+        // There are no queues on the device.
+        ur_queue_info_t::UR_QUEUE_INFO_DEVICE_DEFAULT => {
+            query.value::<ur_queue_handle_t>(std::ptr::null_mut())
+        }
+        ur_queue_info_t::UR_QUEUE_INFO_FLAGS => query.value(queue.state.flags),
+        ur_queue_info_t::UR_QUEUE_INFO_REFERENCE_COUNT => query.value(queue.references()),
+        ur_queue_info_t::UR_QUEUE_INFO_SIZE => Err(Failure::new(
+            ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
+            "only queues on the device have a size",
+        )),
+        ur_queue_info_t::UR_QUEUE_INFO_EMPTY => query.truth(queue.inner().is_idle()),
+        _ => Err(Failure::ENUMERATION),
+    }
+}
+
+/// Returns the flags that the properties of a native queue tell.
+///
+/// # Errors
+/// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted; as [`check_flags`].
+///
+/// # Safety
+/// The structures after the properties are as [`chain::find`] demands.
+unsafe fn native_flags(
+    properties: Option<&ur_queue_native_properties_t>,
+) -> Result<ur_queue_flags_t> {
+    let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
+    // SAFETY: as promised to this function; the number of a kind is where its description says.
+    let (kind, own) = unsafe {
+        let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
+        let kind = chain::find::<ur_queue_native_desc_t>(next, stype)
+            .and_then(|desc| desc.pNativeData.cast::<i32>().as_ref());
+        let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_PROPERTIES;
+        (kind, chain::find::<ur_queue_properties_t>(next, stype))
+    };
+    if let (Some(kind), Some(own)) = (kind, description::get().queue_kind)
+        && *kind != own
+    {
+        return Err(Failure::unsupported(
+            "only immediate command lists can be queues here",
+        ));
+    }
+    let flags = own.map_or(0, |properties| properties.flags);
+    check_flags(flags)?;
+    Ok(flags)
+}
+
+/// Why queues record no graphs.
+struct NoCapture;
+
+impl Reason for NoCapture {
+    const TEXT: &str = "this adapter has no graphs, so queues cannot record any";
+}
+
+/// The queues' table.
+pub(crate) const TABLE: ur_queue_dditable_t = ur_queue_dditable_t {
+    pfnGetInfo: Some(get_info),
+    pfnCreate: Some(create),
+    pfnRetain: Some(retain::<Queue>),
+    pfnRelease: Some(release::<Queue>),
+    pfnGetNativeHandle: Some(get_native_handle),
+    pfnCreateWithNativeHandle: Some(create_with_native_handle),
+    pfnFinish: Some(finish),
+    pfnFlush: Some(flush),
+};
+
+/// The queues' experimental table.
+pub(crate) const EXP_TABLE: ur_queue_exp_dditable_t = ur_queue_exp_dditable_t {
+    pfnBeginGraphCaptureExp: Stub::<NoCapture>::STUB,
+    pfnBeginCaptureIntoGraphExp: Stub::<NoCapture>::STUB,
+    pfnEndGraphCaptureExp: Stub::<NoCapture>::STUB,
+    pfnIsGraphCaptureEnabledExp: Some(is_graph_capture_enabled),
+    pfnGetGraphExp: Stub::<NoCapture>::STUB,
+};

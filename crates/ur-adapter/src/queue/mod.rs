@@ -1,0 +1,107 @@
+//! Queues: commands run in order, or as soon as what they wait for has happened.
+
+pub(crate) mod entry;
+pub(crate) mod host_function;
+
+use crate::abi::native::NativeHandles;
+use crate::abi::object::{Object, Ref, Shared};
+use crate::context::Context;
+use crate::discovery::{Device, Finish};
+use crosshandle::Command;
+use std::convert::Infallible;
+use std::sync::Arc;
+use unified_runtime_sys::{
+    UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP, UR_QUEUE_FLAG_PROFILING_ENABLE, ur_queue_flags_t,
+    ur_queue_handle_t, ur_queue_handle_t_,
+};
+
+/// A queue. Several UR queues share one [`QueueState`] if they were made from one native handle.
+pub(crate) struct Queue {
+    context: Ref<Context>,
+    state: Arc<QueueState>,
+}
+
+/// A queue of the library, with its device and flags.
+pub(crate) struct QueueState {
+    device: Ref<Device>,
+    inner: crosshandle::Queue,
+    flags: ur_queue_flags_t,
+}
+
+static NATIVE: NativeHandles<QueueState> = NativeHandles::new();
+
+impl Object for Queue {
+    type Opaque = ur_queue_handle_t_;
+}
+
+impl Finish for QueueState {
+    fn finish(&self) -> crosshandle::Result<()> {
+        self.inner.finish()
+    }
+}
+
+impl Queue {
+    /// Makes a queue for the caller.
+    fn create(
+        context: &Shared<Context>,
+        device: &Shared<Device>,
+        inner: crosshandle::Queue,
+        flags: ur_queue_flags_t,
+    ) -> ur_queue_handle_t {
+        let state = Arc::new(QueueState {
+            device: device.to_ref(),
+            inner,
+            flags,
+        });
+        let registered = Arc::downgrade(&state);
+        device.register_queue(registered);
+        let context = context.to_ref();
+        Shared::hand_out(Shared::new(Self { context, state }))
+    }
+
+    /// Returns the context that the queue was made in.
+    pub(crate) fn context(&self) -> &Ref<Context> {
+        &self.context
+    }
+
+    /// Returns the device that the queue is on.
+    pub(crate) fn device(&self) -> &Ref<Device> {
+        &self.state.device
+    }
+
+    /// Returns the library's queue.
+    #[inline]
+    pub(crate) fn inner(&self) -> &crosshandle::Queue {
+        &self.state.inner
+    }
+
+    /// Returns whether the queue's events take timestamps.
+    #[inline]
+    pub(crate) fn is_profiling(&self) -> bool {
+        self.state.flags & UR_QUEUE_FLAG_PROFILING_ENABLE != 0
+    }
+
+    /// Returns whether waiting for the queue's events shall sleep at once.
+    #[inline]
+    pub(crate) fn is_low_power(&self) -> bool {
+        self.state.flags & UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP != 0
+    }
+}
+
+impl Drop for Queue {
+    /// Lets the last command keep the context: commands still run, and may use what only the context
+    /// keeps, such as addresses with physical memory.
+    fn drop(&mut self) {
+        if self.inner().is_idle() {
+            return;
+        }
+        let context = Ref::clone(&self.context);
+        let release = Command::call(move || {
+            drop(context);
+            Ok::<_, Infallible>(())
+        });
+        if let Err(error) = self.inner().submit(release.after_earlier()) {
+            tracing::error!(%error, "a context may go before the commands that use it");
+        }
+    }
+}
