@@ -42,6 +42,8 @@ mod program;
 mod queue;
 mod sampler;
 pub mod table;
+#[cfg(test)]
+mod testing;
 mod tuning;
 
 pub use abi::description::{Description, REPORTED_BACKEND_VARIABLE};

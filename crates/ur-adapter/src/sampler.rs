@@ -111,15 +111,14 @@ pub(crate) const TABLE: ur_sampler_dditable_t = ur_sampler_dditable_t {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::entry as context;
-    use crate::discovery::Device;
+    use crate::testing::{Scene, check};
     use std::ptr::{from_mut, null, null_mut};
-    use unified_runtime_sys::{ur_result_t, ur_structure_type_t};
+    use unified_runtime_sys::ur_structure_type_t;
 
     #[test]
     fn any_byte_but_0_is_true() {
-        let device = Device::create(crosshandle::Device::find("host").expect("the host"));
-        let (mut context, mut sampler) = (null_mut(), null_mut());
+        let scene = Scene::new();
+        let mut sampler = null_mut();
         let mut desc = ur_sampler_desc_t {
             stype: ur_structure_type_t::UR_STRUCTURE_TYPE_SAMPLER_DESC,
             pNext: null(),
@@ -127,25 +126,18 @@ mod tests {
             addressingMode: ur_sampler_addressing_mode_t::UR_SAMPLER_ADDRESSING_MODE_CLAMP,
             filterMode: ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_NEAREST,
         };
-        let create_context = context::TABLE.pfnCreate.expect("filled");
-        let ok = ur_result_t::UR_RESULT_SUCCESS;
-        // SAFETY: the handle is alive, the pointers valid.
-        let result = unsafe { create_context(1, &device.handle(), null(), &mut context) };
-        assert_eq!(result, ok);
         for (given, answered) in [(0, 0), (1, 1), (2, 1), (255, 1)] {
             desc.normalizedCoords = given;
             let mut found = 7_u8;
             let name = ur_sampler_info_t::UR_SAMPLER_INFO_NORMALIZED_COORDS;
             // SAFETY: the handles are alive until they are released, the pointers valid.
             unsafe {
-                assert_eq!(create(context, &desc, &mut sampler), ok);
+                check(create(scene.context, &desc, &mut sampler));
                 let value = from_mut(&mut found).cast();
-                assert_eq!(get_info(sampler, name, 1, value, null_mut()), ok);
-                assert_eq!(release::<Sampler>(sampler), ok);
+                check(get_info(sampler, name, 1, value, null_mut()));
+                check(release::<Sampler>(sampler));
             }
             assert_eq!(found, answered, "{given}");
         }
-        // SAFETY: the handle is alive, and not used any more.
-        unsafe { release::<Context>(context) };
     }
 }

@@ -158,62 +158,71 @@ fn repeating_rows(width: usize, pattern_size: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::object::release;
-    use crate::context::{Context, entry as context};
-    use crate::discovery::Device;
-    use crate::memory::usm;
-    use crate::queue::entry as queues;
+    use crate::memory::usm::{Request, allocate};
+    use crate::testing::Scene;
+    use crosshandle::MemoryKind;
     use std::ptr::{null, null_mut};
     use unified_runtime_sys::ur_result_t;
 
     #[test]
     fn a_pitch_that_passes_the_end_is_refused() {
-        let device = Device::create(crosshandle::Device::find("host").expect("the host"));
-        let (mut context, mut queue) = (null_mut(), null_mut());
-        let (mut from, mut to) = (null_mut(), null_mut());
-        let (ok, size) = (
-            ur_result_t::UR_RESULT_SUCCESS,
-            ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-        );
-        // SAFETY: the handles are alive until they are released, the pointers valid.
-        unsafe {
-            let (handle, none) = (device.handle(), null());
-            let create = context::TABLE.pfnCreate.expect("filled");
-            assert_eq!(create(1, &handle, null(), &mut context), ok);
-            let create = queues::TABLE.pfnCreate.expect("filled");
-            assert_eq!(create(context, handle, null(), &mut queue), ok);
-            let allocate = usm::TABLE.pfnDeviceAlloc.expect("filled");
-            for memory in [&mut from, &mut to] {
-                let (desc, pool) = (null(), null_mut());
-                assert_eq!(allocate(context, handle, desc, pool, 400, memory), ok);
-            }
-            let copy = |to_pitch, from_pitch, height| {
-                let (width, event) = (50, null_mut());
+        let scene = Scene::new();
+        let context = scene.context();
+        let request = Request {
+            kind: MemoryKind::Device,
+            len: 400,
+            align: 0,
+        };
+        let memory = || allocate(context, context.first().0, None, &request).expect("memory");
+        let (queue, from, to) = (scene.queue, memory(), memory());
+        let copy = |to_pitch, from_pitch, height| {
+            let (width, event) = (50, null_mut());
+            // SAFETY: the handles are alive, and the memory is an allocation's.
+            unsafe {
                 memcpy(
-                    queue, 1, to, to_pitch, from, from_pitch, width, height, 0, none, event,
+                    queue,
+                    1,
+                    to,
+                    to_pitch,
+                    from,
+                    from_pitch,
+                    width,
+                    height,
+                    0,
+                    null(),
+                    event,
                 )
-            };
-            let fill = |pitch, height| {
-                let pattern = [1_u8];
-                let (width, event) = (50, null_mut());
-                let pattern = pattern.as_ptr().cast();
-                fill(queue, to, pitch, 1, pattern, width, height, 0, none, event)
-            };
-            assert_eq!(copy(100, 100, 4), ok);
-            assert_eq!(fill(100, 4), ok);
-            // The rows themselves end within the memory.
-            assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
-            assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
-            assert_eq!((fill(101, 4), fill(401, 1)), (size, size));
-            assert_eq!(fill(usize::MAX, 2), size);
-            let finish = queues::TABLE.pfnFinish.expect("filled");
-            assert_eq!(finish(queue), ok);
-            let free = usm::TABLE.pfnFree.expect("filled");
-            for memory in [from, to] {
-                assert_eq!(free(context, memory), ok);
             }
-            assert_eq!(release::<Queue>(queue), ok);
-            assert_eq!(release::<Context>(context), ok);
+        };
+        let fill = |pitch, height| {
+            let (width, pattern, event) = (50, [1_u8].as_ptr().cast(), null_mut());
+            // SAFETY: the handles are alive, the memory is an allocation's, the pattern a constant.
+            unsafe {
+                fill(
+                    queue,
+                    to,
+                    pitch,
+                    1,
+                    pattern,
+                    width,
+                    height,
+                    0,
+                    null(),
+                    event,
+                )
+            }
+        };
+        let ok = ur_result_t::UR_RESULT_SUCCESS;
+        let size = ur_result_t::UR_RESULT_ERROR_INVALID_SIZE;
+        assert_eq!((copy(100, 100, 4), fill(100, 4)), (ok, ok));
+        // The rows themselves end within the memory.
+        assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
+        assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
+        assert_eq!((fill(101, 4), fill(401, 1)), (size, size));
+        assert_eq!(fill(usize::MAX, 2), size);
+        scene.finish();
+        for memory in [from, to] {
+            context.state().usm.free(memory).expect("it was allocated");
         }
     }
 }

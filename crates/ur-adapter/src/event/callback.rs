@@ -165,3 +165,84 @@ impl Callback {
         unsafe { (self.function)(self.event.handle(), status, self.user_data) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::object::{release, retain};
+    use crate::event::{Kind, Origin};
+    use crate::testing::{Scene, check};
+    use crosshandle::Command;
+    use std::ptr::from_ref;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    const COMPLETE: ur_execution_info_t = ur_execution_info_t::UR_EXECUTION_INFO_COMPLETE;
+    const SOON: Duration = Duration::from_secs(20);
+
+    type Called = Sender<(ur_execution_info_t, Option<String>)>;
+
+    /// Reports the call.
+    unsafe extern "C" fn report(
+        _event: ur_event_handle_t,
+        status: ur_execution_info_t,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the test passes a sender, which it keeps.
+        let called = unsafe { &*data.cast::<Called>().cast_const() };
+        let name = thread::current().name().map(str::to_owned);
+        called.send((status, name)).expect("the test listens");
+    }
+
+    /// Reports the call after it has set another callback and released the event.
+    unsafe extern "C" fn again(
+        event: ur_event_handle_t,
+        status: ur_execution_info_t,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the event is alive, and UR refers to it once; the data is passed on.
+        unsafe {
+            check(set(event, COMPLETE, Some(report), data));
+            check(release::<Event>(event));
+            report(event, status, data);
+        }
+    }
+
+    #[test]
+    fn functions_are_called_when_their_event_is_complete() {
+        let scene = Scene::new();
+        let (called, calls) = channel();
+        let called: Called = called;
+        let data = from_ref(&called).cast_mut().cast();
+        // The job ends between the rounds, or not.
+        for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
+            let options = EventOptions::new().shareable(false);
+            let context = scene.context();
+            let inner = context.first().1.create_event_with(options).unwrap();
+            let hold = scene.hold();
+            let signal = Command::marker().signal(&inner);
+            scene.queue().inner().submit(signal).unwrap();
+            let event = Event::hand_out(context.to_ref(), inner, Origin::Reusable(Kind::Plain));
+            // SAFETY: the event is alive, and released by `again`.
+            unsafe {
+                check(set(event, COMPLETE, Some(report), data));
+                check(set(event, COMPLETE, Some(again), data));
+                let submitted = ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED;
+                check(set(event, submitted, Some(report), data));
+                assert_eq!(calls.recv_timeout(SOON).unwrap().0, submitted);
+                check(retain::<Event>(event));
+                check(release::<Event>(event));
+            }
+            assert!(calls.try_recv().is_err(), "the signal is pending");
+            hold.signal().unwrap();
+            for _ in 0..3 {
+                let (status, name) = calls.recv_timeout(SOON).unwrap();
+                assert_eq!(status, COMPLETE);
+                assert_eq!(name.as_deref(), Some("xh-background"));
+            }
+            thread::sleep(pause);
+        }
+        assert!(calls.try_recv().is_err());
+    }
+}

@@ -3,12 +3,10 @@
 
 use super::{Buffer, Storage, TABLE};
 use crate::abi::object::Shared;
-use crate::context::{Context, entry as context};
-use crate::discovery::Device;
 use crate::enqueue;
 use crate::memory::usm::{self, Request, allocate};
-use crate::queue::{Queue, entry as queue};
-use crosshandle::{Command, EventOptions, MemoryKind};
+use crate::testing::{Scene, check};
+use crosshandle::MemoryKind;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull, null, null_mut};
 use std::sync::mpsc;
@@ -17,58 +15,20 @@ use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_MAP_FLAG_READ, UR_MAP_FLAG_WRITE, UR_MAP_FLAG_WRITE_INVALIDATE_REGION,
     UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER, UR_MEM_FLAG_ALLOC_HOST_POINTER,
-    UR_MEM_FLAG_USE_HOST_POINTER, ur_context_handle_t, ur_map_flags_t, ur_mem_flags_t,
-    ur_mem_handle_t, ur_mem_native_properties_t, ur_queue_handle_t, ur_result_t,
-    ur_structure_type_t,
+    UR_MEM_FLAG_USE_HOST_POINTER, ur_map_flags_t, ur_mem_flags_t, ur_mem_handle_t,
+    ur_mem_native_properties_t, ur_result_t, ur_structure_type_t,
 };
 
 const LEN: usize = 100;
 
-fn check(result: ur_result_t) {
-    assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
-}
-
-struct Scene {
-    context: ur_context_handle_t,
-    queue: ur_queue_handle_t,
-}
-
 impl Scene {
-    fn new() -> Self {
-        Self::on("host")
-    }
-
-    fn on(device: &str) -> Self {
-        let device = Device::create(crosshandle::Device::find(device).expect("a device"));
-        let (mut context, mut queue) = (null_mut(), null_mut());
-        let handle = device.handle();
-        // SAFETY: the handles are alive, the pointers valid.
-        unsafe {
-            check(context::TABLE.pfnCreate.expect("filled")(
-                1,
-                &handle,
-                null(),
-                &mut context,
-            ));
-            check(queue::TABLE.pfnCreate.expect("filled")(
-                context,
-                handle,
-                null(),
-                &mut queue,
-            ));
-        }
-        Self { context, queue }
-    }
-
     fn buffer(&self, flags: ur_mem_flags_t, user: Option<&mut [u8; LEN]>) -> ur_mem_handle_t {
         let pointer = user.map(|user| NonNull::from(user).cast());
-        // SAFETY: the context is alive; the tests keep the memory.
-        let (context, storage) = unsafe {
-            let context = Shared::<Context>::from_handle(self.context).expect("a context");
-            let inner = context.first().1;
-            let storage = Storage::create(inner, LEN, flags, pointer, false);
-            (context.to_ref(), storage.expect("memory"))
-        };
+        let context = self.context();
+        let inner = context.first().1;
+        // SAFETY: the tests keep the memory.
+        let storage = unsafe { Storage::create(inner, LEN, flags, pointer, false) };
+        let (context, storage) = (context.to_ref(), storage.expect("memory"));
         Shared::hand_out(Shared::new(Buffer::new(context, storage, 0)))
     }
 
@@ -129,43 +89,11 @@ impl Scene {
         // SAFETY: the handles are alive.
         unsafe { unmap(self.queue, buffer, pointer.cast(), 0, null(), null_mut()) }
     }
-
-    /// Keeps the queue from going on until the event that is returned is signalled.
-    fn hold(&self) -> crosshandle::Event {
-        // SAFETY: the handles are alive.
-        let (context, queue) = unsafe {
-            (
-                Shared::<Context>::from_handle(self.context).expect("a context"),
-                Shared::<Queue>::from_handle(self.queue).expect("a queue"),
-            )
-        };
-        let options = EventOptions::new().shareable(false);
-        let gate = context.first().1.create_event_with(options);
-        let gate = gate.expect("an event");
-        let hold = Command::barrier().after_value(&gate, 1);
-        queue.inner().submit(hold).expect("submitted");
-        gate
-    }
-
-    fn finish(&self) {
-        // SAFETY: the handle is alive.
-        check(unsafe { queue::TABLE.pfnFinish.expect("filled")(self.queue) });
-    }
 }
 
 fn release(buffer: ur_mem_handle_t) {
     // SAFETY: the handle is alive, and not used any more.
     check(unsafe { TABLE.pfnRelease.expect("filled")(buffer) });
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        // SAFETY: the handles are alive, and not used any more.
-        unsafe {
-            check(queue::TABLE.pfnRelease.expect("filled")(self.queue));
-            check(context::TABLE.pfnRelease.expect("filled")(self.context));
-        }
-    }
 }
 
 #[test]
@@ -259,8 +187,7 @@ fn memory_of_the_user_follows_its_buffer() {
 
 /// Returns a buffer of new USM, which the buffer owns if the byte says so.
 fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
-    // SAFETY: the handle is alive.
-    let context = unsafe { Shared::<Context>::from_handle(scene.context) }.expect("a context");
+    let context = scene.context();
     let request = Request {
         kind: MemoryKind::Device,
         len: LEN,
