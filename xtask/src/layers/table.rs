@@ -20,7 +20,14 @@ pub(crate) const LAYERS: [&str; 14] = [
 ];
 
 /// Places of the library, as prefixes of paths, that may contain `unsafe`.
-pub(crate) const MAY_BE_UNSAFE: [&str; 4] = ["hal/", "os/", "ipc/", "types/shared_bytes.rs"];
+pub(crate) const MAY_BE_UNSAFE: [&str; 5] = [
+    "hal/",
+    "os/",
+    "ipc/",
+    "types/shared_bytes.rs",
+    // Passes a driver's own objects between the program and a backend.
+    "api/context/native.rs",
+];
 
 /// Crates of bindings, with the only place that may name each of them.
 pub(crate) const BINDINGS: [(&str, &str); 2] = [
