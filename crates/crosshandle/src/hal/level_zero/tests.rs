@@ -21,7 +21,7 @@ const BYTES: usize = 64 << 10;
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 const HANDLE: &str = "CROSSHANDLE_TEST_HANDLE";
 
-/// Whether the test is to go on: whether this process has the simulated driver. Otherwise such a
+/// Returns whether the test is to go on: whether this process has the simulated driver. Otherwise such a
 /// process runs the test, under each loader that there is.
 fn simulated(name: &str) -> bool {
     if std::env::var_os(ROLE).is_some() {
@@ -252,7 +252,7 @@ fn a_command_of_the_program_that_fails_takes_nothing_along() {
     }
 }
 
-/// Whether a thread of this process sleeps in the kernel.
+/// Returns whether a thread of this process sleeps in the kernel.
 fn is_asleep(thread: rustix::process::Pid) -> bool {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
