@@ -135,7 +135,7 @@ impl Wire {
             pair(self.original as u32, self.spare),
             if self.is_displaced() { 0 } else { self.size },
             // Whoever puts a number in place may take the other one out.
-            u64::from(self.event_pid),
+            pair(self.memory_kind, self.event_pid),
             self.inode,
             pair(self.version, self.flags),
             u64::from(self.kind),
