@@ -361,10 +361,10 @@ pub(crate) fn patch(handle: &mut Handle, descriptor: &OwnedFd) {
     }
 }
 
-/// Whether the driver fetches the descriptor of an event's handle itself: then the handle has the
+/// Returns whether the driver fetches the descriptor of an event's handle itself: then the handle has the
 /// number of the process that it is from.
 pub(crate) fn is_fetched(handle: &Handle) -> bool {
-    handle[20..24] != [0; 4]
+    handle[48..52] != [0; 4]
 }
 
 /// A handle as a message, and back.

@@ -1,4 +1,4 @@
-//! What all entry points have in common.
+//! Helpers that all entry points use.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
@@ -44,17 +44,17 @@ thread_local! {
     static DESCRIPTION: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// The function of the driver that this thread is in.
+/// The entry point that this thread is in.
 pub(crate) fn current() -> &'static str {
     CURRENT.get()
 }
 
-/// Hands out the description of the last error of this thread, which stays until the next one.
+/// Returns the description of the last error of this thread. It is valid until the next error.
 pub(crate) fn with_description<T>(f: impl FnOnce(&CStr) -> T) -> T {
     DESCRIPTION.with_borrow(|text| f(text))
 }
 
-/// Keeps a sentence for `zeDriverGetLastErrorDescription`.
+/// Stores a sentence for `zeDriverGetLastErrorDescription`.
 pub(crate) fn describe(text: &str) {
     let text = CString::new(text).unwrap_or_default();
     DESCRIPTION.set(text);
@@ -85,8 +85,8 @@ pub(crate) fn call(
 
 /// Defines entry points: functions with the C interface, whose bodies answer a [`Result`].
 ///
-/// What their callers must do is Level Zero's own contract: pointers that are not null lead to
-/// what their types say, as long as the call or, for memory of commands, until these are done.
+/// Their callers keep Level Zero's own contract: pointers that are not null lead to what their types
+/// say, for the length of the call or, for memory of commands, until those are done.
 macro_rules! entry {
     ($(
         $(#[$meta:meta])*
@@ -103,7 +103,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// What an argument of an entry point leads to.
+/// Reads what an argument of an entry point points to.
 pub(crate) fn read<T: Copy>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -112,7 +112,7 @@ pub(crate) fn read<T: Copy>(from: *const T) -> Result<T> {
     Ok(unsafe { from.read() })
 }
 
-/// Whether a result can be stored, asked before there is one that would be lost.
+/// Checks that a result can be stored, before there is one that would be lost.
 pub(crate) fn present<T>(to: *mut T) -> Result<()> {
     match to.is_null() {
         true => Err(INVALID_NULL_POINTER),
@@ -120,7 +120,7 @@ pub(crate) fn present<T>(to: *mut T) -> Result<()> {
     }
 }
 
-/// Stores a result where an argument of an entry point says.
+/// Stores a result where an argument of an entry point points.
 pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
     if to.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -130,11 +130,11 @@ pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// Few of something, without an allocation: commands shall cost the same wherever the memory of
-/// earlier ones was freed.
+/// A short list without an allocation, so that commands cost the same wherever the memory of earlier
+/// ones was freed.
 pub(crate) type Few<T> = SmallVec<[T; 4]>;
 
-/// The elements of an array that is an argument of an entry point.
+/// Reads the elements of an array that is an argument of an entry point.
 pub(crate) fn read_all<T: Copy>(from: *const T, count: u32) -> Result<Few<T>> {
     if count == 0 {
         return Ok(Few::new());
@@ -163,7 +163,7 @@ pub(crate) fn enumerate<T: Copy>(items: &[T], count: *mut u32, to: *mut T) -> Re
     write(count, given)
 }
 
-/// `text` as an array in a structure, with a zero at its end.
+/// Returns `text` as an array in a structure, with a zero at its end.
 pub(crate) fn name<const N: usize>(text: &str) -> [core::ffi::c_char; N] {
     let mut name = [0; N];
     for (to, from) in name.iter_mut().zip(text.bytes().take(N - 1)) {

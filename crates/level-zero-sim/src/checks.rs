@@ -7,21 +7,21 @@ use std::sync::Mutex;
 use crate::call::{current, describe};
 use crate::switches::switches;
 
-/// What a caller did that it must not do.
+/// A wrong use that the driver recognises.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Check {
-    /// What was opened from a handle was destroyed, or what was created was closed.
+    /// An opened object was destroyed, or a created one was closed.
     WrongClose,
-    /// Something was closed or destroyed again.
+    /// An object was closed or destroyed twice.
     DoubleClose,
-    /// Memory was freed again, or an address that is none was.
+    /// An address was freed twice, or was never allocated.
     DoubleFree,
     UseAfterDestroy,
-    /// A handle that is none, or one of another kind.
+    /// A value that is no handle, or a handle of another kind.
     WrongHandle,
     /// A counter-based event was to be signalled from a list that is not in order.
     OutOfOrderSignal,
-    /// A handle's descriptor is not open here, or leads to something else.
+    /// A handle's descriptor is not open in this process, or leads to another file.
     ForeignDescriptor,
     /// A descriptor of the driver was closed by its user.
     DescriptorClosed,
@@ -29,18 +29,18 @@ pub(crate) enum Check {
     GarbageHandle,
     /// A handle of another version of the driver.
     ForeignVersion,
-    /// Something was destroyed while commands use it.
+    /// An object was destroyed while commands use it.
     DestroyInUse,
-    /// A context was destroyed before what lives in it.
+    /// A context was destroyed before the objects in it.
     OutlivedContext,
     /// Commands reach beyond an allocation.
     OutOfBounds,
-    /// Not the caller's fault.
+    /// A defect of this driver.
     Panic,
 }
 
 impl Check {
-    /// As reports and the switch `TOLERATE` have it.
+    /// The name in reports and in the switch `TOLERATE`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WrongClose => "wrong-close",
@@ -63,12 +63,12 @@ impl Check {
 
 static FOUND: Mutex<Vec<(Check, u64)>> = Mutex::new(Vec::new());
 
-/// How often each check has found something.
+/// The number of findings of each check.
 pub(crate) fn found() -> Vec<(Check, u64)> {
     FOUND.lock().map(|found| found.clone()).unwrap_or_default()
 }
 
-/// Reports a wrong use. The call then fails, unless the switch says that the process is to.
+/// Reports a wrong use, after which the call fails. Ends the process if the switch says so.
 pub(crate) fn misuse(check: Check, what: &str) {
     if switches().tolerated(check.name()) {
         return;

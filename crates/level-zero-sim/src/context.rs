@@ -1,4 +1,4 @@
-//! Contexts: what memory, events and lists live in.
+//! Contexts, in which memory, events and lists live.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::ledger::{Resource, write_report};
 
 #[derive(Default)]
 pub(crate) struct Context {
-    /// What lives in it.
+    /// The number of objects in it.
     members: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Context {
     }
 }
 
-/// The context and the device that most functions begin with; the device works.
+/// Returns the context and the device that most functions take first. The device works.
 pub(crate) fn pair(
     context: ze_context_handle_t,
     device: ze_device_handle_t,

@@ -1,8 +1,8 @@
 //! The state of a counter-based event: counters in a page that processes share.
 //!
-//! Signal number *n* stores *n* in one of a ring of words when it is done. A wait takes the number
-//! of the latest signal when it begins, so it is for that signal alone. Number 0 was never
-//! submitted and is done: a fresh event is complete.
+//! Signal number *n* stores *n* in one of a ring of words when it is done. A wait takes the number of
+//! the latest signal when it begins, and is for that signal alone. Signal number 0 counts as done
+//! although it was never submitted: a fresh event is complete.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, PAGE, Segment};
 use crate::wait::{Bell, Deadline, Waited};
 
-/// How many signals may be under way before one has to wait for another.
+/// The number of signals that may be under way before one has to wait for another.
 const RING: usize = 64;
 
 #[repr(C)]
@@ -19,7 +19,7 @@ struct Words {
     changes: Bell,
     /// The number of the latest signal.
     issued: AtomicU64,
-    /// When the latest that is done began and ended, in nanoseconds.
+    /// The times when the latest finished signal's work began and ended, in nanoseconds.
     start: AtomicU64,
     end: AtomicU64,
     done: [AtomicU64; RING],
@@ -28,11 +28,10 @@ struct Words {
 const _: () = assert!(size_of::<Words>() <= PAGE);
 
 pub(crate) struct Counter {
-    /// What handles of it lead to, if there may be any.
+    /// The segment that handles lead to, if the event can be shared.
     segment: Option<Segment>,
     mapping: Mapping,
-    /// All that is known of an event that was opened, where later signals never reach it: its
-    /// latest signal when the handle was made.
+    /// The latest signal when the handle was made, for an opened event that no later signal reaches.
     snapshot: Option<u64>,
 }
 
@@ -48,7 +47,7 @@ impl Counter {
         })
     }
 
-    /// The event of a segment that another process may have.
+    /// Opens the event in a segment of another process.
     pub(crate) fn open(segment: &Segment, snapshot: Option<u64>) -> Result<Self> {
         if segment.size() < PAGE {
             return Err(INVALID_ARGUMENT);
@@ -75,7 +74,7 @@ impl Counter {
         self.words().issued.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The number of the latest signal.
+    /// Returns the number of the latest signal.
     pub(crate) fn latest(&self) -> u64 {
         let issued = || self.words().issued.load(Ordering::Acquire);
         self.snapshot.unwrap_or_else(issued)
@@ -89,7 +88,7 @@ impl Counter {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
     }
 
-    /// Whether a signal can be completed: no earlier one needs the word.
+    /// Returns whether a signal can be completed: no earlier one needs the word.
     pub(crate) fn has_room(&self, number: u64) -> bool {
         self.is_done(number.saturating_sub(RING as u64))
     }

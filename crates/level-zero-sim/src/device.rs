@@ -1,4 +1,4 @@
-//! Devices: which there are, and whether they still work.
+//! Devices, and their loss.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl Object for Device {
 }
 
 impl Device {
-    /// An error once it is lost.
+    /// Checks that the device works; an error once it is lost.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_lost() {
             true => Err(DEVICE_LOST),
@@ -43,7 +43,7 @@ impl Device {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Counts a command that is about to be executed. Answers whether the device still does that.
+    /// Counts a command that is about to be executed. Returns whether the device still works.
     pub(crate) fn works_on(&self) -> bool {
         let before = self.executed.fetch_add(1, Ordering::Relaxed);
         if switches().lost_after.is_some_and(|limit| before >= limit) {
@@ -52,7 +52,7 @@ impl Device {
         !self.is_lost()
     }
 
-    /// The same in every process of a (simulated) machine.
+    /// The device's UUID, equal in all processes of a (simulated) machine.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         let mut id = [0; 16];
         id[..6].copy_from_slice(b"ze_sim");
@@ -62,7 +62,7 @@ impl Device {
     }
 }
 
-/// Their handles, as addresses.
+/// The handles of devices, as addresses.
 static DEVICES: LazyLock<Result<Vec<usize>>> = LazyLock::new(|| {
     (0..switches().devices)
         .map(|index| {
@@ -77,19 +77,19 @@ static DEVICES: LazyLock<Result<Vec<usize>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The handles of all devices.
+/// Returns the handles of all devices.
 pub(crate) fn devices() -> Result<Vec<ze_device_handle_t>> {
     let devices = DEVICES.as_ref().map_err(|&code| code)?;
     let handle = |&address| std::ptr::with_exposed_provenance_mut(address);
     Ok(devices.iter().map(handle).collect())
 }
 
-/// The handle of one device.
+/// Returns the handle of a device.
 pub(crate) fn handle_of(device: &Device) -> Result<ze_device_handle_t> {
     Ok(devices()?[device.index as usize])
 }
 
-/// Whether something that was waited for may never come.
+/// Returns whether something that was waited for may never come.
 pub(crate) fn any_lost() -> bool {
     let lost = |handle| handles::get::<Device, _>(handle).is_ok_and(|device| device.is_lost());
     switches().lost_after.is_some() && devices().is_ok_and(|all| all.into_iter().any(lost))

@@ -30,7 +30,7 @@ impl Object for Driver {
     }
 }
 
-/// Its handle, as an address: 0 where even that could not be had.
+/// The driver's handle, as an address; 0 if there was no memory for it.
 static DRIVER: LazyLock<usize> = LazyLock::new(|| {
     let handle: Result<*mut c_void> = handles::create(Arc::new(Driver));
     handle.map_or(0, |handle| handle.expose_provenance())
@@ -43,7 +43,7 @@ fn driver() -> Result<ze_driver_handle_t> {
     }
 }
 
-/// What `zeDriverGetExtensionProperties` lists.
+/// The extensions that `zeDriverGetExtensionProperties` lists.
 const EXTENSIONS: [(&CStr, u32); 4] = [
     (ZEX_COUNTER_BASED_EVENT_EXT_NAME, 0x1_0000),
     (ZE_DEVICE_IP_VERSION_EXT_NAME, 0x1_0000),

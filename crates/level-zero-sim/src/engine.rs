@@ -14,7 +14,7 @@ use crate::switches::switches;
 use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
 
-/// Commands up to this many bytes are short.
+/// The length up to which commands are short, in bytes.
 const SHORT: usize = 64 << 10;
 
 /// A command on its way.
@@ -22,7 +22,7 @@ pub(crate) struct Submitted {
     pub(crate) waits: Few<Wait>,
     pub(crate) work: Work,
     pub(crate) signal: Option<Signal>,
-    /// What it uses, until it is done.
+    /// Counts its uses of objects, until it is done.
     pub(crate) uses: Few<Use>,
     /// The memory that it uses, which stays even if it is freed too early.
     pub(crate) regions: Few<Arc<Region>>,
@@ -31,8 +31,8 @@ pub(crate) struct Submitted {
 #[derive(Default)]
 struct Pending {
     commands: VecDeque<Submitted>,
-    /// Whether the thread waits for more, and nobody has woken it: there are no commands then, and
-    /// it is at none.
+    /// The thread waits for commands and has not been woken: there are no commands, and it executes
+    /// none.
     is_waiting: bool,
 }
 
@@ -41,12 +41,12 @@ struct Shared {
     queue: Mutex<Pending>,
     more: Condvar,
     submitted: AtomicU64,
-    /// These use nothing any more, though their signals may still be on their way.
+    /// The number of commands that use nothing any more, though their signals may be on their way.
     executed: AtomicU64,
     done: AtomicU64,
     /// Rings whenever `done` changes.
     changes: Bell,
-    /// Nothing more is executed.
+    /// The engine executes nothing more.
     stopped: AtomicBool,
 }
 
@@ -108,7 +108,7 @@ impl Engine {
         })
     }
 
-    /// Whether no command is waited for, or ever executed any more.
+    /// Returns whether all commands are done, or none is executed any more.
     pub(crate) fn is_idle(&self) -> bool {
         let shared = &self.shared;
         let submitted = shared.submitted.load(Ordering::Acquire);
@@ -116,7 +116,7 @@ impl Engine {
     }
 }
 
-/// Whether a command neither waits nor takes long, and that matters.
+/// Returns whether a command neither waits nor takes long, and that matters.
 fn is_done_at_once(command: &Submitted) -> bool {
     switches().at_once
         && command.work.len() <= SHORT

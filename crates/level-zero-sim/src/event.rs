@@ -21,22 +21,22 @@ use crate::slot::Slot;
 use crate::space::UseCount;
 use crate::wait::{Deadline, Waited};
 
-/// Where the state is.
+/// The state of an event, by its kind.
 pub(crate) enum State {
     Counter(Counter),
     Slot(Slot),
 }
 
-/// What an event comes from, and so how it ends.
+/// The origin of an event, and so the way that it ends.
 pub(crate) enum Source {
-    /// Created by itself: ends by being destroyed.
+    /// Created by itself: destroyed in the end.
     Created {
         /// The descriptor that handles of it lead to, once there is one.
         exported: Mutex<Option<Exported>>,
     },
-    /// Opened from a handle: ends by being closed.
+    /// Opened by a handle: closed in the end.
     Opened,
-    /// Of a pool, which outlives it: ends by being destroyed.
+    /// Of a pool, which outlives it: destroyed in the end.
     Pooled { pool: Arc<Pool> },
 }
 
@@ -81,7 +81,7 @@ impl Event {
         matches!(*self.state, State::Counter(_))
     }
 
-    /// A wait for the signal that is the latest now.
+    /// Makes a wait for the signal that is the latest now.
     pub(crate) fn wait(&self) -> Wait {
         let number = match &*self.state {
             State::Counter(counter) => counter.latest(),
@@ -93,7 +93,7 @@ impl Event {
         }
     }
 
-    /// An immediate list in order is about to signal it.
+    /// Notes that an immediate in-order list is about to signal it.
     pub(crate) fn count(&self) {
         let is_plain = matches!(&self.source, Source::Pooled { pool } if !pool.is_shared);
         if is_plain {
@@ -102,7 +102,7 @@ impl Event {
         }
     }
 
-    /// An error for a list that is to wait for it: what counts must have been signalled.
+    /// Checks that a list may wait for it: a counter must have been signalled.
     pub(crate) fn can_be_waited_for(&self) -> Result<()> {
         let Counts { ever, since_reset } = &self.counts;
         match ever.load(Ordering::Acquire) && !since_reset.load(Ordering::Acquire) {
@@ -111,7 +111,7 @@ impl Event {
         }
     }
 
-    /// A new signal. From now on waits are for this one.
+    /// Makes a new signal. From now on waits are for this one.
     pub(crate) fn signal(&self) -> Signal {
         let number = match &*self.state {
             State::Counter(counter) => counter.issue(),
@@ -146,7 +146,7 @@ impl Wait {
     }
 }
 
-/// To be completed once.
+/// A signal, which is completed once.
 pub(crate) struct Signal {
     state: Arc<State>,
     number: u64,
@@ -158,7 +158,7 @@ impl Signal {
         Self { state, number: 0 }
     }
 
-    /// Whether completing it waits for nothing.
+    /// Returns whether completing it waits for nothing.
     pub(crate) fn is_next(&self) -> bool {
         match &*self.state {
             State::Counter(counter) => counter.has_room(self.number),
@@ -175,7 +175,7 @@ impl Signal {
     }
 }
 
-/// A code for how a wait of the host ended.
+/// Returns the code for the end of a host's wait.
 pub(crate) fn code(waited: Waited) -> Result<()> {
     match waited {
         Waited::Done => Ok(()),

@@ -1,4 +1,4 @@
-//! What the loader looks up: a function for each table, which fills it as far as the loader's
+//! Functions that the loader looks up: one for each table, which fills it as far as the loader's
 //! version of Level Zero and the driver's own go. All of Level Zero 1.4 must be there; what no
 //! loader calls is a table of functions that answer that they are not supported.
 

@@ -1,9 +1,9 @@
 //! Handles for other processes: 64 bytes around the number of a descriptor.
 //!
-//! As in Intel's driver, the number comes first. Either whoever opens the handle has put another
-//! one there, of a descriptor of the same file in its own process; or the driver fetches the
-//! descriptor itself from the exporting process, whose number is in the handle then. For memory a
-//! driver that fetches recognises a number that was put there, by its copy of the first one. For
+//! As in Intel's driver, the number comes first. Either the process that opens the handle has put
+//! another number there, of a descriptor of the same file in that process; or the driver fetches the
+//! descriptor from the exporting process, whose number is in the handle then. For memory a driver
+//! that fetches recognises a number that was put there, by its copy of the first one. For
 //! counter-based events it does not, and the number is behind eight zeros.
 //!
 //! A number that was put there for memory of the host becomes the driver's, which closes it at once.
@@ -25,7 +25,7 @@ use crate::switches::{Transport, switches};
 /// Drivers before this one (26.18) that fetch descriptors recognise no number that was put in place.
 const RECOGNISES: u32 = 0x0103_0000 + 38_308;
 
-/// What a handle leads to.
+/// The kind of object that a handle leads to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What opening a handle answers that is not good.
+    /// Returns the code that opening a bad handle answers.
     fn refusal(self) -> ze_result_t {
         match self {
             Self::Memory | Self::EventPool => INVALID_ARGUMENT,
@@ -48,10 +48,10 @@ impl Kind {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Wire {
-    /// Of the descriptor; what follows is as the exporting process wrote it.
+    /// The descriptor's number. The other fields are as the exporting process wrote them.
     number: c_int,
     original: c_int,
-    /// Bytes of memory, or events of a pool; of an event its latest signal, if the handle is to know.
+    /// Bytes of memory, or events of a pool; of an event its latest signal, if the handle has it.
     pub(crate) size: u64,
     /// The exporting process of memory, where Intel's driver has it; 0 if the driver does not fetch
     /// descriptors.
@@ -59,7 +59,7 @@ pub(crate) struct Wire {
     /// The kind of memory in the second byte, if the driver fetches descriptors; otherwise 0.
     memory_kind: u32,
     inode: u64,
-    /// Of the driver.
+    /// The driver's version.
     version: u32,
     pub(crate) flags: u32,
     kind: u32,
@@ -111,7 +111,7 @@ impl Wire {
         unsafe { std::mem::transmute(self) }
     }
 
-    /// The handle in these bytes, if they are one of that kind.
+    /// Reads a handle of a kind from bytes.
     pub(crate) fn read(bytes: [c_char; 64], kind: Kind) -> Result<Self> {
         // SAFETY: as above.
         let wire: Self = unsafe { std::mem::transmute(bytes) };
@@ -128,14 +128,14 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Of all that may not change on the way.
+    /// Returns a checksum of all that may not change on the way.
     fn sum_of_rest(&self) -> u64 {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let words = [
             pair(self.original as u32, self.spare),
             if self.is_displaced() { 0 } else { self.size },
             // Whoever puts a number in place may take the other one out.
-            u64::from(self.event_pid),
+            pair(self.memory_kind, self.event_pid),
             self.inode,
             pair(self.version, self.flags),
             u64::from(self.kind),
@@ -147,12 +147,12 @@ impl Wire {
         })
     }
 
-    /// Whether it begins with zeros, and the number is behind them.
+    /// Returns whether it begins with zeros, and the number is behind them.
     fn is_displaced(&self) -> bool {
         self.kind == Kind::CounterEvent as u32 && self.original == 0 && self.spare != 0
     }
 
-    /// The descriptor's number, and the one that the exporting process wrote.
+    /// Returns the descriptor's number, and the one that the exporting process wrote.
     fn numbers(&self) -> (c_int, c_int) {
         match self.is_displaced() {
             true => (self.size as c_int, self.spare as c_int),
@@ -160,12 +160,12 @@ impl Wire {
         }
     }
 
-    /// Whether this is a handle around `exported`.
+    /// Returns whether this is a handle around `exported`.
     pub(crate) fn is_of(&self, exported: &Exported) -> bool {
         self.inode == exported.inode && self.original == exported.number()
     }
 
-    /// The file behind the handle, in this process.
+    /// Opens the file behind the handle in this process.
     pub(crate) fn open(&self, kind: Kind) -> Result<Segment> {
         if switches().refuse_descriptors {
             return Err(kind.refusal());
@@ -200,14 +200,14 @@ impl Wire {
     }
 }
 
-/// Asks the kernel for the exporting process's descriptor: allowed to whoever may trace it.
+/// Asks the kernel for the exporting process's descriptor, which a process that may trace it gets.
 fn fetch(pid: u32, number: c_int) -> Option<OwnedFd> {
     let pid = Pid::from_raw(pid as i32)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()
 }
 
-/// Another descriptor of what a number of this process leads to.
+/// Duplicates a descriptor of this process by its number.
 pub(crate) fn duplicate(number: c_int) -> Option<OwnedFd> {
     if number < 0 {
         return None;
@@ -217,7 +217,7 @@ pub(crate) fn duplicate(number: c_int) -> Option<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()
 }
 
-/// A descriptor whose number the caller has given away.
+/// Takes a descriptor whose number the caller has given away.
 pub(crate) fn take(number: c_int) -> Option<OwnedFd> {
     let file = duplicate(number)?;
     // SAFETY: it is open, and nobody else's any more.
@@ -225,13 +225,12 @@ pub(crate) fn take(number: c_int) -> Option<OwnedFd> {
     Some(file)
 }
 
-/// A descriptor of the driver's whose number is in handles. It stays the driver's own: only the
-/// driver closes it.
+/// A descriptor of the driver whose number is in handles. Only the driver closes it.
 pub(crate) struct Exported {
     /// `None` only while dropped.
     file: Option<OwnedFd>,
     inode: u64,
-    /// How many handles are out, where they are put back.
+    /// The number of handles that have not been put back.
     pub(crate) handles: u32,
 }
 
@@ -246,7 +245,7 @@ impl Exported {
         })
     }
 
-    /// From now on it stays as long as what it leads to.
+    /// Keeps it for as long as the object that it leads to.
     pub(crate) fn keep(&mut self) {
         self.handles += 1;
     }
@@ -255,13 +254,13 @@ impl Exported {
         self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Whether the number still leads where it did.
+    /// Returns whether the number still leads where it did.
     fn is_intact(&self) -> bool {
         let status = self.file.as_ref().map(fstat);
         status.is_some_and(|status| status.is_ok_and(|status| status.st_ino == self.inode))
     }
 
-    /// Reports that somebody has closed the descriptor.
+    /// Reports a wrong use if a user has closed the descriptor.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_intact() {
             true => Ok(()),

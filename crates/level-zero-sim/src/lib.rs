@@ -12,17 +12,17 @@
 //!
 //! # What it shares with Intel's driver
 //!
-//! - The first four bytes of a handle for another process are the number of a descriptor; of an
-//!   event's that the driver fetches, those after eight zeros. It stays
-//!   the driver's, one for each allocation or event: it goes with that, or for memory with the
-//!   last handle that is put back. Whoever opens the handle puts the number of an own descriptor
-//!   of the same file there; or the driver fetches it (`TRANSPORT`). A number that was put in place
-//!   for memory of the host is closed by the driver at once, for memory of a device never. One that
-//!   physical memory is imported by is closed when that is destroyed.
-//!   A driver that fetches has the number of the exporting process in the handle, at byte 16 for
-//!   memory and at byte 20 for events, though for events that has changed between versions. A
-//!   number that was put in place for memory still counts there, unless it is the exporter's by
-//!   chance; for events none must be.
+//! - The first four bytes of a handle for another process are the number of a descriptor; in an
+//!   event's handle whose descriptor the driver fetches, the four bytes after eight zeros. The
+//!   descriptor stays the driver's, one for each allocation or event: it is closed with that, or for
+//!   memory with the last handle that is put back. The process that opens the handle puts the number
+//!   of its own descriptor of the same file there, or the driver fetches the descriptor
+//!   (`TRANSPORT`). The driver closes a number that was put in place for memory of the host at once,
+//!   one for memory of a device never, and one of physical memory when that is destroyed.
+//! - A driver that fetches has the number of the exporting process in the handle, at byte 16 for
+//!   memory, with a zero and the kind of memory behind it, and at byte 48 for events, as Intel's
+//!   drivers from 26.14 to 26.31 have it. A number that was put in place for memory still counts,
+//!   unless it is the exporter's by chance; for events none must be.
 //! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
 //!   shared; it is signalled from lists in order only, and never by the host.
 //! - Handles of one process to the same physical memory go together: the first one that is destroyed
@@ -46,14 +46,14 @@
 //! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
 //! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
 //! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done), `pooled_exports` (handles of memory of 2 MiB or less that was not made to be exported); with commas between | |
-//! | `TRANSPORT` | `descriptor`: whoever opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
+//! | `TRANSPORT` | `descriptor`: the process that opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
 //! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
 //! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
 //! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
 //! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
 //! | `AT_ONCE` | 1: commands of up to 64 KiB are not delayed, and executed by the call that appends them if nothing is before them, so that no thread has to wake up: for measurements | 0 |
-//! | `REUSE` | 1: freed memory is given to the next who asks for as much, also while other processes have it open, as Intel's driver does | 0 |
+//! | `REUSE` | 1: freed memory is given to the next allocation of that size, also while other processes have it open, as Intel's driver does | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
 //! | `TOLERATE` | checks that are not to be made, with commas between | |
 //! | `LOG` | a file that all processes append a line to for every wrong use | |

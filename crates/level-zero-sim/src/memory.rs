@@ -24,7 +24,7 @@ use crate::switches::switches;
 /// The unit that memory of devices comes in, in bytes.
 pub(crate) const GRANULE: usize = 64 << 10;
 
-/// Counts what a device is asked for, and fails when that is to fail.
+/// Counts an allocation, and fails when the switch says that it does.
 pub(crate) fn count_allocation() -> Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let before = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ fn allocate(
     write(to, base.cast())
 }
 
-/// Freed memory, for the next who asks for as much.
+/// Freed memory, for the next allocation of its size.
 struct Freed {
     kind: ze_memory_type_t,
     segment: Segment,
@@ -114,7 +114,7 @@ fn reused(
     Some((segment, mapping))
 }
 
-/// Lets the next one have memory that was freed, whether it was exported or not.
+/// Gives freed memory to the next allocation, whether it was exported or not.
 fn keep(region: Arc<Region>) {
     if !switches().reuse {
         return;

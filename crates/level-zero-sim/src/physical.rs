@@ -23,12 +23,12 @@ pub(crate) struct Physical {
     pub(crate) device: Arc<Device>,
     pub(crate) segment: Segment,
     id: u64,
-    /// Whether it was created to be exported.
+    /// It was created to be exported.
     exportable: bool,
     exported: Mutex<Option<Exported>>,
-    /// What it was imported by, which is closed with it.
+    /// The descriptor that it was imported by, which is closed with it.
     given: Mutex<Option<Given>>,
-    /// Another one of the same memory was destroyed, in this process.
+    /// Another handle of this process to the same memory was destroyed.
     is_gone: AtomicBool,
     /// By mappings.
     pub(crate) use_count: UseCount,

@@ -14,7 +14,7 @@ use crate::switches::switches;
 type Rule = (String, ze_result_t);
 
 struct Refusals {
-    /// Whether there are rules, so that other calls take no lock.
+    /// There are rules; without any, calls take no lock.
     any: AtomicBool,
     rules: Mutex<Vec<Rule>>,
 }
@@ -37,7 +37,7 @@ fn parse(text: &str) -> Vec<Rule> {
     text.split(',').filter_map(rule).collect()
 }
 
-/// What a function is to answer instead of doing anything.
+/// Returns the code that a function is to answer instead of doing anything.
 pub(crate) fn of(function: &str) -> Option<ze_result_t> {
     let refusals = &*REFUSALS;
     if !refusals.any.load(Ordering::Relaxed) {

@@ -15,7 +15,7 @@ struct Words {
     _padding: u32,
     /// Rings whenever the state changes.
     changes: Bell,
-    /// When what signalled it began and ended, in nanoseconds.
+    /// The times when the work that signalled it began and ended, in nanoseconds.
     start: AtomicU64,
     end: AtomicU64,
 }
@@ -56,10 +56,10 @@ impl Slots {
     }
 }
 
-/// One of them.
+/// A flag of a set.
 pub(crate) struct Slot {
     pub(crate) slots: Arc<Slots>,
-    /// Below the count.
+    /// The index of the flag, below the count.
     pub(crate) index: u32,
 }
 

@@ -16,20 +16,20 @@ use crate::os::{Mapping, Segment};
 use crate::physical::Physical;
 use crate::virtual_memory::Reservation;
 
-/// Where memory comes from, and so how it ends.
+/// The origin of memory, and so the way that it ends.
 pub(crate) enum Origin {
-    /// Allocated here: ends by being freed.
+    /// Allocated by this process: freed in the end.
     Allocated {
         mapping: Mapping,
         segment: Segment,
-        /// Whether it was allocated to be exported by a descriptor alone.
+        /// It was allocated to be exported by a descriptor alone.
         exportable: bool,
         /// The descriptor that handles of it lead to, once there is one.
         exported: Mutex<Option<Exported>>,
     },
-    /// Opened from a handle: ends by being closed.
+    /// Opened by a handle: closed in the end.
     Opened { _mapping: Mapping },
-    /// Put into a reservation: ends by being unmapped.
+    /// Mapped into a reservation: unmapped in the end.
     Mapped {
         physical: Arc<Physical>,
         /// Counted there.
@@ -72,12 +72,12 @@ pub(crate) fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How many commands use something.
+/// The number of commands that use an object.
 #[derive(Clone, Default)]
 pub(crate) struct UseCount(Arc<AtomicUsize>);
 
 impl UseCount {
-    /// One more, as long as the answer lives.
+    /// Counts one more command for as long as the result lives.
     pub(crate) fn take(&self) -> Use {
         self.0.fetch_add(1, Ordering::AcqRel);
         Use(self.0.clone())
@@ -87,7 +87,7 @@ impl UseCount {
         self.0.load(Ordering::Acquire) > 0
     }
 
-    /// Reports that something ends too early.
+    /// Reports an object that is destroyed while commands use it.
     pub(crate) fn check(&self, what: &str) {
         if self.is_used() {
             misuse(Check::DestroyInUse, &format!("commands still use {what}"));
@@ -95,7 +95,7 @@ impl UseCount {
     }
 }
 
-/// A command that uses something.
+/// A command's use of an object.
 pub(crate) struct Use(Arc<AtomicUsize>);
 
 impl Drop for Use {

@@ -1,4 +1,4 @@
-//! What can be set from outside. The names and meanings are in the documentation of the crate.
+//! Switches, which are set from outside. Their names and meanings are in the crate's documentation.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ pub(crate) struct Switches {
     pub(crate) lost_after: Option<u64>,
     pub(crate) command_delay: Duration,
     pub(crate) at_once: bool,
-    /// Freed memory is given to the next who asks for as much.
+    /// Freed memory is given to the next allocation of its size.
     pub(crate) reuse: bool,
     pub(crate) abort: bool,
     pub(crate) log: Option<PathBuf>,
@@ -78,12 +78,12 @@ impl Switches {
         }
     }
 
-    /// Whether an extension, a function or a property is to be missing.
+    /// Returns whether an extension, a function or a property is to be missing.
     pub(crate) fn missing(&self, name: &str) -> bool {
         self.missing.iter().any(|missing| missing == name)
     }
 
-    /// Whether a check is to pass over what it finds.
+    /// Returns whether a check is to pass over what it finds.
     pub(crate) fn tolerated(&self, check: &str) -> bool {
         self.tolerated.iter().any(|tolerated| tolerated == check)
     }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// A waiter looks this often whether what it waits for can still come.
+/// The interval at which a waiter looks whether the signal can still come.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// How long a wait may take.
+/// A limit of the time of a wait.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
@@ -30,28 +30,28 @@ impl Deadline {
     }
 }
 
-/// How a wait ended.
+/// The end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
     Done,
     TimedOut,
-    /// What was waited for cannot come any more.
+    /// The signal cannot come any more.
     Gone,
 }
 
-/// What waiters sleep on, in memory that processes may share.
+/// A word that waiters sleep on, in memory that processes may share.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Bell {
     /// Changes with every call of [`ring`](Self::ring).
     rings: AtomicU32,
-    /// Who is about to sleep, or sleeps. One that is killed leaves it raised, which costs calls that
-    /// wake nobody.
+    /// The number of waiters that sleep or are about to. A waiter that is killed leaves it raised,
+    /// which costs calls that wake nobody.
     sleepers: AtomicU32,
 }
 
 impl Bell {
-    /// Waits until `done`. Whoever makes it true rings afterwards.
+    /// Waits until `done`. The thread that makes it true rings afterwards.
     pub(crate) fn wait(
         &self,
         deadline: Deadline,

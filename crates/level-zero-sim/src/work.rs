@@ -1,4 +1,4 @@
-//! What commands do.
+//! The work of commands.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    /// How many bytes of memory a region of this size reaches over.
+    /// Returns the number of bytes that a region of this size reaches over.
     pub(crate) fn reach(&self, width: usize, height: usize, depth: usize) -> usize {
         match (width, height, depth) {
             (0, _, _) | (_, 0, _) | (_, _, 0) => 0,
@@ -75,7 +75,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// How many bytes it writes.
+    /// Returns the number of bytes that it writes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Nothing | Self::Reset(_) => 0,

@@ -1,4 +1,4 @@
-//! The driver's own objects beside ours, over the stock loader and the simulated driver.
+//! Tests of the driver's own objects beside ours, over the stock loader and the simulated driver.
 //!
 //! Each test runs itself again in a process that has both (see `simulated`): which loader is taken
 //! is decided when a process starts.
@@ -21,7 +21,7 @@ const BYTES: usize = 64 << 10;
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 const HANDLE: &str = "CROSSHANDLE_TEST_HANDLE";
 
-/// Whether the test is to go on: whether this process has the simulated driver. Otherwise such a
+/// Returns whether the test is to go on, since this process has the simulated driver. Otherwise such a
 /// process runs the test, under each loader that there is.
 fn simulated(name: &str) -> bool {
     if std::env::var_os(ROLE).is_some() {
@@ -55,7 +55,7 @@ fn simulated(name: &str) -> bool {
     false
 }
 
-/// This program, to run one test.
+/// Makes a command that runs one test of this program.
 fn again(name: &str) -> Process {
     let mut process = Process::new(std::env::current_exe().unwrap());
     let path = format!("{}::{name}", module_path!().split_once("::").unwrap().1);
@@ -73,7 +73,7 @@ fn native(value: usize) -> NativeObject {
     NativeObject::new(crate::handle::BackendKind::LevelZero, value)
 }
 
-/// The driver's side of a context.
+/// Returns the driver's context of a context.
 fn core_of(context: &Context) -> Arc<DriverContext> {
     let core = Driver::all().unwrap()[0].existing_context().unwrap();
     let handle = context.native().unwrap();
@@ -81,7 +81,7 @@ fn core_of(context: &Context) -> Arc<DriverContext> {
     core
 }
 
-/// An allocation of the program's.
+/// An allocation of the program.
 struct Theirs {
     core: Arc<DriverContext>,
     start: NonNull<u8>,
@@ -113,7 +113,7 @@ impl Drop for Theirs {
     }
 }
 
-/// The first and the last byte, through a queue.
+/// Reads the first and the last byte of memory, through a queue.
 fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
     let mut found = [0; 2];
     for (byte, place) in found.iter_mut().zip([0, memory.len() - 1]) {
@@ -129,7 +129,7 @@ fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
     unsafe { (&raw const found).read_volatile() }
 }
 
-/// What the driver says of an event: whether it has happened.
+/// Asks the driver whether an event has happened, and waits for that at most for `timeout`.
 fn has_happened(context: &Context, event: NativeObject, timeout: Duration) -> bool {
     let wait = core_of(context).driver.loader.zeEventHostSynchronize;
     let event: ze_event_handle_t = ptr::with_exposed_provenance_mut(event.raw());
@@ -186,7 +186,7 @@ fn memory_of_the_program_is_shared() {
     );
 }
 
-/// In the other process.
+/// Opens memory and writes it, in the other process.
 fn open(handle: &MemoryHandle) {
     let context = context();
     let queue = context.create_queue().unwrap();
@@ -252,7 +252,7 @@ fn a_command_of_the_program_that_fails_takes_nothing_along() {
     }
 }
 
-/// Whether a thread of this process sleeps in the kernel.
+/// Returns whether a thread of this process sleeps in the kernel.
 fn is_asleep(thread: rustix::process::Pid) -> bool {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();

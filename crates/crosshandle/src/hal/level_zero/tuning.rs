@@ -1,5 +1,5 @@
-//! Every time and count that this backend was tuned with. All were found on a simulated driver, whose
-//! calls take some 200 ns; only their orders of magnitude matter.
+//! Every time and count that this backend was tuned with. Those of lists were found on the simulated
+//! driver, whose calls take some 200 ns, so only their orders of magnitude matter.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use std::time::Duration;
 /// time. Doubled: the thread takes a CPU for longer after the last command.
 pub(super) const AWAKE_TIME: Duration = Duration::from_micros(40);
 
-/// Time between two looks of a thread that stays awake. Halved: each look takes cache lines from the
-/// submitter, and submitting takes up to 50 ns longer. Doubled: commands end later by as much.
+/// Time between two looks of a thread that stays awake. Halved: twice the looks, each of which takes
+/// cache lines from the submitter. Doubled: the first command after a pause ends later by as much.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(5);
 
 /// Lateness of the end of commands that nobody is known to wait for. Halved: twice as many timed
@@ -49,7 +49,7 @@ pub(super) const FENCE_WAIT_SLICE: Duration = Duration::from_millis(40);
 pub(super) const MAX_OVERDUE_SLICES: u32 = 2;
 
 /// Lists of an unordered queue while no command waits for the host. Halved: fewer commands run at a
-/// time. Doubled: more threads, on GPUs whose engines run four lists at best.
+/// time. Doubled: more threads, though Intel's GPUs have at most four compute engines.
 pub(super) const MAX_UNBLOCKED_LISTS: usize = 4;
 
 /// Lists of an unordered queue in all. Halved: commands are held up by earlier ones that wait for
@@ -74,9 +74,8 @@ pub(super) const CONTEXT_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 /// descriptors. Doubled: a program that allocates little takes 128 MiB of the GPU.
 pub(super) const DEVICE_SEGMENT_BYTES: usize = 64 << 20;
 
-/// Bytes of a segment of host memory that small allocations share; it is pinned as a whole, which
-/// takes 4 ms for 16 MiB. Halved: twice the segments. Doubled: the first allocation takes twice as
-/// long.
+/// Bytes of a segment of host memory that small allocations share; all of it is pinned at once.
+/// Halved: twice the segments. Doubled: the first allocation takes twice as long.
 pub(super) const HOST_SEGMENT_BYTES: usize = 16 << 20;
 
 /// Lowest number of a descriptor that is loaned to the driver. The system gives others the lowest

@@ -258,7 +258,7 @@ impl Drop for List {
             return;
         }
         self.context.release("a command list", |context| {
-            // SAFETY: ours, and whoever drops it has seen its last command done.
+            // SAFETY: ours; its owner has seen its last command done.
             let code = unsafe { (context.driver.loader.zeCommandListDestroy)(self.handle.0) };
             check("zeCommandListDestroy", code)
         });

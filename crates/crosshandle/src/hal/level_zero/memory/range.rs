@@ -157,8 +157,8 @@ impl AddressRange for LevelZeroRange {
     fn unmap(&self, offset: usize, _len: usize) -> Result<()> {
         let mut mapped = self.mapped();
         if let Some(part) = mapped.get(&offset) {
-            // SAFETY: mapped like this; that no command uses it any more is the promise of whoever
-            // got a range of it.
+            // SAFETY: mapped like this; the caller of the object layer promised that no command uses
+            // it any more when it got a range of it.
             unsafe { part.unmap(&self.context, self.at(offset))? };
         }
         mapped.remove(&offset);

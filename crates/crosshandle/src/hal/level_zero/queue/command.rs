@@ -64,6 +64,20 @@ impl Extras {
         };
         (completion, Some(Box::new(extras)))
     }
+
+    /// Adds staging memory. A command that got none fails when its turn comes.
+    #[inline]
+    pub(super) fn with_staging(
+        mut extras: Option<Box<Self>>,
+        staging: Result<Staging>,
+    ) -> Option<Box<Self>> {
+        match staging {
+            Ok(None) => {}
+            Ok(staging) => extras.get_or_insert_default().staging = staging,
+            Err(error) => extras.get_or_insert_default().failure = Some(error),
+        }
+        extras
+    }
 }
 
 impl Command {

@@ -42,7 +42,7 @@ use super::completion::{CompletionCount, CompletionFlag};
 use super::drain;
 use super::fences::Position;
 use super::in_flight::InFlight;
-use super::work;
+use super::work::Staging;
 use crate::error::{Error, Result};
 use crate::hal::level_zero::driver::{EventHandle, List};
 use crate::hal::level_zero::tuning::{MAX_UNAWAITED_COMMANDS, QUEUE_DROP_TIMEOUT};
@@ -227,7 +227,12 @@ impl CommandList {
         if is_marker && submission.signal.is_none() {
             return Ok(true);
         }
-        let extras = self.0.prepare(submission, None);
+        // A marker needs a fence only behind other commands, which were prepared.
+        let staging = match is_marker {
+            true => Ok(None),
+            false => self.0.queue.prepare(&submission.work),
+        };
+        let extras = Extras::with_staging(None, staging);
         loop {
             let state = self.0.state.lock();
             if state.is_shut {
@@ -247,14 +252,16 @@ impl CommandList {
         }
     }
 
-    /// Takes a command that comes after some of other lists. Returns what it raises at its end.
+    /// Takes a command, prepared by [`QueueCommon::prepare`], that comes after some of other lists.
+    /// Returns what it raises at its end.
     pub(super) fn submit_after(
         &self,
         submission: &mut Submission,
+        staging: Result<Staging>,
         after: Vec<Arc<CompletionFlag>>,
     ) -> Result<Arc<CompletionFlag>> {
         let (completion, extras) = Extras::after(after);
-        let extras = self.0.prepare(submission, extras);
+        let extras = Extras::with_staging(extras, staging);
         let mut state = self.0.state.lock();
         if state.thread.is_none() {
             drop(state);
@@ -270,7 +277,6 @@ impl CommandList {
     pub(super) fn shut(&self) -> Result<Option<Arc<CompletionFlag>>> {
         let mut marker = Submission::new(Work::Marker);
         let (completion, extras) = Extras::after(Vec::new());
-        let extras = self.0.prepare(&marker, extras);
         let mut state = self.0.state.lock();
         state.is_shut = true;
         if self.0.is_idle() {
@@ -378,23 +384,6 @@ impl Inner {
             drop(state);
             self.work_added.notify_one();
         }
-    }
-
-    /// Allocates what a submission may need, so that nothing is allocated under `state`. A command
-    /// that finds no memory fails when its turn comes.
-    #[inline]
-    fn prepare(
-        &self,
-        submission: &Submission,
-        mut extras: Option<Box<Extras>>,
-    ) -> Option<Box<Extras>> {
-        self.queue.context.stock_fences();
-        match work::staging(&self.queue.gpu, &self.queue.context, &submission.work) {
-            Ok(None) => {}
-            Ok(staging) => extras.get_or_insert_default().staging = staging,
-            Err(error) => extras.get_or_insert_default().failure = Some(error),
-        }
-        extras
     }
 
     /// Takes a command. The thread runs.

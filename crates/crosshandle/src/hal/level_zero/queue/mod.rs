@@ -26,6 +26,7 @@ use completion::CompletionFlag;
 use shared_list::{SharedList, SharedPosition};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use work::Staging;
 
 /// What all lists of a queue share.
 pub(super) struct QueueCommon {
@@ -56,6 +57,14 @@ impl QueueCommon {
 
     fn take_error(&self) -> Result<()> {
         self.first_error.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Allocates what a command may need, so that nothing is allocated under a lock: fences, and its
+    /// staging memory, which is returned.
+    #[inline]
+    fn prepare(&self, work: &Work) -> Result<Staging> {
+        self.context.stock_fences();
+        work::staging(&self.gpu, &self.context, work)
     }
 
     /// Waits for a fence that its list will signal.
@@ -166,11 +175,12 @@ impl BackendQueue for OrderedQueue {
     fn submit(&self, submission: &mut Submission) -> Result<()> {
         check_fork()?;
         let is_native = matches!(submission.work, Work::Native(_));
-        if !is_native && self.list.submit(submission)? {
+        if self.shared.get().is_none() && !is_native && self.list.submit(submission)? {
             return Ok(());
         }
         let shared = self.shared_list()?;
-        shared.submit(submission, Vec::new()).map(drop)
+        let staging = self.common.prepare(&submission.work);
+        shared.submit(submission, staging, Vec::new()).map(drop)
     }
 
     fn flush(&self) -> Result<()> {
@@ -218,7 +228,8 @@ impl NativeQueue for OrderedQueue {
 struct UnorderedQueue {
     common: Arc<QueueCommon>,
     /// Held during a submission: what a command comes after is found, and its place in a list is
-    /// taken, before another command is. Appending waits for nothing. Locked before a list's locks.
+    /// taken, before another command is. Appending waits for nothing; only the first commands of a
+    /// list create that under this lock. Locked before a list's locks.
     state: Mutex<UnorderedState>,
 }
 
@@ -294,6 +305,7 @@ impl BackendQueue for UnorderedQueue {
         let (after_earlier, before_later) = (submission.after_earlier, submission.before_later);
         let is_barrier = after_earlier || before_later;
         let is_native = matches!(submission.work, Work::Native(_));
+        let staging = self.common.prepare(&submission.work);
         let mut state = self.state.lock();
         state.unfinished.retain(|flag| !flag.is_raised());
         let mut after = match after_earlier {
@@ -303,13 +315,14 @@ impl BackendQueue for UnorderedQueue {
         let barrier = state.barrier.as_ref().filter(|flag| !flag.is_raised());
         after.extend(barrier.cloned());
         let completion = if is_barrier && (is_native || state.shared.is_some()) {
-            self.shared_list(&mut state)?.submit(submission, after)?
+            self.shared_list(&mut state)?
+                .submit(submission, staging, after)?
         } else if is_native {
             let list = self.choose_native_list(&mut state)?;
-            list.submit(submission, after)?
+            list.submit(submission, staging, after)?
         } else {
             let index = self.choose_list(&mut state);
-            state.lists[index].submit_after(submission, after)?
+            state.lists[index].submit_after(submission, staging, after)?
         };
         if before_later {
             state.barrier = Some(Arc::clone(&completion));

@@ -140,14 +140,15 @@ impl SharedList {
     /// Lets what is appended from now on come after a command of another list.
     pub(super) fn come_after(&self, before: Arc<CompletionFlag>) -> Result<()> {
         let mut marker = Submission::new(Work::Marker);
-        self.submit(&mut marker, vec![before]).map(drop)
+        self.submit(&mut marker, Ok(None), vec![before]).map(drop)
     }
 
-    /// Appends a command, to run after those of other lists. Returns what it raises at its end. A
-    /// command that is refused signals no event.
+    /// Appends a command, prepared by [`QueueCommon::prepare`], to run after those of other lists.
+    /// Returns what it raises at its end. A command that is refused signals no event.
     pub(super) fn submit(
         &self,
         submission: &mut Submission,
+        staging: Result<Staging>,
         after: Vec<Arc<CompletionFlag>>,
     ) -> Result<Arc<CompletionFlag>> {
         let inner = &self.0;
@@ -165,7 +166,7 @@ impl SharedList {
             false => None,
         };
         let fence = Arc::new(take_fence()?);
-        let staging = work::staging(&inner.queue.gpu, context, &submission.work)?;
+        let staging = staging?;
         let _appending = inner.appending.lock();
         inner.start()?;
         if let Some(profile) = submission.signal.as_ref().and_then(|event| event.profile()) {
