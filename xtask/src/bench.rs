@@ -1,4 +1,4 @@
-//! The benchmarks, in a package of their own so that only they pay for its dependencies.
+//! Runs the benchmarks. They are a package of their own, so that no other program builds their dependencies.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use crate::step::Step;
 use crate::workspace::Workspace;
 use crate::{Result, debian};
 
-/// Becomes the benchmark program: its output, its exit status and Ctrl-C are its own.
+/// Replaces this process by the benchmark program, which so gets the terminal and Ctrl-C.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let mut command = workspace.cargo(&[
         "run",
@@ -37,14 +37,14 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
             .env("LD_LIBRARY_PATH", loader(workspace)?)
             .env("ZE_ENABLE_ALT_DRIVERS", driver)
             .env("CROSSHANDLE_SIM_AT_ONCE", "1")
-            // How long anything else than a short command takes.
+            // The duration of every command that is not short.
             .env("CROSSHANDLE_SIM_COMMAND_DELAY_US", "2000");
     }
     let error = command.args(args).exec();
     Err(format!("cannot run cargo: {error}"))
 }
 
-/// Level Zero's stock loader: the newest that this machine can load.
+/// Returns the directory of Level Zero's newest stock loader that this machine can load.
 fn loader(workspace: &Workspace) -> Result<PathBuf> {
     let mut reasons = Vec::new();
     for package in [&debian::LOADER, &debian::OLD_LOADER] {
@@ -57,7 +57,7 @@ fn loader(workspace: &Workspace) -> Result<PathBuf> {
     Err(reasons.join("; "))
 }
 
-/// Builds a library as it is measured, and says where it is.
+/// Builds a library with the profile that is measured. Returns its path.
 fn built(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
     let build = workspace.cargo(&[
         "build",

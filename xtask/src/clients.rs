@@ -1,5 +1,5 @@
-//! Programs as users write them, in C and C++, which run on the Unified Runtime adapters: compiled
-//! with the system's compilers against the stock runtime, each once.
+//! Programs in C and C++ that run on the Unified Runtime adapters. The system's compilers build them
+//! against the stock runtime, each once.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,9 +13,9 @@ use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
 
-/// Where the sources are.
+/// The directory of the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
-/// What several of them include.
+/// Headers that several programs include.
 const HEADERS: [&str; 6] = [
     "include/kernels.h",
     "include/peer.h",
@@ -24,7 +24,7 @@ const HEADERS: [&str; 6] = [
     "include/ur.h",
     "include/ze.h",
 ];
-/// For the stock loader, in C.
+/// Programs in C, for the stock loader.
 pub(crate) const FOR_LOADER: [&str; 13] = [
     "error_table",
     "events",
@@ -40,22 +40,22 @@ pub(crate) const FOR_LOADER: [&str; 13] = [
     "pending",
     "physical_memory",
 ];
-/// For the stock SYCL runtime, which has a loader of its own, in C++.
+/// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
 pub(crate) const FOR_SYCL: [&str; 3] = ["sycl_commands", "sycl_native", "sycl_sharing"];
-/// Of both, those that use Level Zero itself besides.
+/// The programs that also use Level Zero itself.
 pub(crate) const FOR_LEVEL_ZERO: [&str; 2] = ["native_level_zero", "sycl_native"];
-/// The README's.
+/// The program in the README.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 
-/// Programs, compiled; each is called as its source, without the ending.
+/// Compiled programs; each has the name of its source without the ending.
 pub(crate) struct Clients {
-    /// Where they are.
+    /// The directory of the programs.
     pub(crate) directory: PathBuf,
-    /// What they are called.
+    /// The names of the programs.
     pub(crate) names: Vec<String>,
 }
 
-/// Compiles what has changed since it last was.
+/// Compiles the programs that changed since they were last compiled.
 pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clients> {
     let sources = workspace.root.join(SOURCES);
     let directory = workspace.target.join("ur-clients");
@@ -81,7 +81,7 @@ pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clie
         let mut hasher = headers.clone();
         (format!("{command:?}"), text).hash(&mut hasher);
         let hash = format!("{:016x}", hasher.finish());
-        // Written last, so that a program that has it is whole.
+        // Written last, so that a program with a stamp is whole.
         let stamp = program.with_extension("stamp");
         if fs::read_to_string(&stamp).is_ok_and(|found| found == hash) && program.is_file() {
             names.push(name.into_owned());
@@ -107,7 +107,7 @@ fn compile(source: &Path, is_sycl: bool, runtime: &Environment) -> Command {
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread"]);
     command.arg("-isystem").arg(runtime.include()).arg(source);
     command.arg("-L").arg(runtime.library_dir());
-    // Where the library itself finds what it needs.
+    // The directory in which the library finds its own libraries.
     let mut rpath_link = OsString::from("-Wl,-rpath-link,");
     rpath_link.push(runtime.library_dir());
     command.arg(rpath_link);

@@ -1,9 +1,9 @@
-//! Packages of the Debian archive, unpacked into the target directory: Level Zero's stock loader
-//! and its headers, at fixed versions.
+//! Fetches packages of the Debian archive and unpacks them into the target directory: Level Zero's
+//! stock loader and its headers, at fixed versions.
 //!
-//! Nothing is installed. The machine's own apt is asked where the archive is and how to get
-//! there; what it brings is checked against the sums below. So any release of Debian serves, and
-//! so does a machine that has no lists of packages yet.
+//! Nothing is installed. The machine's own apt knows where the archive is and how to reach it; its
+//! downloads are checked against the sums below. So any release of Debian serves, also on a machine that
+//! has no lists of packages yet.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -130,7 +130,10 @@ impl fmt::Display for Package {
     }
 }
 
-/// Whether this machine's libraries are new enough for another one, or what is missing.
+/// Checks that this machine's libraries are new enough for another library.
+///
+/// # Errors
+/// The missing libraries or versions.
 pub(crate) fn loads(library: &Path) -> Result<()> {
     let output = Command::new("ldd")
         .arg(library)
@@ -145,17 +148,17 @@ pub(crate) fn loads(library: &Path) -> Result<()> {
     }
 }
 
-/// Where headers lie in an unpacked package.
+/// Returns the directory of headers in an unpacked package.
 pub(crate) fn include(package: &Path) -> PathBuf {
     package.join("usr/include")
 }
 
-/// Where libraries lie in an unpacked package.
+/// Returns the directory of libraries in an unpacked package.
 pub(crate) fn library_dir(package: &Path) -> PathBuf {
     package.join("usr/lib/x86_64-linux-gnu")
 }
 
-/// The archives of Debian that apt would look into.
+/// Returns the archives of Debian that apt would look into.
 fn mirrors() -> Result<Vec<String>> {
     // Says what it would do, and needs neither rights nor lists for that.
     let output = Command::new("apt-get")
@@ -178,7 +181,7 @@ fn mirrors() -> Result<Vec<String>> {
     Ok(mirrors)
 }
 
-/// The archive in a line such as `'http://mirror/debian/dists/bookworm/InRelease' name 0`.
+/// Returns the archive in a line such as `'http://mirror/debian/dists/bookworm/InRelease' name 0`.
 fn mirror(line: &str) -> Option<&str> {
     let (mirror, _) = line.strip_prefix('\'')?.split_once("/dists/")?;
     mirror.ends_with("/debian").then_some(mirror)

@@ -1,4 +1,4 @@
-//! Fuzz targets on the stable toolchain: libFuzzer with coverage, without sanitizers.
+//! Runs fuzz targets on the stable toolchain: libFuzzer with coverage, without sanitizers.
 //!
 //! `cargo fuzz` would need a nightly compiler for its sanitizers only; the coverage that
 //! guides the search comes from an LLVM pass that stable compilers have too.
@@ -25,14 +25,14 @@ const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cdebug-assertions=on \
     -Coverflow-checks=on";
 
-/// How many seconds one input may take before it counts as a hang.
+/// Seconds that one input may take before it counts as a hang.
 const INPUT_SECONDS: u64 = 10;
 
 pub(crate) fn manifest(workspace: &Workspace) -> PathBuf {
     workspace.root.join("fuzz").join("Cargo.toml")
 }
 
-/// The names of the targets, sorted; empty where there are none.
+/// Returns the names of the targets, sorted; empty if there are none.
 pub(crate) fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let directory = workspace.root.join("fuzz").join("fuzz_targets");
     if !directory.is_dir() {
@@ -87,9 +87,8 @@ fn finish(name: &str, mut command: Command) -> Result<()> {
     }
 }
 
-/// Builds every target and runs each for `seconds`, as steps of the test command. A target
-/// whose program and seeds are those that passed before is not run again; the answer names
-/// these.
+/// Builds every target and runs each for `seconds`, as steps of the test command. A target whose
+/// program and seeds are those that passed before is not run again. Returns the names of those.
 pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> {
     let names = targets(workspace)?;
     if names.is_empty() {
@@ -134,7 +133,7 @@ pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> 
     Ok(unchanged)
 }
 
-/// Checks that libFuzzer was guided and did run the target; says how often.
+/// Checks that coverage guided libFuzzer and that it ran the target. Returns how often.
 fn searched(output: &str) -> Result<String> {
     if !output.contains("inline 8-bit counters") {
         return Err("the program has no coverage counters, so nothing guided the search".into());
@@ -208,7 +207,7 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// The inputs that come with the project.
+    /// Returns the directory of the inputs that come with the project.
     fn seeds(&self) -> PathBuf {
         self.workspace
             .root
@@ -217,7 +216,7 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// The program with the limits of one input, and the place for failing ones.
+    /// Returns a command of the program with the limits of one input, and the directory for failing ones.
     fn command(&self) -> Result<Command> {
         let artifacts = self.made(&["fuzz", "artifacts", &self.name])?;
         let mut command = Command::new(self.program());
@@ -249,7 +248,7 @@ impl<'a> Target<'a> {
         Ok(path)
     }
 
-    /// Changes whenever the program or a seed does.
+    /// Returns a hash that changes whenever the program or a seed changes.
     fn fingerprint(&self) -> Result<u64> {
         let mut hasher = DefaultHasher::new();
         let mut inputs = vec![self.program()];
@@ -265,7 +264,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The files right in `directory`, sorted.
+/// Returns the files directly in `directory`, sorted.
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let cannot = |error| format!("cannot list {}: {error}", directory.display());
     let mut paths = Vec::new();

@@ -1,4 +1,4 @@
-//! Everything that a machine with GPUs needs, in one directory: such a machine need have no Rust.
+//! Packs everything that a machine with GPUs needs into one directory. Such a machine needs no Rust.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,11 +11,11 @@ use crate::step::{Step, say};
 use crate::workspace::Workspace;
 use crate::{Result, clients};
 
-/// Runs all of it there.
+/// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
-/// Optimised, and without what only a debugger needs.
+/// The profile of the packed programs: optimised, without information for debuggers.
 const PROFILE: &str = "packed";
-/// Programs of the workspace, and the names they get.
+/// Programs of the workspace, with their names in the pack.
 const PROGRAMS: [(&str, &str); 4] = [
     ("conformance", "conformance"),
     ("crosshandle-peer", "crosshandle-peer"),
@@ -23,7 +23,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("crosshandle-bench", "bench"),
 ];
 
-/// Packages with unit tests that only a GPU can run, and the names that these get.
+/// Packages with unit tests that only a GPU can run, with the names of the tests' programs.
 const UNITS: [(&str, &str); 2] = [
     ("crosshandle", "crosshandle-units"),
     ("crosshandle-ur-adapter", "adapter-units"),
@@ -34,7 +34,7 @@ const ADAPTER: (&str, &str) = (
     "crosshandle-ur-adapter-cuda",
     "libur_adapter_crosshandle_cuda.so",
 );
-/// Of the stock runtime, what its loader and its SYCL library are and need.
+/// Files of the stock runtime: its loader, its SYCL library, and the libraries that they need.
 const RUNTIME: [&str; 6] = [
     "libur_loader.so.0",
     "libsycl.so.9",
@@ -43,7 +43,7 @@ const RUNTIME: [&str; 6] = [
     "libirng.so",
     "libsvml.so",
 ];
-/// Versions of Python that such a machine may have: dpctl is packed for each.
+/// Versions of Python that the machine may have; dpctl is packed for each.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
 /// The example that shares arrays of torch and CuPy: its package, its library, and where its programs
 /// in Python are.
@@ -72,7 +72,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     build(workspace, "--lib", &[package])?;
     let built = workspace.target.join(PROFILE);
     let directory = workspace.target.join("gpu");
-    // What an earlier version packed must not be taken for this one's.
+    // Files of an earlier version must not be taken for this one's.
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).map_err(|error| cannot("create", &directory, &error))?;
     for (program, name) in PROGRAMS {
@@ -110,7 +110,7 @@ fn build(workspace: &Workspace, what: &str, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The adapter's clients, and what of the stock runtime they need.
+/// Packs the adapter's clients, and the files of the stock runtime that they need.
 fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     let environment = Environment::ensure(workspace)?;
     let clients = clients::build(workspace, &environment)?;
@@ -148,7 +148,7 @@ fn pack_clients(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy(&kernels, &programs.join("kernels.ptx"))
 }
 
-/// What runs beside torch and CuPy.
+/// Packs the example that shares arrays of torch and CuPy.
 fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
     let (package, example, sources) = INTEROP;
     build(workspace, &format!("--example={example}"), &[package])?;
@@ -167,7 +167,7 @@ fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The unit tests of a package.
+/// Returns the program with the unit tests of a package.
 fn unit_tests(workspace: &Workspace, package: &str) -> Result<PathBuf> {
     let args = [
         "test",
@@ -203,7 +203,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     copied.map(drop)
 }
 
-/// Bytes of all files in a directory.
+/// Returns the bytes of all files in a directory.
 fn size_of(directory: &Path) -> Result<u64> {
     let entries = fs::read_dir(directory).map_err(|error| cannot("read", directory, &error))?;
     let mut total = 0;

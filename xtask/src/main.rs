@@ -2,12 +2,12 @@
 //!
 //! | task | does |
 //! |---|---|
-//! | `test` | every check; the test runner comes last |
-//! | `layers` | the structure of the code: layers, cycles, words, paths in documents |
-//! | `bench` | the benchmarks, each beside the raw technique, in one run |
-//! | `fuzz` | one fuzz target, on the stable toolchain |
-//! | `bindings` | the declarations of C interfaces, from the stock headers |
-//! | `gpu-pack` | all that a machine with GPUs needs, into `target/gpu` |
+//! | `test` | runs every check; the test runner comes last |
+//! | `layers` | checks the structure of the code: layers, cycles, words, paths in documents |
+//! | `bench` | runs the benchmarks, each beside the raw technique |
+//! | `fuzz` | runs one fuzz target, on the stable toolchain |
+//! | `bindings` | generates the declarations of C interfaces from the stock headers |
+//! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
 mod bench;
 mod bindings;
@@ -32,7 +32,7 @@ use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
 
-/// What went wrong, said once to the person who ran the task.
+/// A result whose error is a text for the person who runs the task.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// The project's own tasks.
@@ -45,7 +45,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check: format, lints, docs, licences, examples, doc tests, fuzzing, tests.
+    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing, tests.
     Test,
     /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
     /// constants, retired words, and the paths that documents name.
@@ -68,7 +68,7 @@ enum Task {
     Fuzz {
         /// The name of a file in `fuzz/fuzz_targets`, without `.rs`.
         target: Option<String>,
-        /// How long to look for new inputs.
+        /// Seconds to look for new inputs.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
         /// Run this one input instead, to reproduce a crash.
@@ -80,9 +80,9 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
-    /// Generate the declarations in `crates/*-sys` anew.
+    /// Generate the declarations in `crates/*-sys` again.
     Bindings {
-        /// Change nothing: say whether the committed files are what would be generated.
+        /// Change nothing, and compare the committed files with what would be generated.
         #[arg(long)]
         check: bool,
     },

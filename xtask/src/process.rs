@@ -1,4 +1,4 @@
-//! Waiting for a child with a deadline, and ending it with all its descendants.
+//! Waits for a child with a deadline, and ends it with all its descendants.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,8 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::Result;
 
-/// Waits until `child` ends. After `limit` it is killed, with everything that it started,
-/// and the answer is `None`.
+/// Waits until `child` ends. After `limit`, kills it with all its descendants and returns `None`.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())
@@ -59,7 +58,7 @@ fn kill_tree(child: &Child) {
     }
 }
 
-/// The living descendants of `root`.
+/// Returns the living descendants of `root`.
 fn descendants(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// What is installed, to the last package and byte.
+/// The packages to install, each with its version and hashes.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
 /// A package with its version and hashes, as it is required.
@@ -63,10 +63,10 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The environment, created where it does not exist yet: some 700 MB are downloaded once.
+    /// Returns the environment. Creates it if it does not exist yet, which downloads some 700 MB.
     ///
-    /// What an interrupted creation left behind is removed first. Of several callers at the
-    /// same time one creates it, the others wait.
+    /// Files of an interrupted creation are removed first. Of several concurrent callers one creates the
+    /// environment and the others wait.
     pub(crate) fn ensure(workspace: &Workspace) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err("the stock Unified Runtime is published for x86_64 alone".into());
@@ -102,12 +102,12 @@ impl Environment {
         Ok(environment)
     }
 
-    /// The interpreter, which finds the packages by itself.
+    /// Returns the path of the interpreter, which finds the packages by itself.
     pub(crate) fn python(&self) -> PathBuf {
         self.directory.join("bin").join("python")
     }
 
-    /// Its pip, which asks nothing.
+    /// Returns a command of the environment's pip that asks no questions.
     pub(crate) fn pip(&self) -> Command {
         let mut pip = command(&self.python());
         pip.args([
@@ -120,18 +120,18 @@ impl Environment {
         pip
     }
 
-    /// Where `unified-runtime/ur_api.h` and `sycl/sycl.hpp` lie.
+    /// Returns the directory of `unified-runtime/ur_api.h` and `sycl/sycl.hpp`.
     pub(crate) fn include(&self) -> PathBuf {
         self.directory.join("include")
     }
 
-    /// Where `libur_loader.so.0` and `libsycl.so.9` lie, with what they load in turn. A program
-    /// finds them with this in `LD_LIBRARY_PATH`.
+    /// Returns the directory of `libur_loader.so.0` and `libsycl.so.9` and of the libraries that they load. A
+    /// program finds them with this directory in `LD_LIBRARY_PATH`.
     pub(crate) fn library_dir(&self) -> PathBuf {
         self.directory.join("lib")
     }
 
-    /// Where `libclang.so` lies.
+    /// Returns the directory of `libclang.so`.
     pub(crate) fn libclang_dir(&self) -> Result<PathBuf> {
         let lib = self.library_dir();
         let entries = fs::read_dir(&lib)
@@ -144,7 +144,7 @@ impl Environment {
             .ok_or_else(|| format!("there is no libclang.so in {}", self.display()))
     }
 
-    /// Creates it with all packages; only the stamp is missing afterwards.
+    /// Creates the environment with all packages, and without the stamp.
     fn create(&self, workspace: &Workspace, interpreter: &Interpreter) -> Result<()> {
         let mut venv = command(&interpreter.program);
         venv.args(["-m", "venv"]).arg(&self.directory);
@@ -168,7 +168,7 @@ impl Environment {
         Step::new(workspace, "python packages", install).run()
     }
 
-    /// Written last, so that what has it is whole.
+    /// The stamp, written last, so that an environment with a stamp is whole.
     fn stamp(&self) -> PathBuf {
         self.directory.join("complete")
     }
@@ -187,12 +187,12 @@ impl Environment {
 /// The Python that environments are made with.
 struct Interpreter {
     program: PathBuf,
-    /// Its version and its place: an environment works with no other.
+    /// The interpreter's version and path: an environment works with no other.
     identity: String,
 }
 
 impl Interpreter {
-    /// The one that `PYTHON` names, else `python3`.
+    /// Returns the interpreter that `PYTHON` names, else `python3`.
     fn find() -> Result<Self> {
         let named = std::env::var_os("PYTHON").filter(|name| !name.is_empty());
         let program = PathBuf::from(named.unwrap_or_else(|| OsString::from("python3")));
@@ -221,7 +221,7 @@ impl Interpreter {
     }
 }
 
-/// The version at the start of what `PROBE` printed.
+/// Returns the version at the start of the output of `PROBE`.
 fn version(identity: &str) -> Option<(u32, u32)> {
     let mut words = identity.split(' ').map(|word| word.parse().ok());
     Some((words.next()??, words.next()??))

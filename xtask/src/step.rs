@@ -1,4 +1,4 @@
-//! One check: a line when it starts, a line when it ends, its output only when it fails.
+//! One check. It prints a line when it starts, a line when it ends, and its output only when it fails.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
-/// What is shown of a failed step's output; the file keeps all of it.
+/// Bytes of a failed step's output that are shown; the log file keeps all of it.
 const SHOWN_BYTES: u64 = 256 * 1024;
 
 /// A command that must succeed within its limit.
@@ -23,9 +23,9 @@ pub(crate) struct Step<'a> {
 
 /// A step that has ended.
 pub(crate) struct Finished {
-    /// What went wrong: nothing when its command exited with status 0 in time.
+    /// The failure; `None` if the command exited with status 0 in time.
     problem: Option<String>,
-    /// Everything that it printed, both streams as they came.
+    /// The file with everything that the step printed, on either stream.
     log: PathBuf,
     duration: Duration,
 }
@@ -47,18 +47,21 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// The command to repeat the step with, where it is not simply the command it runs.
+    /// Names the command that repeats the step, if it differs from the command that the step runs.
     pub(crate) fn repeat(mut self, command: impl Into<String>) -> Self {
         self.repeat = Some(command.into());
         self
     }
 
-    /// Runs the step; its failure is the failure of the whole.
+    /// Runs the step.
+    ///
+    /// # Errors
+    /// The step failed or was late; its output has been printed.
     pub(crate) fn run(self) -> Result<()> {
         self.run_noting(|_| Ok(None)).map(drop)
     }
 
-    /// Runs the step, lets `note` read its log, and adds the answer to the line at the end.
+    /// Runs the step, lets `note` read its log, and adds the result to the line at the end.
     pub(crate) fn run_noting(
         mut self,
         note: impl FnOnce(&Finished) -> Result<Option<String>>,
@@ -77,8 +80,8 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Runs a step that may be skipped: the reason, with the last line that it printed, when
-    /// it does not succeed.
+    /// Runs a step that may be skipped. Returns the reason, with the last line that the step printed,
+    /// if it does not succeed.
     pub(crate) fn run_optional(mut self) -> Result<Option<String>> {
         say(&format!("start  {}", self.name));
         let finished = self.execute()?;
@@ -134,7 +137,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Prints the output of a failed step; the answer says what failed and how to repeat it.
+    /// Prints the output of a failed step. Returns what failed and how to repeat it.
     fn explain(&self, finished: &Finished, what: &str) -> String {
         say(&format!(
             "FAILED {} ({})",
@@ -146,7 +149,7 @@ impl<'a> Step<'a> {
         format!("{}: {what}\n  repeat it with: {repeat}", self.name)
     }
 
-    /// The command as it would be typed: cargo by its name, tools by their path.
+    /// Returns the command as a person would type it: cargo by its name, tools by their path.
     fn typed(&self) -> String {
         let typed = shell(&self.command);
         let root = format!("{}/", self.workspace.root.display());
@@ -159,20 +162,20 @@ impl<'a> Step<'a> {
 }
 
 impl Finished {
-    /// Everything that the step printed.
+    /// Returns everything that the step printed.
     pub(crate) fn output(&self) -> Result<String> {
         let bytes = fs::read(&self.log)
             .map_err(|error| format!("cannot read {}: {error}", self.log.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The end of what the step printed: enough for a person.
+    /// Returns the end of the step's output, enough for a person.
     fn end_of_output(&self) -> String {
         tail(&self.log)
     }
 }
 
-/// `command` as a shell would take it.
+/// Returns `command` with a shell's quotes.
 fn shell(command: &Command) -> String {
     let quoted = |text: &std::ffi::OsStr| {
         let text = text.to_string_lossy();
@@ -206,7 +209,7 @@ fn tail(log: &Path) -> String {
     read().unwrap_or_else(|error| format!("[cannot read {}: {error}]", log.display()))
 }
 
-/// Prints a line. Whoever reads it may have gone; the checks go on.
+/// Prints a line. A closed standard output doesn't stop the checks.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

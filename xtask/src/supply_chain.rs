@@ -1,4 +1,4 @@
-//! Licences, duplicate and forbidden crates, sources, and known vulnerabilities.
+//! Checks licences, duplicate and forbidden crates, sources, and known vulnerabilities.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,8 +8,8 @@ use crate::step::Step;
 use crate::workspace::Workspace;
 use crate::{Result, fuzz, tools};
 
-/// Checks the dependencies of the workspace and of the fuzz targets against `deny.toml`;
-/// the answer is the reason for what could not be checked, if anything.
+/// Checks the dependencies of the workspace and of the fuzz targets against `deny.toml`. Returns the
+/// reason if a part could not be checked.
 pub(crate) fn check(workspace: &Workspace) -> Result<Option<String>> {
     let program = tools::DENY.get(workspace)?;
     let mut manifests = vec![("workspace", workspace.root.join("Cargo.toml"))];
@@ -29,7 +29,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Option<String>> {
         Step::new(workspace, format!("dependencies of {name}"), command).run()?;
     }
 
-    // The database of vulnerabilities is a repository that not every machine can reach.
+    // Not every machine can reach the repository with the database of vulnerabilities.
     let mut fetch = deny(workspace, &program, &manifests[0].1);
     fetch.args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
     let limit = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! Every check, cheapest first; the test runner last, so that its summary ends the output.
+//! Runs every check, cheapest first. The test runner comes last, so that its summary ends the output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
 use crate::{Result, clients, debian, fuzz, layers, supply_chain, tools};
 
-/// How long each fuzz target is run.
+/// Seconds that each fuzz target runs.
 const FUZZ_SECONDS: u64 = 20;
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     layers::step(&workspace.root)?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
-    // The stock Unified Runtime is published for x86-64 alone.
+    // The stock Unified Runtime is published for x86-64 only.
     let runtime = if cfg!(target_arch = "x86_64") {
         Some(Environment::ensure(workspace)?)
     } else {
@@ -83,12 +83,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     let mut tests = Command::new(&runner);
     workspace.prepare(&mut tests);
-    // The ignored ones need what is named in `variables`.
+    // Ignored tests need the paths in `variables`.
     let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
-        // Without spaces, so that it can be repeated as it is printed.
+        // Without spaces: the arguments are split at spaces.
         all.push_str(" -E not(test(/^hal::cuda::tests::|::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
@@ -109,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ))
 }
 
-/// Where tests find the stock runtime, and the programs that run on it.
+/// Returns the variables by which tests find the stock runtime and the programs that run on it.
 fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 4]> {
     Ok([
         (
@@ -122,8 +122,8 @@ fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static 
     ])
 }
 
-/// Where tests find Level Zero's stock loaders and its headers. What cannot be had is skipped: the
-/// tests say so themselves where a variable is missing.
+/// Returns the variables by which tests find Level Zero's stock loaders and headers. Without one of
+/// them, the tests that need it are skipped and say so.
 fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
     let mut variables = Vec::new();
     let mut loaders = Vec::new();
@@ -139,7 +139,7 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
             )),
         }
     }
-    // Where there are none, or no path could be in such a list, it is empty.
+    // Empty if there is no loader, or if a path contains a colon.
     let joined = std::env::join_paths(loaders).unwrap_or_default();
     variables.push(("ZE_LOADER_LIB_DIRS", joined.into()));
     match debian::HEADERS.ensure(workspace) {
@@ -197,8 +197,8 @@ fn documentation(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Names what is missing before anything is built. Parts of the toolchain are not fetched
-/// here: which toolchain a machine has is its owner's choice.
+/// Checks that all programs are there before anything is built. Parts of the toolchain are not
+/// fetched, because the machine's owner chooses the toolchain.
 fn prerequisites(workspace: &Workspace) -> Result<()> {
     let compiler = |variable: &str, default: &str| {
         let named = std::env::var_os(variable).filter(|name| !name.is_empty());

@@ -13,11 +13,11 @@ pub(crate) struct Tool {
     package: &'static str,
     /// The program that the package installs.
     name: &'static str,
-    /// What is installed. Newer patch versions of the same series serve as well.
+    /// The version to install. Newer patch versions of the same series serve as well.
     version: Version,
-    /// Nothing but this version serves, built here: its output is committed.
+    /// Only exactly this version serves, built here, because its output is committed.
     exact: bool,
-    /// How it is built, beyond the default.
+    /// Further arguments for building it.
     install: &'static [&'static str],
 }
 
@@ -28,7 +28,7 @@ pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
     version: (0, 9, 143),
     exact: false,
-    // Without the part that updates itself.
+    // Leaves out the part that updates the program itself.
     install: &["--no-default-features", "--features", "default-no-update"],
 };
 pub(crate) const DENY: Tool = Tool {
@@ -47,8 +47,7 @@ pub(crate) const BINDGEN: Tool = Tool {
 };
 
 impl Tool {
-    /// The program: the one on `PATH`, else the one kept in the target directory, else built
-    /// into there.
+    /// Returns the program: from `PATH`, else from the target directory, else built into there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
         let on_path = PathBuf::from(self.name);
         if !self.exact && self.serves(&on_path) {
@@ -105,13 +104,13 @@ impl Tool {
         Step::new(workspace, format!("build {package}"), command)
             .limit(minutes)
             .run()?;
-        // Half a gigabyte that nothing reads again.
+        // Half a gigabyte that is not read again.
         std::fs::remove_dir_all(&build)
             .map_err(|error| format!("cannot remove {}: {error}", build.display()))
     }
 }
 
-/// The version in "cargo-name 1.2.3 (commit date)".
+/// Returns the version in "cargo-name 1.2.3 (commit date)".
 fn parse(output: &str) -> Option<Version> {
     let mut numbers = output
         .split_whitespace()

@@ -1,4 +1,4 @@
-//! Where the checkout and its build directory are, and how to call cargo in them.
+//! The checkout and its build directory, and calls of cargo in them.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Workspace {
         Ok(Self { root, target })
     }
 
-    /// A cargo command in the root of the checkout, building into the target directory.
+    /// Returns a cargo command in the root of the checkout, building into the target directory.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(program);
@@ -50,7 +50,7 @@ impl Workspace {
         command.env("CARGO_TARGET_DIR", &self.target);
     }
 
-    /// The triple that the installed compiler builds for by default.
+    /// Returns the triple that the installed compiler builds for by default.
     pub(crate) fn host_triple(&self) -> Result<String> {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)

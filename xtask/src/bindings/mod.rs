@@ -17,9 +17,8 @@ use crate::step::{Step, say};
 use crate::tools;
 use crate::workspace::Workspace;
 
-/// All that the headers take from the C library, from the compiler's own definitions. Only that
-/// truth values are what UR calls so, a byte: C programs can pass any, and in a `bool` of Rust's
-/// those other than 0 and 1 are undefined behaviour.
+/// A header that defines everything the stock headers take from the C library. Truth values are bytes, as
+/// in UR: C programs can pass any value, and a Rust `bool` other than 0 and 1 is undefined behaviour.
 const C_HEADERS: [(&str, &str); 3] = [
     ("stdbool.h", "#define bool ur_bool_t\n"),
     ("stddef.h", "typedef __SIZE_TYPE__ size_t;\n"),
@@ -38,10 +37,10 @@ const C_HEADERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// What bindgen is told for every file. The conventions that follow from it are described in
-/// the documentation of each crate.
+/// Arguments of bindgen for every file. The documentation of each crate describes the conventions that
+/// follow from them.
 const OPTIONS: [&str; 17] = [
-    // Declarations alone: no functions to link, no text of the headers.
+    // Declarations only: no functions to link, no text of the headers.
     "--generate=types,vars",
     "--no-doc-comments",
     "--no-layout-tests",
@@ -68,9 +67,9 @@ const OPTIONS: [&str; 17] = [
 struct Interface {
     /// The directory in `crates`.
     name: &'static str,
-    /// Where its headers are looked for.
+    /// The directory in which the headers are looked for.
     include: PathBuf,
-    /// The header that includes all others, in there.
+    /// The header in that directory that includes all others.
     header: &'static str,
     /// The enumerations that are flags.
     flags: &'static str,
@@ -81,13 +80,13 @@ struct Interface {
 struct Part {
     name: &'static str,
     about: &'static str,
-    /// Which of the headers' items it holds.
+    /// The items of the headers that the file holds.
     items: Vec<String>,
-    /// Whether it uses the types of `api.rs`.
+    /// The file uses the types of `api.rs`.
     uses_api: bool,
 }
 
-/// Generates the files anew, or with `check` says whether they are what would be generated.
+/// Generates the files again. With `check`, changes nothing and compares the committed files.
 pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
     let environment = Environment::ensure(workspace)?;
     let bindgen = tools::BINDGEN.get(workspace)?;
@@ -130,18 +129,18 @@ pub(crate) fn run(workspace: &Workspace, check: bool) -> Result<()> {
     Ok(())
 }
 
-/// What is the same for all files.
+/// The part of a generation that all files share.
 struct Generator<'a> {
     workspace: &'a Workspace,
     bindgen: PathBuf,
     libclang: PathBuf,
     c_headers: PathBuf,
-    /// Nothing that is committed is changed.
+    /// The committed files stay as they are.
     check: bool,
 }
 
 impl Generator<'_> {
-    /// Generates a file: its name, where it is not what is committed.
+    /// Generates a file. Returns its name if it differs from the committed one.
     fn generate(
         &self,
         interface: &Interface,

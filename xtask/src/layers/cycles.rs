@@ -15,7 +15,7 @@ pub(crate) struct Component {
 /// Imports between files: for each pair one edge.
 type Graph<'a> = BTreeMap<FileId, BTreeMap<FileId, &'a Edge>>;
 
-/// Components larger than a module's file with its direct children, largest first.
+/// Returns components larger than a module's file with its direct children, largest first.
 pub(crate) fn find(tree: &Tree, edges: &[Edge]) -> Vec<Component> {
     let mut graph = Graph::new();
     for edge in edges.iter().filter(|edge| edge.kind == Kind::Item) {
@@ -34,7 +34,7 @@ pub(crate) fn find(tree: &Tree, edges: &[Edge]) -> Vec<Component> {
     components
 }
 
-/// Whether the files are a module's file and files of its direct children, or children alone.
+/// Returns whether the files are a module's file and files of its direct children, or children alone.
 fn is_one_module(tree: &Tree, files: &BTreeSet<FileId>) -> bool {
     let mut parents = files.iter().filter_map(|file| tree.parent_file(*file));
     let candidates: BTreeSet<_> = files.iter().copied().chain(parents.by_ref()).collect();
@@ -45,7 +45,7 @@ fn is_one_module(tree: &Tree, files: &BTreeSet<FileId>) -> bool {
     })
 }
 
-/// The shortest circle among `files` that is no module with its direct children, or the shortest.
+/// Returns the shortest circle among `files` that is no module with its direct children, or the shortest.
 fn circle(tree: &Tree, graph: &Graph, files: &BTreeSet<FileId>) -> Vec<Edge> {
     let mut best: Option<(bool, Vec<Edge>)> = None;
     for from in files {
@@ -70,7 +70,7 @@ fn circle(tree: &Tree, graph: &Graph, files: &BTreeSet<FileId>) -> Vec<Edge> {
     best.map(|(_, path)| path).unwrap_or_default()
 }
 
-/// The shortest way from `start` to `end` within `files`.
+/// Returns the shortest way from `start` to `end` within `files`.
 fn shortest(
     graph: &Graph,
     files: &BTreeSet<FileId>,
@@ -101,7 +101,7 @@ fn shortest(
     None
 }
 
-/// Tarjan's algorithm.
+/// Returns the strongly connected components, by Tarjan's algorithm.
 fn strongly_connected(graph: &Graph, count: usize) -> Vec<BTreeSet<FileId>> {
     struct Search<'a, 'b> {
         graph: &'a Graph<'b>,

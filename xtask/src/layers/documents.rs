@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 /// Every file and directory of the checkout, by its path from the root; directories end with `/`.
 pub(crate) type Paths = BTreeSet<String>;
 
-/// Paths in a document that name nothing: the line and the path. `directory` is the document's own,
+/// Returns paths in a document that name nothing: the line and the path. `directory` is the document's own,
 /// empty or ending with `/`.
 pub(crate) fn dangling(text: &str, directory: &str, paths: &Paths) -> Vec<(usize, String)> {
     let mut found = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn dangling(text: &str, directory: &str, paths: &Paths) -> Vec<(usize
     found
 }
 
-/// Where links of a line point to, without those into the web or within the page.
+/// Returns where links of a line point to, without those into the web or within the page.
 fn links(line: &str) -> Vec<String> {
     let targets = line
         .split("](")
@@ -51,7 +51,7 @@ fn links(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The path that a piece of code is, if it is one of this checkout's.
+/// Returns the path that a piece of code is, if it is one of this checkout's.
 fn path(code: &str) -> Option<&str> {
     let code = code.trim_end_matches([',', '.', ';', ':', ')']);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./{},*".contains(c);
@@ -67,7 +67,7 @@ fn path(code: &str) -> Option<&str> {
     (is_ours || is_source || (code.ends_with('/') && code.len() > 1)).then_some(code)
 }
 
-/// `a/{b,c}` is two paths.
+/// Expands braces: `a/{b,c}` is two paths.
 fn alternatives(path: &str) -> Vec<String> {
     match (path.find('{'), path.find('}')) {
         (Some(open), Some(close)) if open < close => path[open + 1..close]
@@ -78,7 +78,7 @@ fn alternatives(path: &str) -> Vec<String> {
     }
 }
 
-/// Whether a path names something from the root, from the library's sources, or, if it is the end of a
+/// Returns whether a path names something from the root, from the library's sources, or, if it is the end of a
 /// path, anywhere. A star stands for any name.
 fn exists(path: &str, directory: &str, paths: &Paths) -> bool {
     if let Some(link) = path.strip_prefix("./") {

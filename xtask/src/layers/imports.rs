@@ -25,7 +25,7 @@ pub(crate) enum Kind {
     Passing,
 }
 
-/// Every use of another file's items, without those in tests.
+/// Returns every use of another file's items, without those in tests.
 pub(crate) fn edges(tree: &Tree) -> Vec<Edge> {
     let mut edges = Vec::new();
     for (id, file) in tree.files.iter().enumerate() {

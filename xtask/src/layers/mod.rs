@@ -32,7 +32,7 @@ const LIBRARY: &str = "crates/crosshandle/src";
 /// Where the words that are this project's own are explained.
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// Something to mend.
+/// A fault in the checkout.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Fault {
     /// The file or directory, from the root.
@@ -96,7 +96,7 @@ pub(crate) fn run(root: &Path, graph: bool) -> Result<()> {
     }
 }
 
-/// What is read of a checkout.
+/// The parts of a checkout that are checked.
 struct Checkout {
     /// Sources of the crates but for generated ones, by their path from the root.
     sources: BTreeMap<String, String>,
@@ -129,7 +129,7 @@ impl Checkout {
         })
     }
 
-    /// The library's sources, by their path below its `src`.
+    /// Returns the library's sources, by their path below its `src`.
     fn library(&self) -> Sources {
         let prefix = format!("{LIBRARY}/");
         let files = self.sources.iter();
@@ -213,7 +213,7 @@ impl Checkout {
     }
 }
 
-/// Whether a path is a source of a crate that is written by hand.
+/// Returns whether a path is a source of a crate that is written by hand.
 fn is_source(path: &str) -> bool {
     let Some((krate, _)) = path.split_once("/src/") else {
         return false;
@@ -228,7 +228,7 @@ fn is_document(path: &str) -> bool {
         || (path.starts_with("docs/") && path.ends_with(".md"))
 }
 
-/// Every file and directory below `root`, but for what is hidden or built.
+/// Adds every file and directory below `root`, but for what is hidden or built.
 fn list(root: &Path, directory: &str, paths: &mut documents::Paths) -> Result<()> {
     let cannot = |error| format!("cannot list {directory}: {error}");
     for entry in fs::read_dir(root.join(directory)).map_err(cannot)? {
@@ -252,7 +252,7 @@ fn library_path(path: &str) -> String {
     format!("{LIBRARY}/{path}")
 }
 
-/// The layer of a file of the library: its first component.
+/// Returns the layer of a file of the library: its first component.
 fn layer(path: &str) -> &str {
     let end = path.find(['/', '.']).unwrap_or(path.len());
     &path[..end]
@@ -312,7 +312,7 @@ fn cycle_faults(tree: &Tree, edges: &[Edge]) -> Vec<Fault> {
     faults.collect()
 }
 
-/// Directories of sources with too many entries.
+/// Returns directories of sources with too many entries.
 fn directory_faults(paths: &documents::Paths) -> Vec<Fault> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for path in paths {
@@ -405,7 +405,7 @@ fn print_figures(checkout: &Checkout, tree: &Tree, edges: &[Edge]) {
     ));
 }
 
-/// Blocks of `unsafe` in a source, those in macros and tests included.
+/// Counts blocks of `unsafe` in a source, those in macros and tests included.
 fn unsafe_blocks(text: &str) -> usize {
     let code = text
         .lines()

@@ -26,7 +26,7 @@ pub(crate) struct Rules<'a> {
 pub(crate) type Found = (usize, String);
 
 impl Rules<'_> {
-    /// Every fault of a file, without those in tests.
+    /// Returns every fault of a file, without those in tests.
     pub(crate) fn check(self, file: &syn::File) -> Vec<Found> {
         let mut checker = Checker {
             rules: self,

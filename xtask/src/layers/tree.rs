@@ -42,7 +42,7 @@ pub(crate) struct Import {
     pub(crate) is_reexport: bool,
 }
 
-/// What a path names.
+/// The meaning of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Target {
     Module(ModuleId),
@@ -183,7 +183,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What `path` names in `module`; nothing for names of other crates and of local variables.
+    /// Returns what `path` names in `module`: nothing for names of other crates and of local variables.
     pub(crate) fn resolve(&self, module: ModuleId, path: &[String]) -> Vec<Target> {
         self.resolve_unseen(module, path, &mut HashSet::new())
     }
@@ -249,7 +249,7 @@ impl Tree {
         found
     }
 
-    /// What `name` is in `module`, by its own items and its imports.
+    /// Returns what `name` is in `module`, by its own items and its imports.
     fn lookup(
         &self,
         module: ModuleId,
@@ -285,7 +285,7 @@ impl Tree {
         found
     }
 
-    /// The file of the module that contains the module of `file`.
+    /// Returns the file of the module that contains the module of `file`.
     pub(crate) fn parent_file(&self, file: FileId) -> Option<FileId> {
         let parent = self.modules[self.files[file].module].parent?;
         Some(self.modules[parent].file)
@@ -299,7 +299,7 @@ pub(crate) struct Used {
     pub(crate) line: usize,
 }
 
-/// Every name of a `use` declaration, with its whole path. A path with a leading `::` is of another
+/// Returns every name of a `use` declaration, with its whole path. A path with a leading `::` is of another
 /// crate.
 pub(crate) fn flatten(is_external: bool, tree: &UseTree) -> Vec<Used> {
     let mut used = Vec::new();
@@ -346,7 +346,7 @@ fn flatten_below(prefix: &mut Vec<String>, tree: &UseTree, used: &mut Vec<Used>)
     }
 }
 
-/// Whether an item exists in tests alone.
+/// Returns whether an item exists in tests alone.
 pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")

@@ -11,7 +11,7 @@ struct Word<'a> {
     is_comment: bool,
 }
 
-/// Uses of retired words in a source: the line and what to use instead. One for each word and line.
+/// Returns uses of retired words in a source: the line and what to use instead. One for each word and line.
 /// Without `identifiers`, only words that are retired everywhere count.
 pub(crate) fn retired(source: &str, identifiers: bool) -> Vec<(usize, String)> {
     let mut found = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(crate) fn retired(source: &str, identifiers: bool) -> Vec<(usize, String)> {
     found.map(|((line, _), message)| (line, message)).collect()
 }
 
-/// The terms of a glossary: what its lines and tables have in bold at their start.
+/// Returns the terms of a glossary: what its lines and tables have in bold at their start.
 pub(crate) fn terms(glossary: &str) -> Vec<String> {
     let lines = glossary
         .lines()
@@ -64,7 +64,7 @@ pub(crate) fn terms(glossary: &str) -> Vec<String> {
         .collect()
 }
 
-/// The terms that none of the sources has, as an identifier or in a comment.
+/// Returns the terms that none of the sources has, as an identifier or in a comment.
 pub(crate) fn missing<'a>(terms: &'a [String], sources: &[&str]) -> Vec<&'a str> {
     let mut text = String::from(" ");
     for source in sources {
@@ -87,7 +87,7 @@ pub(crate) fn missing<'a>(terms: &'a [String], sources: &[&str]) -> Vec<&'a str>
         .collect()
 }
 
-/// Identifiers, and words of comments. Texts in quotes are left out: users see those.
+/// Returns identifiers, and words of comments. Texts in quotes are left out: users see those.
 fn words(source: &str) -> Vec<Word<'_>> {
     let bytes = source.as_bytes();
     let mut words = Vec::new();
@@ -142,13 +142,13 @@ fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether a quote begins a character, and not a lifetime.
+/// Returns whether a quote begins a character, and not a lifetime.
 fn is_character(rest: &str) -> bool {
     let mut characters = rest.chars().skip(1);
     characters.next().is_some() && characters.next() == Some('\'')
 }
 
-/// The length of a text in quotes.
+/// Returns the length of a text in quotes.
 fn text(rest: &str, quote: u8) -> usize {
     let bytes = rest.as_bytes();
     let mut at = 1;
@@ -158,7 +158,7 @@ fn text(rest: &str, quote: u8) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// The length of a raw text, if `rest` begins with one.
+/// Returns the length of a raw text, if `rest` begins with one.
 fn raw_text(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r'))?;
     let hashes = after.bytes().take_while(|byte| *byte == b'#').count();
