@@ -10,8 +10,8 @@
 //! | `MaybeHandle<T>` | `T` | `Option<&Shared<T>>` | `None` |
 //! | `In<T>`, `InMut<T>` | `const T *`, `T *` | `&T` | `INVALID_NULL_POINTER` |
 //! | `MaybeIn<T>`, `MaybeInMut<T>` | `const T *`, `T *` | `Option<&T>` | `None` |
-//! | `Out<T>` | `T *` | [`Place<T>`] | `INVALID_NULL_POINTER` |
-//! | `MaybeOut<T>` | `T *` | `Option<Place<T>>` | `None` |
+//! | `Out<T>` | `T *` | [`OutPointer<T>`] | `INVALID_NULL_POINTER` |
+//! | `MaybeOut<T>` | `T *` | `Option<OutPointer<T>>` | `None` |
 //! | `Text`, `MaybeText` | `const char *` | `&CStr` | as above |
 //! | `List<T>` | `uint32_t, const T *` | `&[T]` | `INVALID_NULL_POINTER` unless empty |
 //! | `OutList<T>` | `uint32_t, T *` | [`Places<T>`] | no places |
@@ -378,11 +378,13 @@ pub(crate) struct Out<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for Out<T> {
     type C = *mut T;
-    type Value<'a> = Place<'a, T>;
+    type Value<'a> = OutPointer<'a, T>;
 
     #[inline]
-    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<Place<'a, T>> {
-        NonNull::new(c).map(Place::new).ok_or(Failure::NULL_POINTER)
+    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<OutPointer<'a, T>> {
+        NonNull::new(c)
+            .map(OutPointer::new)
+            .ok_or(Failure::NULL_POINTER)
     }
 }
 
@@ -391,21 +393,21 @@ pub(crate) struct MaybeOut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeOut<T> {
     type C = *mut T;
-    type Value<'a> = Option<Place<'a, T>>;
+    type Value<'a> = Option<OutPointer<'a, T>>;
 
     #[inline]
-    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<Option<Place<'a, T>>> {
-        Ok(NonNull::new(c).map(Place::new))
+    unsafe fn read<'a>(c: *mut T, _call: &'a Call) -> Result<Option<OutPointer<'a, T>>> {
+        Ok(NonNull::new(c).map(OutPointer::new))
     }
 }
 
 /// A place of the caller's for a result, valid for writes during `'a`; it need not be initialised.
-pub(crate) struct Place<'a, T> {
+pub(crate) struct OutPointer<'a, T> {
     start: NonNull<T>,
     _call: PhantomData<&'a mut T>,
 }
 
-impl<T> Place<'_, T> {
+impl<T> OutPointer<'_, T> {
     /// Private, since every place must be valid for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
@@ -423,7 +425,7 @@ impl<T> Place<'_, T> {
     }
 }
 
-impl<T: Copy> Place<'_, T> {
+impl<T: Copy> OutPointer<'_, T> {
     /// Writes several results, one after the other.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 //! The way of every command into its queue.
 
-use crate::abi::boundary::{Argument2, Call, Place};
+use crate::abi::boundary::{Argument2, Call, OutPointer};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{HandleList, Handles, Shared};
 use crate::event::{Event, Origin};
@@ -34,7 +34,7 @@ impl Argument2 for WaitList {
 pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
     waits: HandleList<'a, Event>,
-    event: Option<Place<'a, ur_event_handle_t>>,
+    event: Option<OutPointer<'a, ur_event_handle_t>>,
     is_profiling: bool,
     is_low_power: bool,
 }
@@ -45,7 +45,7 @@ impl<'a> Submission<'a> {
     pub(crate) fn new(
         queue: &'a Shared<Queue>,
         waits: HandleList<'a, Event>,
-        event: Option<Place<'a, ur_event_handle_t>>,
+        event: Option<OutPointer<'a, ur_event_handle_t>>,
     ) -> Self {
         Self {
             queue,

@@ -7,7 +7,7 @@
 //! apart: don't leave it there.)
 
 use super::Event;
-use crate::abi::boundary::{Argument, Call, MaybeOut, Place};
+use crate::abi::boundary::{Argument, Call, MaybeOut, OutPointer};
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
 use crate::abi::object::Shared;
@@ -81,7 +81,7 @@ pub(crate) struct SignalledAgain;
 impl Argument for SignalledAgain {
     type C = *mut ur_event_handle_t;
     type Value<'a> = (
-        Option<Place<'a, ur_event_handle_t>>,
+        Option<OutPointer<'a, ur_event_handle_t>>,
         Option<&'a Shared<Event>>,
     );
 

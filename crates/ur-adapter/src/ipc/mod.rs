@@ -7,7 +7,7 @@ mod event;
 mod memory;
 mod physical;
 
-use crate::abi::boundary::{Argument2, Call, Place, entry_points, not_null};
+use crate::abi::boundary::{Argument2, Call, OutPointer, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::context::Context;
@@ -59,8 +59,8 @@ impl From<*mut c_void> for ConstPointer {
 /// Writes where the bytes of a handle are, and how many.
 fn put_bytes(
     bytes: *mut c_void,
-    data: &Place<'_, *mut c_void>,
-    size: &Place<'_, usize>,
+    data: &OutPointer<'_, *mut c_void>,
+    size: &OutPointer<'_, usize>,
 ) -> Result<()> {
     data.put(bytes)?;
     size.put(HANDLE_SIZE)

@@ -144,3 +144,7 @@ pub(super) const WORD_OPS_PER_CALL: usize = 8;
 /// Bytes that are kept of what the compiler says. Halved: long messages are cut off. Doubled: loading
 /// a program takes more memory for a moment.
 pub(super) const COMPILER_LOG_BYTES: usize = 16 << 10;
+
+/// Resolution of the driver's event times, as `cuEventElapsedTime` documents it. Not for tuning: halved or
+/// doubled, it would be wrong.
+pub(super) const TIMER_RESOLUTION: Duration = Duration::from_nanos(500);

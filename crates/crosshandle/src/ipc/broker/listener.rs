@@ -22,23 +22,23 @@ use std::sync::{Arc, LazyLock, Weak};
 pub(crate) struct Broker {
     _watch: Watch,
     path: PathBuf,
-    place: Arc<Place>,
+    cell: Arc<BrokerCell>,
     /// Tells other exporters that this one lives. Dropped after the socket has been removed.
     _liveness: Option<LivenessLock>,
 }
 
 /// The broker of one directory. Locked while it is set up or removed, so that one process has one.
-type Place = Mutex<Weak<Broker>>;
+type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
-static PLACES: LazyLock<Mutex<HashMap<PathBuf, Arc<Place>>>> = LazyLock::new(Mutex::default);
+static BROKERS: LazyLock<Mutex<HashMap<PathBuf, Arc<BrokerCell>>>> = LazyLock::new(Mutex::default);
 
 impl Broker {
     /// Answers in `directory` from now on.
     pub(crate) fn listen(directory: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
         let shared = *policy != PeerPolicy::SameUser;
-        let place = Arc::clone(PLACES.lock().entry(directory.to_owned()).or_default());
-        let mut listening = place.lock();
+        let cell = Arc::clone(BROKERS.lock().entry(directory.to_owned()).or_default());
+        let mut listening = cell.lock();
         if let Some(broker) = listening.upgrade() {
             // First, since dropping the last broker takes the lock.
             drop(listening);
@@ -47,19 +47,19 @@ impl Broker {
             }
             return Ok(broker);
         }
-        let created = Self::create(directory, shared, &place);
+        let created = Self::create(directory, shared, &cell);
         if let Ok(broker) = &created {
             *listening = Arc::downgrade(broker);
         }
         drop(listening);
         match &created {
             Ok(_) => sweep::remove_dead_sockets(directory),
-            Err(_) => forget_unused(directory, &place),
+            Err(_) => forget_unused(directory, &cell),
         }
         created
     }
 
-    fn create(directory: &Path, shared: bool, place: &Arc<Place>) -> Result<Arc<Self>> {
+    fn create(directory: &Path, shared: bool, cell: &Arc<BrokerCell>) -> Result<Arc<Self>> {
         address::prepare(directory, shared)?;
         let exporter = address::exporter_id()?;
         // Before there is a socket, so that no exporter takes it for a dead one.
@@ -86,7 +86,7 @@ impl Broker {
         Ok(Arc::new(Self {
             _watch: watch,
             path,
-            place: Arc::clone(place),
+            cell: Arc::clone(cell),
             _liveness: liveness,
         }))
     }
@@ -98,25 +98,25 @@ impl Drop for Broker {
             return;
         }
         // Another thread may be listening there again; then the name is that broker's.
-        let listening = self.place.lock();
+        let listening = self.cell.lock();
         if listening.strong_count() == 0 {
             let _ = fs::remove_file(&self.path);
         }
         drop(listening);
         if let Some(directory) = self.path.parent() {
-            forget_unused(directory, &self.place);
+            forget_unused(directory, &self.cell);
         }
     }
 }
 
-/// Forgets a directory's place unless another thread uses it.
-fn forget_unused(directory: &Path, place: &Arc<Place>) {
-    let mut places = PLACES.lock();
+/// Forgets a directory's cell unless another thread uses it.
+fn forget_unused(directory: &Path, cell: &Arc<BrokerCell>) {
+    let mut places = BROKERS.lock();
     // The map's and the caller's. Others get theirs from the map alone.
-    if Arc::strong_count(place) == 2
+    if Arc::strong_count(cell) == 2
         && places
             .get(directory)
-            .is_some_and(|of| Arc::ptr_eq(of, place))
+            .is_some_and(|of| Arc::ptr_eq(of, cell))
     {
         places.remove(directory);
     }
@@ -136,7 +136,7 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     match opened.and_then(|file| locks.hold(file.as_fd(), index, LockKind::Shared)) {
         Ok(lock) => Ok(Some(lock)),
         Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-            Err(Error::os("locking a place in the socket directory")(errno))
+            Err(Error::os("locking a cell in the socket directory")(errno))
         }
         Err(error) => {
             tracing::debug!(%error, "no liveness lock in the socket directory");
@@ -167,7 +167,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Refuses an importer for want of a descriptor, in the place of the spare one, rather than let
+    /// Refuses an importer for want of a descriptor, in the cell of the spare one, rather than let
     /// it wait for ever. `false` if it cannot even be accepted then.
     fn refuse(&self) -> bool {
         let mut spare_place = self.spare.lock();

@@ -18,13 +18,13 @@ use unified_runtime_sys::{
 pub(super) struct Storage {
     context: Context,
     len: usize,
-    place: Place,
+    backing: Backing,
     /// Whether the storage can be found by its native handle.
     pub(super) is_given: AtomicBool,
 }
 
 /// The memory of a storage.
-enum Place {
+enum Backing {
     /// Allocated for the buffer.
     Allocated {
         memory: Memory,
@@ -78,8 +78,8 @@ impl Storage {
         is_direct: bool,
     ) -> Result<Arc<Self>> {
         let is_user = flags & UR_MEM_FLAG_USE_HOST_POINTER != 0;
-        let place = match pointer.map(User) {
-            Some(user) if is_user && is_direct => Place::User(user),
+        let backing = match pointer.map(User) {
+            Some(user) if is_user && is_direct => Backing::User(user),
             pointer => {
                 let is_host = flags & UR_MEM_FLAG_ALLOC_HOST_POINTER != 0;
                 let kind = if is_host {
@@ -97,15 +97,15 @@ impl Storage {
                     unsafe { fill(context, &memory, is_direct, user) }?;
                 }
                 match pointer {
-                    Some(user) if is_user => Place::Mirror { memory, user },
-                    _ => Place::Allocated { memory, is_direct },
+                    Some(user) if is_user => Backing::Mirror { memory, user },
+                    _ => Backing::Allocated { memory, is_direct },
                 }
             }
         };
         Ok(Arc::new(Self {
             context: context.clone(),
             len,
-            place,
+            backing,
             is_given: AtomicBool::new(false),
         }))
     }
@@ -121,7 +121,7 @@ impl Storage {
         Arc::new(Self {
             context: context.clone(),
             len: range.len(),
-            place: Place::Adopted {
+            backing: Backing::Adopted {
                 range,
                 start: User(start),
                 is_direct,
@@ -137,10 +137,10 @@ impl Storage {
 
     /// Returns whether only the context's own device can use the memory in place.
     pub(super) fn is_on_device(&self) -> bool {
-        match &self.place {
-            Place::Allocated { is_direct, .. } | Place::Adopted { is_direct, .. } => !is_direct,
-            Place::Mirror { .. } => true,
-            Place::User(_) => false,
+        match &self.backing {
+            Backing::Allocated { is_direct, .. } | Backing::Adopted { is_direct, .. } => !is_direct,
+            Backing::Mirror { .. } => true,
+            Backing::User(_) => false,
         }
     }
 
@@ -151,22 +151,22 @@ impl Storage {
 
     /// Returns the address on the device.
     pub(super) fn address(&self) -> usize {
-        match &self.place {
-            Place::Allocated { memory, .. } | Place::Mirror { memory, .. } => {
+        match &self.backing {
+            Backing::Allocated { memory, .. } | Backing::Mirror { memory, .. } => {
                 memory.as_ptr().addr()
             }
-            Place::User(start) | Place::Adopted { start, .. } => start.0.addr().get(),
+            Backing::User(start) | Backing::Adopted { start, .. } => start.0.addr().get(),
         }
     }
 
     /// Returns a range of the memory on the device. The caller checked that it is inside.
     pub(super) fn range(self: &Arc<Self>, offset: usize, len: usize) -> Result<MemoryRange> {
-        Ok(match &self.place {
-            Place::Allocated { memory, .. } => memory.range(offset..offset + len)?,
-            Place::Adopted { range, .. } => range.range(offset..offset + len)?,
-            Place::User(user) => user.range(offset, len),
+        Ok(match &self.backing {
+            Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
+            Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
+            Backing::User(user) => user.range(offset, len),
             // The storage is kept, since its contents go back after the last command.
-            Place::Mirror { memory, .. } => memory
+            Backing::Mirror { memory, .. } => memory
                 .range(offset..offset + len)?
                 .keeping(Arc::clone(self)),
         })
@@ -175,8 +175,8 @@ impl Storage {
     /// Returns whether commands use the memory after whose end the contents go back to the user's
     /// memory.
     pub(super) fn is_in_use(&self) -> bool {
-        match &self.place {
-            Place::Mirror { memory, .. } => memory.is_in_use(),
+        match &self.backing {
+            Backing::Mirror { memory, .. } => memory.is_in_use(),
             _ => false,
         }
     }
@@ -201,27 +201,27 @@ impl Storage {
 
     /// Returns a range of the user's memory that this storage mirrors.
     pub(super) fn mirrored(self: &Arc<Self>, offset: usize, len: usize) -> Option<MemoryRange> {
-        match &self.place {
-            Place::Mirror { user, .. } => Some(user.range(offset, len).keeping(Arc::clone(self))),
+        match &self.backing {
+            Backing::Mirror { user, .. } => Some(user.range(offset, len).keeping(Arc::clone(self))),
             _ => None,
         }
     }
 
     /// Returns how the host reaches the memory that starts at an offset.
     pub(super) fn view(&self, offset: usize) -> Result<View> {
-        Ok(match &self.place {
-            Place::Allocated {
+        Ok(match &self.backing {
+            Backing::Allocated {
                 memory,
                 is_direct: true,
             } => View::Direct(memory.bytes()?.as_ptr().wrapping_add(offset)),
-            Place::User(start)
-            | Place::Adopted {
+            Backing::User(start)
+            | Backing::Adopted {
                 start,
                 is_direct: true,
                 ..
             } => View::Direct(start.0.as_ptr().wrapping_add(offset)),
-            Place::Allocated { .. } | Place::Adopted { .. } => View::None,
-            Place::Mirror { user, .. } => View::Mirror(user.0.as_ptr().wrapping_add(offset)),
+            Backing::Allocated { .. } | Backing::Adopted { .. } => View::None,
+            Backing::Mirror { user, .. } => View::Mirror(user.0.as_ptr().wrapping_add(offset)),
         })
     }
 }
@@ -237,7 +237,7 @@ impl User {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        let Place::Mirror { memory, user } = &self.place else {
+        let Backing::Mirror { memory, user } = &self.backing else {
             return;
         };
         let written = copy(&self.context, user.range(0, self.len), memory.all());

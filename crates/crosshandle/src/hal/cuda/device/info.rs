@@ -3,11 +3,11 @@
 use crate::error::Result;
 use crate::hal::cuda::driver::sys::CUdevice_attribute as Attribute;
 use crate::hal::cuda::driver::{DeviceHandle, Driver};
+use crate::hal::cuda::tuning;
 use crate::handle::BackendKind;
 use crate::os::mapping::HUGE_PAGE;
 use crate::types::{Capabilities, DeviceInfo, KernelLimits, known};
 use std::fs;
-use std::time::Duration;
 
 /// The PCI vendor number.
 const NVIDIA: u32 = 0x10de;
@@ -15,8 +15,6 @@ const NVIDIA: u32 = 0x10de;
 const CACHE_LINE: u32 = 128;
 /// Bytes of a launch's arguments, on all devices: newer ones take more of newer programs.
 const ARGUMENTS: u32 = 4096;
-/// How finely the driver's events tell time.
-const TIMER_RESOLUTION: Duration = Duration::from_nanos(500);
 
 pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
     let can = |attribute| {
@@ -85,7 +83,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             partial_mappings: false,
             // A stream compares numbers, and goes on when they are reached.
             late_failures: false,
-            timer_resolution: TIMER_RESOLUTION,
+            timer_resolution: tuning::TIMER_RESOLUTION,
         },
     })
 }

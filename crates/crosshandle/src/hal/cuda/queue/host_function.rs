@@ -91,7 +91,7 @@ impl Job {
         let (function, fence) = task.function.take().unzip();
         let result = match (failed, function) {
             (Some(error), function) => {
-                deferred_drop::discard(function);
+                deferred_drop::drop_or_defer(function);
                 Err(error)
             }
             (None, Some(function)) => user_code::call(function),

@@ -33,7 +33,7 @@ use super::device::{Gpu, await_condition};
 use super::driver::{Stream, StreamHandle};
 use super::memory;
 use super::scheduler::admission::HoldOff;
-use super::scheduler::deferred_drop::{self, discard};
+use super::scheduler::deferred_drop::{self, drop_or_defer};
 use super::scheduler::{Fed, Tended};
 use super::tuning::{
     CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
@@ -150,7 +150,7 @@ impl Locked<'_> {
     fn drop_finished(&mut self) {
         let finished = self.streams.take_finished();
         drop(self.0.take());
-        discard(finished);
+        drop_or_defer(finished);
     }
 }
 
@@ -299,7 +299,7 @@ impl Tended for QueueInner {
         }
         let blockers = state.streams.blockers();
         drop(state);
-        discard(failed);
+        drop_or_defer(failed);
         self.functions.retry();
         for (event, number) in blockers {
             event.help_device_wait(number);
@@ -328,14 +328,14 @@ impl Tended for QueueInner {
         }
     }
 
-    fn settle(&self) {
+    fn find_finished_streams(&self) {
         if self.gpu.scheduler().is_crowded()
             && let Some(mut state) = self.try_lock()
             && let Ok(_current) = self.gpu.enter()
             && let Err(error) = state.streams.finish()
         {
             // Tending it will find out.
-            tracing::debug!(%error, "a queue cannot be settled");
+            tracing::debug!(%error, "finished streams of a queue cannot be found");
         }
     }
 }
@@ -373,7 +373,7 @@ impl BackendQueue for CudaQueue {
         } else if is_first_pending && inner.gpu.scheduler().is_crowded() {
             // Perhaps only because nobody has looked which streams are done.
             drop(state);
-            inner.gpu.scheduler().settle();
+            inner.gpu.scheduler().find_finished_streams();
             inner.feed();
         }
         submitted

@@ -19,7 +19,7 @@ thread_local! {
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function on a thread that queues depend on: what it discards is dropped elsewhere.
+/// Runs a function on a thread that queues depend on: values that it drops or defers are dropped elsewhere.
 pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
     let before = HANDS_OVER.replace(true);
     let result = function();
@@ -28,15 +28,16 @@ pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
 }
 
 /// Drops values, here or in the background. The caller holds no lock.
-pub(crate) fn discard<T: Any + Send>(values: impl IntoIterator<Item = T>) {
+pub(crate) fn drop_or_defer<T: Any + Send>(values: impl IntoIterator<Item = T>) {
     if !HANDS_OVER.get() {
         values.into_iter().for_each(user_code::drop_contained);
         return;
     }
     for value in values {
         UNFINISHED.fetch_add(1, Ordering::SeqCst);
-        // The drop may take as long as the user's code likes.
-        background::run_blocking(move || {
+        // One job for each value, so that a drop which waits for another one gets it; a bounded number
+        // of threads, since a whole queue's commands may end at once.
+        background::run(move || {
             driver::ignore_captures();
             user_code::drop_contained(value);
             UNFINISHED.fetch_sub(1, Ordering::SeqCst);
@@ -73,9 +74,9 @@ mod tests {
         let (dropped, waits) = channel();
         let (let_go, others) = channel();
         handing_over(|| {
-            discard([Box::new(Waits(waits)) as Thing, Box::new(Waits(others))]);
+            drop_or_defer([Box::new(Waits(waits)) as Thing, Box::new(Waits(others))]);
             // Dropped after those that wait for it, and so to be dropped by another thread.
-            discard([Box::new(dropped) as Thing]);
+            drop_or_defer([Box::new(dropped) as Thing]);
         });
         let began = Instant::now();
         drop(let_go);

@@ -84,7 +84,7 @@ pub(super) trait Tended: Send + Sync {
     fn feed(&self) -> Fed;
 
     /// Finds out which of its streams are done.
-    fn settle(&self);
+    fn find_finished_streams(&self);
 }
 
 /// What came of offering pending commands to their streams.
@@ -234,8 +234,10 @@ impl Scheduler {
     /// Finds out which streams are done, of all queues that no thread has locked. The caller holds no
     /// lock.
     #[cold]
-    pub(super) fn settle(&self) {
-        self.queues().iter().for_each(|queue| queue.settle());
+    pub(super) fn find_finished_streams(&self) {
+        self.queues()
+            .iter()
+            .for_each(|queue| queue.find_finished_streams());
     }
 
     fn prompt_thread(&self, state: &mut SchedulerState) {
@@ -326,7 +328,9 @@ impl Scheduler {
                 if fed.has_fed {
                     pending.progress();
                 } else if fed.is_left {
-                    queues.iter().for_each(|queue| queue.settle());
+                    queues
+                        .iter()
+                        .for_each(|queue| queue.find_finished_streams());
                 }
             }
             if is_due {

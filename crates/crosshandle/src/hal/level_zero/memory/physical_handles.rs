@@ -113,8 +113,8 @@ impl PhysicalHandles {
             return Ok(free);
         }
         let import = |number| VirtualMemory(&self.context).import(gpu.handle(), len, kind, number);
-        let (handle, lent) = LoanedDescriptor::for_longer(file, import)?;
-        handles.all.push((handle, Some(lent)));
+        let (handle, loaned) = LoanedDescriptor::for_longer(file, import)?;
+        handles.all.push((handle, Some(loaned)));
         Ok(handle)
     }
 
@@ -131,12 +131,12 @@ impl PhysicalHandles {
         }
         let all = std::mem::take(&mut *handles).all;
         drop(handles);
-        for (handle, lent) in all {
+        for (handle, loaned) in all {
             self.context.release("physical memory", |context| {
                 // SAFETY: of this set, and mapped nowhere: each mapping keeps its handle.
                 let destroy = || unsafe { VirtualMemory(context).destroy(handle) };
-                match lent {
-                    Some(lent) => lent.end(destroy),
+                match loaned {
+                    Some(loaned) => loaned.end(destroy),
                     None => destroy(),
                 }
             });

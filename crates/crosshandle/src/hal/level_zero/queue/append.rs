@@ -287,9 +287,9 @@ impl Inner {
         command.ends_with_previous = !command.waits_on_device() || end.fence_of_next().is_some();
         let is_awaited = command.is_awaited() && end.unfenced > 0;
         if let Some(mirror) = mirror {
-            command.mirror_lingers = true;
+            command.retains_mirror = true;
             // SAFETY: the event stays until the list is past this: the command has it, and then it
-            // lingers.
+            // is retained.
             unsafe { end.list()?.signal(mirror)? };
         } else if is_awaited {
             return self.append_fence(end, end.appended);

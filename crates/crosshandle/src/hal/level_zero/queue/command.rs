@@ -29,7 +29,7 @@ pub(super) struct Command {
     pub(super) signals_mirror: bool,
     /// The list signals the native mirror after all fences of the command, and so uses it for
     /// longer.
-    pub(super) mirror_lingers: bool,
+    pub(super) retains_mirror: bool,
     /// The list's thread is about to append it or to call its function; no other thread may.
     pub(super) is_claimed: bool,
     /// It ends as soon as all before it have ended: the list has nothing of it that takes time.
@@ -166,8 +166,8 @@ impl Command {
         }
         let extras = self.extras.map(|extras| *extras).unwrap_or_default();
         let result = extras.failure.map_or(result, Err);
-        let lingering = self.signal.as_ref().filter(|_| self.mirror_lingers);
-        let lingering = lingering.map(|(event, _)| Arc::clone(event));
+        let retained = self.signal.as_ref().filter(|_| self.retains_mirror);
+        let retained = retained.map(|(event, _)| Arc::clone(event));
         drop_contained((self.work, extras.staging, self.waits));
         match (self.signal, result) {
             (Some((event, number)), result) => {
@@ -183,7 +183,7 @@ impl Command {
         if let Some(completion) = extras.completion {
             completion.raise();
         }
-        lingering
+        retained
     }
 }
 

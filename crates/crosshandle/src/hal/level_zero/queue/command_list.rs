@@ -374,7 +374,7 @@ impl Inner {
         self.wake(state, true);
     }
 
-    /// Wakes the thread if it is asleep, and for something urgent also if it naps.
+    /// Wakes the thread if it is asleep, and for something urgent also while it sleeps for a limited time.
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
         // Notifying costs as much as a call of the driver, even if no thread waits.

@@ -20,7 +20,7 @@ pub(super) struct InFlight {
     /// Fences that were set behind commands that had ended: not known to be signalled.
     pub(super) late_fences: Vec<EventHandle>,
     /// Events of ended commands that the list signals after their fences, and so still uses.
-    pub(super) lingering_events: Vec<Arc<EventCore>>,
+    pub(super) retained_events: Vec<Arc<EventCore>>,
     /// The list may have a part of a command whose end nobody will see.
     pub(super) is_unsure: bool,
 }

@@ -31,7 +31,7 @@ enum Step {
     AwaitEnd(usize, EventHandle),
     /// Appends a fence, since urgent commands have none.
     AppendFence,
-    /// Waits until the list is done with all, so that no event lingers.
+    /// Waits until the list is done with all, so that no event stays retained.
     AwaitRest,
     /// Does what the host has to do for the first pending command.
     RunPending,
@@ -105,11 +105,11 @@ impl Inner {
     fn next_step(&self, seen: &Seen, has_napped: bool) -> Step {
         let in_flight = self.in_flight.lock();
         if in_flight.commands.is_empty() {
-            let lingers =
-                !in_flight.lingering_events.is_empty() || !in_flight.late_fences.is_empty();
+            let has_retained =
+                !in_flight.retained_events.is_empty() || !in_flight.late_fences.is_empty();
             return match () {
                 () if self.completed.get() < seen.submitted => Step::RunPending,
-                () if lingers => Step::AwaitRest,
+                () if has_retained => Step::AwaitRest,
                 () if seen.is_closed => Step::Exit,
                 () if has_napped => Step::Rest(Rest::Asleep),
                 () => Step::Rest(Rest::Napping),
@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless there is more to do than was seen. Returns whether it was a nap to its end.
+    /// Sleeps, unless there is more to do than was seen. Returns whether a sleep of limited length went to its end.
     fn rest(&self, rest: Rest, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let now = self.look(seen.urgent);
@@ -233,15 +233,15 @@ impl Inner {
         ended: &mut VecDeque<Command>,
     ) {
         let Err(error) = &result else {
-            // The list is past what lingered until now, and past parts of refused commands.
+            // The list is past what was retained until now, and past parts of refused commands.
             let mut in_flight = self.in_flight.lock();
-            let lingering = mem::take(&mut in_flight.lingering_events);
+            let retained = mem::take(&mut in_flight.retained_events);
             let late = mem::take(&mut in_flight.late_fences);
             in_flight.is_unsure = false;
             drop(in_flight);
             self.end_first(count, result, seen, ended);
             self.recycle_fences(late);
-            drop(lingering);
+            drop(retained);
             return;
         };
         if !self.state.lock().end.is_lost(error) {
@@ -269,16 +269,16 @@ impl Inner {
             complete_observed(&command.waits);
         }
         let mut is_unsure = false;
-        let mut lingering = Vec::new();
+        let mut retained = Vec::new();
         for command in ended.drain(..) {
             is_unsure |= command.may_be_partial;
-            lingering.extend(command.end(&self.queue, result.clone(), is_closed));
+            retained.extend(command.end(&self.queue, result.clone(), is_closed));
         }
         self.recycle_fences(fences);
-        if is_unsure || !lingering.is_empty() {
+        if is_unsure || !retained.is_empty() {
             let mut in_flight = self.in_flight.lock();
             in_flight.is_unsure |= is_unsure;
-            in_flight.lingering_events.append(&mut lingering);
+            in_flight.retained_events.append(&mut retained);
         }
         self.completed.add(count as u64);
     }
@@ -300,20 +300,20 @@ impl Inner {
         }
     }
 
-    /// Waits until the list is past all that it has, and drops the events that lingered.
+    /// Waits until the list is past all that it has, and drops the retained events.
     fn await_rest(&self) {
         self.queue.context.stock_fences();
-        let (fence, lingering, late) = {
+        let (fence, retained, late) = {
             let state = self.state.lock();
             let mut in_flight = self.in_flight.lock();
             // The fence must not be behind a command that may wait for ever.
             if !in_flight.commands.is_empty() {
                 return;
             }
-            let lingering = mem::take(&mut in_flight.lingering_events);
+            let retained = mem::take(&mut in_flight.retained_events);
             let late = mem::take(&mut in_flight.late_fences);
             drop(in_flight);
-            (self.append_bare_fence(&state.end), lingering, late)
+            (self.append_bare_fence(&state.end), retained, late)
         };
         let waited = fence.and_then(|fence| {
             let waited = self.queue.wait_for_fence(fence);
@@ -327,7 +327,7 @@ impl Inner {
             Err(error) => {
                 tracing::warn!(%error, "a command list's end is not known");
                 self.lose_fences(late);
-                mem::forget(lingering);
+                mem::forget(retained);
                 self.in_flight.lock().is_unsure = true;
             }
         }
@@ -414,7 +414,7 @@ impl Inner {
             "a command list waits for a process that is gone; it is given up"
         );
         mem::forget(mem::replace(&mut state.end.list, new_list.ok()));
-        mem::forget(mem::take(&mut in_flight.lingering_events));
+        mem::forget(mem::take(&mut in_flight.retained_events));
         self.lose_fences(in_flight.fences.take_before(u64::MAX));
         self.lose_fences(mem::take(&mut in_flight.late_fences));
         let mut commands = in_flight.take_all();
@@ -429,7 +429,7 @@ impl Inner {
             }
             (command.is_claimed, command.has_started) = (false, false);
             (command.may_be_partial, command.ends_with_previous) = (false, false);
-            command.mirror_lingers = false;
+            command.retains_mirror = false;
             // Other lists may wait for what the old list would have signalled. Once for each event:
             // what the new list signals soon counts anew.
             if mem::take(&mut command.signals_mirror)
