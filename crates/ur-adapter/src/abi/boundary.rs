@@ -194,7 +194,7 @@ macro_rules! entry_point {
                 $a: <$type as $crate::abi::boundary::Argument2>::A,
                 $b: <$type as $crate::abi::boundary::Argument2>::B, }
             { $($reads)*
-                // SAFETY: as above.
+                // SAFETY: the caller passes what the specification demands, for this call.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument2>::read($a, $b, $call)
                 }?;
@@ -212,7 +212,7 @@ macro_rules! entry_point {
                 $b: <$type as $crate::abi::boundary::Argument3>::B,
                 $c: <$type as $crate::abi::boundary::Argument3>::C, }
             { $($reads)*
-                // SAFETY: as above.
+                // SAFETY: the caller passes what the specification demands, for this call.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument3>::read($a, $b, $c, $call)
                 }?;
@@ -231,7 +231,7 @@ macro_rules! entry_point {
                 $c: <$type as $crate::abi::boundary::Argument4>::C,
                 $d: <$type as $crate::abi::boundary::Argument4>::D, }
             { $($reads)*
-                // SAFETY: as above.
+                // SAFETY: the caller passes what the specification demands, for this call.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument4>::read($a, $b, $c, $d, $call)
                 }?;

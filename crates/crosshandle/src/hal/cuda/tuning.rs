@@ -58,7 +58,7 @@ pub(super) const SCHEDULER_IDLE: Duration = Duration::from_secs(2);
 pub(super) const PENDING_SLEEP_SHORTEST: Duration = Duration::from_micros(10);
 pub(super) const PENDING_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 /// How late the system may wake the scheduler, in nanoseconds. Its default of 50 µs is more than the
-/// shortest sleep.
+/// shortest sleep. Doubled: commands that were pending begin a little later.
 pub(super) const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 
 // Deferred driver calls.
@@ -67,7 +67,8 @@ pub(super) const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 /// for that. Halved: streams are held back more often. Doubled: more pinned memory stays.
 pub(super) const QUIET_MAX_BYTES: usize = 256 << 20;
 /// Memory, in bytes, that a loaded program is taken to use; the driver doesn't tell. It only counts
-/// towards [`QUIET_MAX_BYTES`].
+/// towards [`QUIET_MAX_BYTES`]: halved or doubled, twice or half as many programs may wait to be
+/// unloaded before streams are held back for that.
 pub(super) const PROGRAM_BYTES: usize = 1 << 20;
 /// How long an allocation that failed waits for what can be released, and how long host functions
 /// are held back for it. Halved: it fails more often. Doubled: the caller waits longer in vain.
@@ -109,7 +110,8 @@ pub(super) const POOL_BATCH: usize = 8;
 // Memory between a process and its devices.
 
 /// Bytes of a piece of pinned memory that is kept for long patterns, and how many are kept: pinning
-/// takes a multiple of what a command takes.
+/// takes a multiple of what a command takes. Halved: more commands pin memory. Doubled: up to 2 MiB
+/// stay pinned.
 pub(super) const STAGING_BYTES: usize = 64 << 10;
 pub(super) const STAGING_KEPT: usize = 16;
 /// Bytes of a page of words of this process, and words that are there before a queue is locked.
@@ -120,12 +122,14 @@ pub(super) const WORDS_RESERVED: usize = 16;
 // The clocks of host and device.
 
 /// How long a moment that both clocks know serves, in nanoseconds: the driver tells times since then
-/// as 32-bit floats, after 4 s to a quarter of a microsecond.
+/// as 32-bit floats, after 4 s to a quarter of a microsecond. Halved: a moment is looked for more
+/// often. Doubled: half as exact.
 pub(super) const CLOCK_LIFETIME_NS: u64 = 4_000_000_000;
 /// Tries to find such a moment; the fastest is the most exact. Halved: less exact. Doubled: slower.
 pub(super) const CLOCK_TRIES: usize = 3;
 /// How long a try may take, in nanoseconds, before a command is submitted and while its times are
-/// read. A slower one is behind other streams, which may wait for anything.
+/// read. A slower one is behind other streams, which may wait for anything. Halved: more commands get
+/// their times late. Doubled: submitting, or reading, takes longer in vain.
 pub(super) const CLOCK_TRY_SUBMIT_NS: u64 = 5_000_000;
 pub(super) const CLOCK_TRY_READ_NS: u64 = 100_000_000;
 /// How long no command tries again after that, in nanoseconds. Halved: submitting is slow more often.
@@ -134,7 +138,9 @@ pub(super) const CLOCK_PAUSE_NS: u64 = 100_000_000;
 
 // The driver's own calls.
 
-/// Operations on words that one call takes. Measured: two take little longer than one.
+/// Operations on words that one call takes. Measured: two take little longer than one. Halved: more
+/// calls for commands with many waits. Doubled: each call copies more.
 pub(super) const WORD_OPS_PER_CALL: usize = 8;
-/// Bytes that are kept of what the compiler says.
+/// Bytes that are kept of what the compiler says. Halved: long messages are cut off. Doubled: loading
+/// a program takes more memory for a moment.
 pub(super) const COMPILER_LOG_BYTES: usize = 16 << 10;

@@ -1,7 +1,6 @@
 //! Functions of programs, and what launches them.
 //!
-//! In all calls the program's context must be current (see `Driver::enter`), and the function's
-//! program be loaded.
+//! In all calls the program's context must be current (see `Driver::enter`).
 
 use super::{Code, Driver, FunctionHandle, StreamHandle};
 use crate::error::{Error, Result};
@@ -21,76 +20,52 @@ const INVALID_CLUSTER_SIZE: Code = 912;
 impl Driver {
     /// Makes sure that a function is on the device. Drivers may put that off to its first launch,
     /// and may then wait for all that runs there.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn load_function(&self, function: FunctionHandle) -> Result<()> {
+    pub(crate) fn load_function(&self, function: FunctionHandle) -> Result<()> {
         let Some(load) = self.programs()?.func_load else {
             return Ok(());
         };
-        // SAFETY: promised by the caller.
-        self.check("cuFuncLoad", unsafe { load(function) })
+        self.check("cuFuncLoad", load(function))
     }
 
-    /// # Safety
-    /// The function's program is loaded.
-    pub(crate) unsafe fn function_attribute(
+    /// Returns an attribute of a function; 0 for one that is negative.
+    pub(crate) fn function_attribute(
         &self,
         function: FunctionHandle,
         attribute: CUfunction_attribute,
     ) -> Result<u32> {
         let mut value = 0;
-        // SAFETY: the result is live, and the program loaded, as the caller promises.
-        self.check("cuFuncGetAttribute", unsafe {
-            (self.programs()?.func_get_attribute)(&mut value, attribute as c_uint, function)
-        })?;
+        let get = self.programs()?.func_get_attribute;
+        let code = get(&mut value, attribute as c_uint, function);
+        self.check("cuFuncGetAttribute", code)?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
     /// Lets launches of a function ask for so many bytes of dynamic shared memory.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn allow_shared_memory(
-        &self,
-        function: FunctionHandle,
-        bytes: u32,
-    ) -> Result<()> {
+    pub(crate) fn allow_shared_memory(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: promised by the caller.
-        unsafe { self.set_function_attribute(function, attribute, bytes) }
+        self.set_function_attribute(function, attribute, bytes)
     }
 
     /// Lets launches of a function ask for larger clusters than every device with clusters has.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
+    pub(crate) fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-        // SAFETY: promised by the caller.
-        unsafe { self.set_function_attribute(function, attribute, 1) }
+        self.set_function_attribute(function, attribute, 1)
     }
 
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    unsafe fn set_function_attribute(
+    fn set_function_attribute(
         &self,
         function: FunctionHandle,
         attribute: CUfunction_attribute,
         value: u32,
     ) -> Result<()> {
-        // SAFETY: promised by the caller.
-        self.check("cuFuncSetAttribute", unsafe {
-            let set = self.programs()?.func_set_attribute;
-            set(function, attribute as c_uint, value as c_int)
-        })
+        let set = self.programs()?.func_set_attribute;
+        let code = set(function, attribute as c_uint, value as c_int);
+        self.check("cuFuncSetAttribute", code)
     }
 
-    /// Returns the offset and the size of a function's parameters, in bytes; `None` if the driver can't tell.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn parameters(
+    /// Returns the offset and the size of a function's parameters, in bytes; `None` if the driver
+    /// can't tell.
+    pub(crate) fn parameters(
         &self,
         function: FunctionHandle,
     ) -> Result<Option<Vec<(usize, usize)>>> {
@@ -100,8 +75,7 @@ impl Driver {
         let mut parameters = Vec::new();
         loop {
             let (mut offset, mut size) = (0, 0);
-            // SAFETY: the results are live, and the program loaded, as the caller promises.
-            let code = unsafe { get(function, parameters.len(), &mut offset, &mut size) };
+            let code = get(function, parameters.len(), &mut offset, &mut size);
             if code == INVALID_VALUE {
                 // There are no more.
                 return Ok(Some(parameters));
@@ -112,10 +86,7 @@ impl Driver {
     }
 
     /// Returns how many blocks of so many threads a compute unit runs at a time.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn blocks_per_unit(
+    pub(crate) fn blocks_per_unit(
         &self,
         function: FunctionHandle,
         threads: u32,
@@ -123,18 +94,14 @@ impl Driver {
     ) -> Result<u32> {
         let mut blocks = 0;
         let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-        // SAFETY: the result is live, and the program loaded, as the caller promises.
-        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
-            (self.programs()?.occupancy_blocks)(&mut blocks, function, threads, dynamic_shared)
-        })?;
+        let get = self.programs()?.occupancy_blocks;
+        let code = get(&mut blocks, function, threads, dynamic_shared);
+        self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
     /// Returns the threads of a block, at most `limit`, with which most threads run at a time.
-    ///
-    /// # Safety
-    /// As for [`function_attribute`](Self::function_attribute).
-    pub(crate) unsafe fn suggest_block(
+    pub(crate) fn suggest_block(
         &self,
         function: FunctionHandle,
         dynamic_shared: usize,
@@ -142,17 +109,16 @@ impl Driver {
     ) -> Result<u32> {
         let (mut blocks, mut threads) = (0, 0);
         let limit = c_int::try_from(limit).unwrap_or(c_int::MAX);
-        // SAFETY: the results are live, and the program loaded, as the caller promises.
-        self.check("cuOccupancyMaxPotentialBlockSize", unsafe {
-            (self.programs()?.occupancy_block_size)(
-                &mut blocks,
-                &mut threads,
-                function,
-                None,
-                dynamic_shared,
-                limit,
-            )
-        })?;
+        let get = self.programs()?.occupancy_block_size;
+        let code = get(
+            &mut blocks,
+            &mut threads,
+            function,
+            None,
+            dynamic_shared,
+            limit,
+        );
+        self.check("cuOccupancyMaxPotentialBlockSize", code)?;
         Ok(u32::try_from(threads).unwrap_or(0))
     }
 

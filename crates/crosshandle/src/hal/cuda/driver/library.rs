@@ -81,12 +81,15 @@ unsafe fn find<T: Copy>(symbol: &str) -> Option<T> {
 }
 
 macro_rules! program_library {
-    (required { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
+    (safe { $($safe:ident = $safe_symbol:ident($($safe_argument:ty),* $(,)?);)* }
+     unsafe { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
      optional { $($newer:ident = $newer_symbol:ident($($newer_argument:ty),* $(,)?);)* }) => {
         /// The functions for programs and kernels. A driver without them has devices that run none.
+        /// The safe ones are so as those of [`Library`] are.
         pub(super) struct ProgramLibrary {
+            $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
-            $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) -> Code>,)*
+            $(pub(super) $newer: Option<extern "C" fn($($newer_argument),*) -> Code>,)*
         }
 
         impl ProgramLibrary {
@@ -95,6 +98,7 @@ macro_rules! program_library {
                 // SAFETY: the types are those in cuda.h.
                 unsafe {
                     Some(Self {
+                        $($safe: find(stringify!($safe_symbol))?,)*
                         $($name: find(stringify!($symbol))?,)*
                         $($newer: find(stringify!($newer_symbol)),)*
                     })
@@ -172,42 +176,25 @@ library! {
 }
 
 program_library! {
-    required {
-        module_load =
-            cuModuleLoadDataEx(*mut ModuleHandle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+    safe {
+        func_get_attribute = cuFuncGetAttribute(&mut c_int, c_uint, FunctionHandle);
+        func_set_attribute = cuFuncSetAttribute(FunctionHandle, c_uint, c_int);
+        occupancy_blocks = cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut c_int, FunctionHandle, c_int, usize);
+        occupancy_block_size = cuOccupancyMaxPotentialBlockSize(&mut c_int, &mut c_int, FunctionHandle, Option<unsafe extern "C" fn(c_int) -> usize>, usize, c_int);
+    }
+    unsafe {
+        module_load = cuModuleLoadDataEx(*mut ModuleHandle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
         module_unload = cuModuleUnload(ModuleHandle);
         module_get_function = cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char);
-        module_get_global =
-            cuModuleGetGlobal_v2(*mut CUdeviceptr, *mut usize, ModuleHandle, *const c_char);
+        module_get_global = cuModuleGetGlobal_v2(*mut CUdeviceptr, *mut usize, ModuleHandle, *const c_char);
         link_create = cuLinkCreate_v2(c_uint, *mut c_uint, *mut *mut c_void, *mut CUlinkState);
-        link_add_data = cuLinkAddData_v2(
-            CUlinkState,
-            c_uint,
-            *mut c_void,
-            usize,
-            *const c_char,
-            c_uint,
-            *mut c_uint,
-            *mut *mut c_void,
-        );
+        link_add_data = cuLinkAddData_v2(CUlinkState, c_uint, *mut c_void, usize, *const c_char, c_uint, *mut c_uint, *mut *mut c_void);
         link_complete = cuLinkComplete(CUlinkState, *mut *mut c_void, *mut usize);
         link_destroy = cuLinkDestroy(CUlinkState);
-        func_get_attribute = cuFuncGetAttribute(*mut c_int, c_uint, FunctionHandle);
-        func_set_attribute = cuFuncSetAttribute(FunctionHandle, c_uint, c_int);
         launch = cuLaunchKernelEx(*const CUlaunchConfig, FunctionHandle, *mut *mut c_void, *mut *mut c_void);
-        occupancy_blocks =
-            cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, FunctionHandle, c_int, usize);
-        occupancy_block_size = cuOccupancyMaxPotentialBlockSize(
-            *mut c_int,
-            *mut c_int,
-            FunctionHandle,
-            Option<unsafe extern "C" fn(c_int) -> usize>,
-            usize,
-            c_int,
-        );
     }
     optional {
-        func_get_param_info = cuFuncGetParamInfo(FunctionHandle, usize, *mut usize, *mut usize);
+        func_get_param_info = cuFuncGetParamInfo(FunctionHandle, usize, &mut usize, &mut usize);
         func_load = cuFuncLoad(FunctionHandle);
     }
 }

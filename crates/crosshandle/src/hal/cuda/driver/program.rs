@@ -212,8 +212,10 @@ impl Driver {
         Ok(module)
     }
 
+    /// Unloads a program.
+    ///
     /// # Safety
-    /// Nothing uses the program any more, and it is unloaded once.
+    /// No handle of the program or of its functions is used any more.
     pub(crate) unsafe fn unload_module(&self, module: ModuleHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuModuleUnload", unsafe {
@@ -221,15 +223,10 @@ impl Driver {
         })
     }
 
-    /// # Safety
-    /// The program is loaded.
-    pub(crate) unsafe fn function(
-        &self,
-        module: ModuleHandle,
-        name: &CStr,
-    ) -> Result<FunctionHandle> {
+    /// Returns a function of a program.
+    pub(crate) fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
         let mut function = FunctionHandle::NONE;
-        // SAFETY: the result is live, and the program loaded, as the caller promises.
+        // SAFETY: result and name are live, and so is the program, as its handle says.
         let code =
             unsafe { (self.programs()?.module_get_function)(&mut function, module, name.as_ptr()) };
         self.check_symbol("cuModuleGetFunction", name, code)?;
@@ -237,16 +234,13 @@ impl Driver {
     }
 
     /// Returns where a variable is, and how many bytes it has.
-    ///
-    /// # Safety
-    /// The program is loaded.
-    pub(crate) unsafe fn variable(
+    pub(crate) fn variable(
         &self,
         module: ModuleHandle,
         name: &CStr,
     ) -> Result<(DeviceAddress, usize)> {
         let (mut start, mut len) = (0, 0);
-        // SAFETY: the results are live, and the program loaded, as the caller promises.
+        // SAFETY: results and name are live, and so is the program, as its handle says.
         let code = unsafe {
             (self.programs()?.module_get_global)(&mut start, &mut len, module, name.as_ptr())
         };

@@ -38,12 +38,9 @@ impl CudaKernel {
     pub(super) fn new(program: &Arc<CudaProgram>, function: FunctionHandle) -> Result<Self> {
         let gpu = program.gpu();
         let driver = gpu.driver();
-        // SAFETY: of a program that is loaded, as are those below.
-        unsafe { driver.load_function(function)? };
-        // SAFETY: as above.
-        let number = |attribute| unsafe { driver.function_attribute(function, attribute) };
-        // SAFETY: as above.
-        let parameters = unsafe { driver.parameters(function)? };
+        driver.load_function(function)?;
+        let number = |attribute| driver.function_attribute(function, attribute);
+        let parameters = driver.parameters(function)?;
         let parameters = parameters.map(|all| {
             let parameter = |(offset, size)| KernelParameter::new(offset, size);
             all.into_iter().map(parameter).collect()
@@ -78,8 +75,7 @@ impl CudaKernel {
         let mut allowed = self.allowed.lock();
         if bytes > allowed.shared_memory {
             let driver = self.program.gpu().driver();
-            // SAFETY: of a program that this keeps loaded.
-            unsafe { driver.allow_shared_memory(self.function, bytes)? };
+            driver.allow_shared_memory(self.function, bytes)?;
             allowed.shared_memory = bytes;
         }
         Ok(())
@@ -94,8 +90,7 @@ impl CudaKernel {
         let mut allowed = self.allowed.lock();
         if !allowed.large_clusters {
             let driver = self.program.gpu().driver();
-            // SAFETY: of a program that this keeps loaded.
-            unsafe { driver.allow_large_clusters(self.function)? };
+            driver.allow_large_clusters(self.function)?;
             allowed.large_clusters = true;
         }
         Ok(())
@@ -128,8 +123,7 @@ impl LoadedKernel for CudaKernel {
         let _current = gpu.enter()?;
         self.allow_possible(dynamic_shared)?;
         let driver = gpu.driver();
-        // SAFETY: of a program that this keeps loaded.
-        unsafe { driver.suggest_block(self.function, dynamic_shared, limit) }
+        driver.suggest_block(self.function, dynamic_shared, limit)
     }
 
     fn blocks_per_unit(&self, threads: u32, dynamic_shared: usize) -> Result<u32> {
@@ -137,8 +131,7 @@ impl LoadedKernel for CudaKernel {
         let _current = gpu.enter()?;
         self.allow_possible(dynamic_shared)?;
         let driver = gpu.driver();
-        // SAFETY: of a program that this keeps loaded.
-        unsafe { driver.blocks_per_unit(self.function, threads, dynamic_shared) }
+        driver.blocks_per_unit(self.function, threads, dynamic_shared)
     }
 
     fn raw(&self) -> usize {

@@ -104,15 +104,13 @@ pub(super) unsafe fn adopt(
 impl LoadedProgram for CudaProgram {
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
         let _current = self.gpu.enter()?;
-        // SAFETY: loaded as long as this lives.
-        let function = unsafe { self.gpu.driver().function(self.module, name)? };
+        let function = self.gpu.driver().function(self.module, name)?;
         Ok(Arc::new(CudaKernel::new(&self, function)?))
     }
 
     fn variable(&self, name: &CStr) -> Result<(Address, usize)> {
         let _current = self.gpu.enter()?;
-        // SAFETY: loaded as long as this lives.
-        let (start, len) = unsafe { self.gpu.driver().variable(self.module, name)? };
+        let (start, len) = self.gpu.driver().variable(self.module, name)?;
         let start = NonNull::new(ptr::with_exposed_provenance_mut(start as usize));
         let start = start.ok_or_else(|| Error::NoSymbol(name.to_string_lossy().into_owned()))?;
         Ok((Address::new(start), len))
