@@ -17,8 +17,8 @@ pub(crate) struct Scenario {
     pub(crate) followers: usize,
     /// Fewest cores with which the figures mean what the rows say.
     pub(crate) cores: usize,
-    /// Time after which the scenario counts as stuck and its processes are killed. Each scenario's
-    /// limit is several times what a full run takes.
+    /// Time after which the scenario counts as stuck and its processes are killed. The limit ends a
+    /// hang; it says nothing about speed.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
     pub(crate) leader: fn(&Participant) -> Result<Outcome>,
