@@ -23,10 +23,12 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("crosshandle-bench", "bench"),
 ];
 
-/// Packages with unit tests that only a GPU can run, with the names of the tests' programs.
-const UNITS: [(&str, &str); 2] = [
-    ("crosshandle", "crosshandle-units"),
-    ("crosshandle-ur-adapter", "adapter-units"),
+/// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
+/// the pack.
+const TESTS: [(&str, &[&str], &str); 3] = [
+    ("crosshandle", &["--lib"], "crosshandle-units"),
+    ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
+    ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
 ];
 
 /// The Unified Runtime adapter, and its package.
@@ -79,8 +81,8 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
         copy(&built.join(program), &directory.join(name))?;
     }
     copy(&built.join(adapter), &directory.join(adapter))?;
-    for (package, name) in UNITS {
-        copy(&unit_tests(workspace, package)?, &directory.join(name))?;
+    for (package, chosen, name) in TESTS {
+        copy(&tests(workspace, package, chosen)?, &directory.join(name))?;
     }
     pack_clients(workspace, &directory)?;
     pack_interop(workspace, &directory)?;
@@ -167,12 +169,11 @@ fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the program with the unit tests of a package.
-fn unit_tests(workspace: &Workspace, package: &str) -> Result<PathBuf> {
+/// Returns the program with the chosen tests of a package.
+fn tests(workspace: &Workspace, package: &str, chosen: &[&str]) -> Result<PathBuf> {
     let args = [
         "test",
         "--locked",
-        "--lib",
         "--no-run",
         "--package",
         package,
@@ -183,11 +184,12 @@ fn unit_tests(workspace: &Workspace, package: &str) -> Result<PathBuf> {
     ];
     let output = workspace
         .cargo(&args)
+        .args(chosen)
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
-        return Err("the unit tests don't build".into());
+        return Err("the tests don't build".into());
     }
     // Each artifact is a line, with the path of its program or null.
     String::from_utf8_lossy(&output.stdout)
@@ -195,7 +197,7 @@ fn unit_tests(workspace: &Workspace, package: &str) -> Result<PathBuf> {
         .filter_map(|line| line.split_once(r#""executable":""#)?.1.split_once('"'))
         .map(|(path, _)| PathBuf::from(path))
         .next_back()
-        .ok_or_else(|| "cargo names no program with the unit tests".into())
+        .ok_or_else(|| "cargo names no program with the tests".into())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

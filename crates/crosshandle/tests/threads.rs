@@ -136,7 +136,11 @@ impl Watch {
     /// # Errors
     /// Threads that nothing explains. Otherwise the documented names that were seen.
     fn end(self) -> Result<BTreeSet<String>, String> {
-        let multiplied = self.multiplied();
+        // NVIDIA's driver starts threads that it gives no name.
+        let multiplied = match has("cuda") {
+            true => Vec::new(),
+            false => self.multiplied(),
+        };
         self.end.store(true, Ordering::Relaxed);
         let (unexplained, seen) = (self.unexplained(), Arc::clone(&self.seen));
         self.looking.join().expect("names");
@@ -254,6 +258,9 @@ fn use_everything(test: &str, directory: &Directory) {
         .into_iter()
         .map(|device| Context::with_options(&device, directory.options()).expect("a context"));
     let contexts = Vec::from_iter(contexts);
+    if std::env::var_os("ZE_ENABLE_ALT_DRIVERS").is_some() {
+        assert!(has("level_zero"), "the simulated driver is not there");
+    }
     for context in &contexts {
         use_alone(context, &watch);
         use_together(context, &mut other);
@@ -349,7 +356,9 @@ fn a_thread_without_a_documented_name_is_found() {
                 Some(name) => thread::Builder::new().name(name.into()),
                 None => thread::Builder::new(),
             };
-            let body = move || drop(ends.recv());
+            let body = move || {
+                let _ = ends.recv();
+            };
             (end, builder.spawn(body).expect("a thread"))
         };
         for (name, complaint) in [
