@@ -352,8 +352,10 @@ impl QueueStream {
         if matches!(work, Work::Marker) && profile.is_none() {
             return Ok(());
         }
-        self.flush()?;
+        // The command keeps it from here on, also if the driver refuses something: it may be the
+        // user's, and the queue is locked.
         let used = command.used.insert(Box::new(Used::new(work, extra)));
+        self.flush()?;
         let times = profile.map(|_| CommandTimes::begin(&self.gpu, self.stream));
         let times = times.transpose()?;
         // SAFETY: the command keeps both until the stream is past this.
