@@ -224,7 +224,7 @@ impl HostFunctions {
     /// Asks for a thread again if none has come: the system may have had none to spare.
     pub(super) fn retry(&self) {
         if self.state.lock().runner == Runner::Requested {
-            background::run_blocking(|| {});
+            background::start_missing_thread();
         }
     }
 
