@@ -574,7 +574,6 @@ impl QueueStream {
 
     fn take_in_flight(&mut self) -> VecDeque<InFlight> {
         self.calls = 0;
-        self.waits.clear();
         let commands = self.in_flight.take_all();
         self.waits.end();
         commands
