@@ -3,8 +3,8 @@
 //! In all calls the device's context must be current (see `Driver::enter`).
 
 use super::{
-    Allocation, Code, ContextHandle, CudaEvent, DeviceAddress, DeviceHandle, Driver, EventHandle,
-    SUCCESS, Stream, StreamHandle,
+    Allocation, ContextHandle, CudaEvent, DeviceAddress, DeviceHandle, Driver, EventHandle,
+    INVALID_VALUE, NOT_FOUND, SUCCESS, Stream, StreamHandle,
 };
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
@@ -13,10 +13,6 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
-
-/// For an address that is nothing to the driver.
-const INVALID_VALUE: Code = 1;
-const NOT_FOUND: Code = 500;
 
 /// Bytes that name an allocation to other processes, in the driver's older way of sharing. They
 /// don't keep it.
@@ -47,10 +43,7 @@ impl Driver {
     }
 
     /// Returns the context that a stream belongs to; of the default streams, the current one.
-    ///
-    /// # Safety
-    /// A stream of the driver.
-    pub(crate) unsafe fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
+    pub(crate) fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
         self.check(
             "cuStreamGetCtx",
@@ -89,6 +82,7 @@ impl Driver {
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
+        // For an address that is nothing to the driver.
         if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }

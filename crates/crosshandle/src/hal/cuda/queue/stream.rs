@@ -485,9 +485,9 @@ impl QueueStream {
     /// Lets the device say when it is done with everything up to now.
     fn write_fence(&mut self) -> Result<()> {
         let fence = self.fence.wrapping_add(1);
-        let (driver, word) = (self.gpu.driver(), self.progress.address());
+        let write = WordOp::Write(self.progress.address(), fence);
         // SAFETY: a word of this process, aligned, that the stream keeps.
-        unsafe { driver.write_word(self.stream, word, fence)? };
+        unsafe { self.gpu.driver().word_ops(self.stream, &[write])? };
         self.fence = fence;
         self.in_flight.end_batch(fence);
         Ok(())
