@@ -33,7 +33,7 @@ use super::device::{Gpu, await_condition};
 use super::driver::{Stream, StreamHandle};
 use super::memory;
 use super::scheduler::admission::HoldOff;
-use super::scheduler::deferred_drop::{self, drop_or_defer};
+use super::scheduler::deferred_drop::drop_or_defer;
 use super::scheduler::{Fed, Tended};
 use super::tuning::{
     CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
@@ -44,6 +44,7 @@ use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
+use crate::threads::driver_jobs;
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;
@@ -462,7 +463,7 @@ impl Drop for CudaQueue {
         await_condition(CONTEXT_END_WAIT, || inner.tend());
         await_condition(CONTEXT_END_WAIT, || is_alone() || inner.is_watched());
         if is_alone() {
-            await_condition(CONTEXT_END_WAIT, deferred_drop::are_finished);
+            driver_jobs::wait();
         }
     }
 }
