@@ -3,8 +3,8 @@
 //! In all calls the device's context must be current (see `Driver::enter`).
 
 use super::{
-    Allocation, ContextHandle, CudaEvent, DeviceAddress, DeviceHandle, Driver, EventHandle,
-    INVALID_VALUE, NOT_FOUND, SUCCESS, Stream, StreamHandle,
+    Allocation, ContextHandle, DeviceAddress, DeviceHandle, Driver, INVALID_VALUE, NOT_FOUND,
+    SUCCESS, StreamHandle,
 };
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
@@ -60,22 +60,6 @@ impl Driver {
             (self.library.stream_is_capturing)(stream, &mut status),
         )?;
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
-    }
-
-    /// Takes a stream over, to destroy it.
-    ///
-    /// # Safety
-    /// A stream of the driver, which nobody else destroys.
-    pub(crate) unsafe fn take_stream(&'static self, stream: StreamHandle) -> Stream {
-        Stream::given(self, stream)
-    }
-
-    /// Takes an event over, to destroy it.
-    ///
-    /// # Safety
-    /// An event of the driver, which nobody else destroys.
-    pub(crate) unsafe fn take_event(&'static self, event: EventHandle) -> CudaEvent {
-        CudaEvent::given(self, event)
     }
 
     /// Returns what is at an address; `None` if the driver knows of nothing there.
