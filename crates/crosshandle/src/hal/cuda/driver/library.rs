@@ -93,7 +93,8 @@ macro_rules! program_library {
         }
 
         impl ProgramLibrary {
-            /// `None` if one is missing that is not newer than CUDA 12. The library was found.
+            /// Finds the functions; `None` if one is missing that is not newer than CUDA 12. The library
+            /// was found.
             fn find() -> Option<Self> {
                 // SAFETY: the types are those in cuda.h.
                 unsafe {

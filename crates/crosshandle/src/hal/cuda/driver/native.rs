@@ -136,6 +136,8 @@ impl Driver {
         Ok(start)
     }
 
+    /// Unmaps another process's allocation.
+    ///
     /// # Safety
     /// What one call of [`open_legacy`](Self::open_legacy) returned, once, with no use outstanding.
     pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {

@@ -77,7 +77,7 @@ impl Options {
     }
 }
 
-/// Text up to its first zero.
+/// Returns a text up to its first zero.
 fn text_of(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default();
     text.to_string_lossy().trim().to_owned()
@@ -94,7 +94,7 @@ impl Driver {
         programs.ok_or_else(|| Error::Unsupported("this driver runs no programs".into()))
     }
 
-    /// Why an image is no program.
+    /// Returns why an image is no program.
     fn refusal(&self, operation: &'static str, code: Code, options: &Options) -> Error {
         if let Err(error @ Error::OutOfMemory { .. }) = self.check_memory(operation, 0, code) {
             return error;

@@ -107,7 +107,7 @@ struct QueueInner {
     /// Whether commands are pending, for threads that don't lock the state.
     has_pending: AtomicBool,
     state: Mutex<QueueState>,
-    /// Itself, for the scheduler.
+    /// The queue itself, for the scheduler.
     this: Weak<Self>,
 }
 
@@ -119,8 +119,8 @@ struct QueueState {
     is_watched: bool,
 }
 
-/// The state, locked until drop. Only after that goes what commands used that turned out to be done: it
-/// may be the user's, and use this queue.
+/// The state, locked until drop. What finished commands used is dropped after that: it may be the
+/// user's, and use this queue.
 struct Locked<'a>(Option<MutexGuard<'a, QueueState>>);
 
 impl Deref for Locked<'_> {
@@ -252,8 +252,8 @@ impl QueueInner {
         }
     }
 
-    /// Fails everything: the device has stopped, for this process and for good, and nobody must wait
-    /// for it.
+    /// Fails everything: the device has stopped, for this process and for good, and no thread must
+    /// wait for it.
     #[cold]
     fn break_down(&self, state: &mut QueueState, error: Error) -> Failed {
         tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
@@ -268,7 +268,7 @@ impl QueueInner {
         let Ok(_current) = self.gpu.enter() else {
             return;
         };
-        // A thread that has it locked for longer sees to the streams itself.
+        // In vain if another thread has it locked for longer.
         await_condition(QUEUE_LOCK_WAIT, || {
             let state = self.try_lock();
             state.is_some_and(|mut state| {
@@ -367,7 +367,7 @@ impl BackendQueue for CudaQueue {
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
-            // Of this call alone, or is it over?
+            // Is it an error of this call alone, or has the device stopped?
             let (_, failed) = inner.finish(&mut state);
             drop(state);
             drop(failed);

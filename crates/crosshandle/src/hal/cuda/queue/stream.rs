@@ -493,7 +493,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Lets go of what is done, as far as is known without asking the driver.
+    /// Takes the commands out that are done, as far as is known without asking the driver.
     #[inline]
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();

@@ -266,7 +266,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// Runs on the thread.
+    /// Runs the scheduler's thread.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {
