@@ -44,7 +44,7 @@ use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
-use crate::threads::driver_jobs;
+use crate::threads::{background, driver_jobs};
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;
@@ -301,7 +301,8 @@ impl Tended for QueueInner {
         let blockers = state.streams.blockers();
         drop(state);
         drop_or_defer(failed);
-        self.functions.retry();
+        // For functions and drops that none has come for: the system may have had none to spare.
+        background::start_missing_thread();
         for (event, number) in blockers {
             event.help_device_wait(number);
         }
