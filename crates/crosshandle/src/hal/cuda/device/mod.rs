@@ -121,7 +121,7 @@ impl Gpu {
         &self.scheduler
     }
 
-    /// Streams for its queues.
+    /// Returns the pool of streams for its queues.
     pub(super) fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
     }

@@ -56,7 +56,7 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// New physical memory of a device that can be exported. `len` is a multiple of the
+    /// Allocates physical memory of a device that can be exported. `len` is a multiple of the
     /// granularity.
     pub(crate) fn create_memory(
         &'static self,
@@ -92,7 +92,7 @@ impl Driver {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Memory that another process exported. Anything may be behind the descriptor; the driver
+    /// Imports memory that another process exported. Anything may be behind the descriptor; the driver
     /// refuses what is not an allocation of its own.
     pub(crate) fn import_memory(&'static self, descriptor: BorrowedFd<'_>) -> Result<Allocation> {
         let mut handle = 0;
@@ -110,7 +110,7 @@ impl Driver {
         })
     }
 
-    /// Addresses without memory, at a multiple of `align`.
+    /// Reserves addresses without memory, at a multiple of `align`.
     pub(crate) fn reserve_addresses(
         &self,
         wish: usize,
@@ -127,6 +127,8 @@ impl Driver {
         Ok(start)
     }
 
+    /// Frees addresses.
+    ///
     /// # Safety
     /// What [`reserve_addresses`](Self::reserve_addresses) returned, once, with nothing mapped.
     pub(crate) unsafe fn free_addresses(&self, start: DeviceAddress, len: usize) -> Result<()> {
@@ -136,8 +138,8 @@ impl Driver {
         })
     }
 
-    /// Maps the first `len` bytes of memory; nobody may access them yet. More than the memory has
-    /// is refused by the driver.
+    /// Maps `len` bytes of memory from `offset` on; no device may access them yet. The driver refuses
+    /// more than the memory has.
     ///
     /// # Safety
     /// The addresses are reserved, are the caller's and have nothing mapped.
@@ -154,6 +156,8 @@ impl Driver {
         })
     }
 
+    /// Unmaps memory.
+    ///
     /// # Safety
     /// Exactly what one call of [`map`](Self::map) mapped, with no use of it outstanding.
     pub(crate) unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
@@ -222,8 +226,10 @@ impl Driver {
         Ok(address)
     }
 
+    /// Ends what [`register_host`](Self::register_host) began.
+    ///
     /// # Safety
-    /// What was registered at this start, with no use outstanding.
+    /// Memory is registered at this start, with no use outstanding.
     pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };

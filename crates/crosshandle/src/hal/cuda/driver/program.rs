@@ -4,16 +4,15 @@
 //! not all functions for programs, none is asked for: its devices run none.
 
 use super::library::ProgramLibrary;
-use super::{Code, DeviceAddress, Driver, FunctionHandle, ModuleHandle, SUCCESS};
+use super::{
+    Code, DeviceAddress, Driver, FunctionHandle, INVALID_VALUE, ModuleHandle, NOT_FOUND, SUCCESS,
+};
 use crate::error::{Error, Result};
 use crate::hal::cuda::tuning::COMPILER_LOG_BYTES;
 use crate::handle::BackendKind;
 use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
-
-const INVALID_VALUE: Code = 1;
-const NOT_FOUND: Code = 500;
 
 /// What the bytes of an image are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +77,7 @@ impl Options {
     }
 }
 
-/// Text up to its first zero.
+/// Returns a text up to its first zero.
 fn text_of(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default();
     text.to_string_lossy().trim().to_owned()
@@ -95,7 +94,7 @@ impl Driver {
         programs.ok_or_else(|| Error::Unsupported("this driver runs no programs".into()))
     }
 
-    /// Why an image is no program.
+    /// Returns why an image is no program.
     fn refusal(&self, operation: &'static str, code: Code, options: &Options) -> Error {
         if let Err(error @ Error::OutOfMemory { .. }) = self.check_memory(operation, 0, code) {
             return error;

@@ -19,11 +19,6 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes over what the program made, and gave to us.
-    pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
-        Self { driver, handle }
-    }
-
     pub(crate) fn handle(&self) -> StreamHandle {
         self.handle
     }
@@ -55,11 +50,6 @@ pub(crate) struct CudaEvent {
 }
 
 impl CudaEvent {
-    /// Takes over what the program made, and gave to us.
-    pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
-        Self { driver, handle }
-    }
-
     pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
@@ -87,6 +77,17 @@ impl Driver {
             driver: self,
             handle,
         })
+    }
+
+    /// Takes a stream over from the program: the drop of the result destroys it.
+    ///
+    /// # Safety
+    /// Nobody else destroys the stream.
+    pub(crate) unsafe fn take_stream(&'static self, handle: StreamHandle) -> Stream {
+        Stream {
+            driver: self,
+            handle,
+        }
     }
 
     /// Returns whether everything in a stream is done. An error may be that of any earlier command.
@@ -209,6 +210,17 @@ impl Driver {
             driver: self,
             handle,
         })
+    }
+
+    /// Takes an event over from the program: the drop of the result destroys it.
+    ///
+    /// # Safety
+    /// Nobody else destroys the event.
+    pub(crate) unsafe fn take_event(&'static self, handle: EventHandle) -> CudaEvent {
+        CudaEvent {
+            driver: self,
+            handle,
+        }
     }
 
     /// Notes in an event how far a stream is.

@@ -60,7 +60,7 @@ fn is_control(character: char) -> bool {
     character.is_ascii_control() && !character.is_ascii_whitespace()
 }
 
-/// Which of the binary kinds it is. The driver isn't told its length, so that must be what its
+/// Returns which of the binary kinds an image is. The driver isn't told its length, so that must be what its
 /// header says.
 fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     let (kind, end) = if bytes.starts_with(ELF) {

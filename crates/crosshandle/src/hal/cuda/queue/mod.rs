@@ -33,7 +33,7 @@ use super::device::{Gpu, await_condition};
 use super::driver::{Stream, StreamHandle};
 use super::memory;
 use super::scheduler::admission::HoldOff;
-use super::scheduler::deferred_drop::{self, drop_or_defer};
+use super::scheduler::deferred_drop::drop_or_defer;
 use super::scheduler::{Fed, Tended};
 use super::tuning::{
     CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
@@ -44,6 +44,7 @@ use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
+use crate::threads::{background, driver_jobs};
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;
@@ -106,7 +107,7 @@ struct QueueInner {
     /// Whether commands are pending, for threads that don't lock the state.
     has_pending: AtomicBool,
     state: Mutex<QueueState>,
-    /// Itself, for the scheduler.
+    /// The queue itself, for the scheduler.
     this: Weak<Self>,
 }
 
@@ -118,8 +119,8 @@ struct QueueState {
     is_watched: bool,
 }
 
-/// The state, locked until drop. Only after that goes what commands used that turned out to be done: it
-/// may be the user's, and use this queue.
+/// The state, locked until drop. What finished commands used is dropped after that: it may be the
+/// user's, and use this queue.
 struct Locked<'a>(Option<MutexGuard<'a, QueueState>>);
 
 impl Deref for Locked<'_> {
@@ -251,8 +252,8 @@ impl QueueInner {
         }
     }
 
-    /// Fails everything: the device has stopped, for this process and for good, and nobody must wait
-    /// for it.
+    /// Fails everything: the device has stopped, for this process and for good, and no thread must
+    /// wait for it.
     #[cold]
     fn break_down(&self, state: &mut QueueState, error: Error) -> Failed {
         tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
@@ -267,7 +268,7 @@ impl QueueInner {
         let Ok(_current) = self.gpu.enter() else {
             return;
         };
-        // A thread that has it locked for longer sees to the streams itself.
+        // In vain if another thread has it locked for longer.
         await_condition(QUEUE_LOCK_WAIT, || {
             let state = self.try_lock();
             state.is_some_and(|mut state| {
@@ -300,7 +301,8 @@ impl Tended for QueueInner {
         let blockers = state.streams.blockers();
         drop(state);
         drop_or_defer(failed);
-        self.functions.retry();
+        // For functions and drops that none has come for: the system may have had none to spare.
+        background::start_missing_thread();
         for (event, number) in blockers {
             event.help_device_wait(number);
         }
@@ -366,7 +368,7 @@ impl BackendQueue for CudaQueue {
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
-            // Of this call alone, or is it over?
+            // Is it an error of this call alone, or has the device stopped?
             let (_, failed) = inner.finish(&mut state);
             drop(state);
             drop(failed);
@@ -462,7 +464,7 @@ impl Drop for CudaQueue {
         await_condition(CONTEXT_END_WAIT, || inner.tend());
         await_condition(CONTEXT_END_WAIT, || is_alone() || inner.is_watched());
         if is_alone() {
-            await_condition(CONTEXT_END_WAIT, deferred_drop::are_finished);
+            driver_jobs::wait();
         }
     }
 }

@@ -225,9 +225,11 @@ impl Scheduler {
         self.state().queues.retain(is_other);
     }
 
-    /// Has the thread feed queues, since commands are pending.
-    pub(super) fn hurry(&self) {
-        self.state().is_hurried = true;
+    /// Has the thread feed queues, since commands are pending. Starts it if that has failed before.
+    pub(super) fn hurry(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.is_hurried = true;
+        self.start_thread(&mut state);
         self.prompted.notify_one();
     }
 
@@ -264,7 +266,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// Runs on the thread.
+    /// Runs the scheduler's thread.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {
