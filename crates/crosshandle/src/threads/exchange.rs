@@ -214,8 +214,7 @@ impl Exchange {
                 }
             }
             if !events.is_empty() {
-                // What it lets go of meanwhile may be the last of something of a driver's, which
-                // it hands on.
+                // A source may drop the last reference to a driver's object: it hands that drop on.
                 let _announced = driver_jobs::announce();
                 for event in &events {
                     self.attend(event.data.u64(), &mut timers);
