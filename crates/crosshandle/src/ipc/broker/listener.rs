@@ -136,7 +136,7 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     match opened.and_then(|file| locks.hold(file.as_fd(), index, LockKind::Shared)) {
         Ok(lock) => Ok(Some(lock)),
         Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-            Err(Error::os("locking a cell in the socket directory")(errno))
+            Err(Error::os("locking a place in the socket directory")(errno))
         }
         Err(error) => {
             tracing::debug!(%error, "no liveness lock in the socket directory");
@@ -167,8 +167,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Refuses an importer for want of a descriptor, in the cell of the spare one, rather than let
-    /// it wait for ever. `false` if it cannot even be accepted then.
+    /// Refuses an importer for want of a descriptor, rather than let it wait for ever: accepts it with
+    /// the descriptor that was kept in reserve. Returns `false` if even that fails.
     fn refuse(&self) -> bool {
         let mut spare_place = self.spare.lock();
         drop(spare_place.take());
