@@ -92,7 +92,9 @@ pub(super) fn decode(
         )));
     }
     let fetched_from = layout::process_in(subject, driver.version, &raw.handle);
-    if fetched_from.unwrap_or(0) != raw.fetched_from.get() {
+    if fetched_from.unwrap_or(0) != raw.fetched_from.get()
+        || layout::has_hidden_process(subject, driver.version, &raw.handle)
+    {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(ReceivedHandle {
