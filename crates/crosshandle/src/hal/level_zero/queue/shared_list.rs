@@ -51,8 +51,9 @@ struct Inner {
 struct SharedState {
     submitted: u64,
     in_flight: VecDeque<SharedCommand>,
-    /// What refused commands used, of which the list may have a part: until a later command ends.
-    unsure: Vec<Used>,
+    /// What refused commands used, of which the list may have a part, with the number of the next
+    /// command: the end of that, or of a later one, tells that the list is past it.
+    unsure: Vec<(u64, Used)>,
     thread: Option<JoinHandle<()>>,
     is_closed: bool,
 }
@@ -180,7 +181,10 @@ impl SharedList {
                 host_fence.open();
             }
             let used: Used = Box::new((submission, staging, host_fence, fence));
-            inner.state.lock().unsure.push(used);
+            let mut state = inner.state.lock();
+            let next = state.submitted;
+            state.unsure.push((next, used));
+            drop(state);
             // The end of what comes behind it tells when the list is past it.
             if let Ok(marker) = inner.append_marker() {
                 inner.push(marker);
@@ -389,9 +393,13 @@ impl Inner {
         let Some(mut command) = state.in_flight.pop_front() else {
             return;
         };
-        state.unsure.push(command.take_used());
-        let past = match is_past {
-            true => mem::take(&mut state.unsure),
+        let number = self.completed.get();
+        state.unsure.push((number, command.take_used()));
+        let past: Vec<_> = match is_past {
+            true => state
+                .unsure
+                .extract_if(.., |(next, _)| *next <= number)
+                .collect(),
             false => Vec::new(),
         };
         drop(state);
