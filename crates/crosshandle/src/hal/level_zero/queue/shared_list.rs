@@ -385,23 +385,19 @@ impl Inner {
 
     /// Ends the first command. The list is past it, or `ended` says why that is not known.
     fn end_first(&self, result: Result<()>, ended: Result<()>) {
-        let is_past = match &ended {
-            Ok(()) => true,
-            Err(error) => self.list.is_lost(error),
+        let number = self.completed.get();
+        // A device that is lost executes nothing of the list any more.
+        let past_number = match &ended {
+            Ok(()) => Some(number),
+            Err(error) => self.list.is_lost(error).then_some(u64::MAX),
         };
         let mut state = self.state.lock();
         let Some(mut command) = state.in_flight.pop_front() else {
             return;
         };
-        let number = self.completed.get();
         state.unsure.push((number, command.take_used()));
-        let past: Vec<_> = match is_past {
-            true => state
-                .unsure
-                .extract_if(.., |(next, _)| *next <= number)
-                .collect(),
-            false => Vec::new(),
-        };
+        let is_past = |(next, _): &mut (u64, Used)| past_number.is_some_and(|past| *next <= past);
+        let past: Vec<_> = state.unsure.extract_if(.., is_past).collect();
         drop(state);
         past.into_iter().for_each(drop_contained);
         command.end(&self.queue, result.and(ended));
