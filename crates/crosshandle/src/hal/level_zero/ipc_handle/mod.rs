@@ -41,15 +41,14 @@ struct RawBlob {
     subject: U32,
     /// Drivers of different builds don't understand each other's handles.
     driver_version: U32,
-    /// The process that the importer's driver fetches the descriptor from; 0 if it fetches none.
-    fetched_from: U32,
     handle: [u8; IPC_HANDLE_BYTES],
 }
 
 /// An exporter's handle, as an importer received it.
 pub(super) struct ReceivedHandle {
     subject: Subject,
-    bytes: [u8; IPC_HANDLE_BYTES],
+    /// The handle as the exporter made it.
+    pub(super) bytes: [u8; IPC_HANDLE_BYTES],
     /// The process in the handle that the driver fetches the descriptor from, if it does so by
     /// itself.
     pub(super) fetched_from: Option<u32>,
@@ -61,12 +60,10 @@ pub(super) fn encode(
     subject: Subject,
     handle: [u8; IPC_HANDLE_BYTES],
 ) -> BackendBlob {
-    let fetched_from = layout::process_in(subject, driver.version, &handle);
     let raw = RawBlob {
         magic: MAGIC,
         subject: (subject as u32).into(),
         driver_version: driver.version.into(),
-        fetched_from: fetched_from.unwrap_or(0).into(),
         handle,
     };
     BackendBlob::new(raw.as_bytes())
@@ -91,16 +88,13 @@ pub(super) fn decode(
             driver.version
         )));
     }
-    let fetched_from = layout::process_in(subject, driver.version, &raw.handle);
-    if fetched_from.unwrap_or(0) != raw.fetched_from.get()
-        || layout::has_hidden_process(subject, driver.version, &raw.handle)
-    {
+    if layout::has_hidden_process(subject, driver.version, &raw.handle) {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(ReceivedHandle {
         subject,
         bytes: raw.handle,
-        fetched_from,
+        fetched_from: layout::process_in(subject, driver.version, &raw.handle),
     })
 }
 
@@ -108,14 +102,6 @@ impl ReceivedHandle {
     /// The exporter's number of the descriptor.
     pub(super) fn descriptor(&self) -> RawFd {
         layout::descriptor_in(self.subject, &self.bytes)
-    }
-
-    /// Has `open` open the handle as the exporter made it.
-    pub(super) fn open_unchanged<T>(
-        &self,
-        open: impl FnOnce([u8; IPC_HANDLE_BYTES]) -> Result<T>,
-    ) -> Result<T> {
-        open(self.bytes)
     }
 
     /// Has `open` open the handle with the number of a descriptor of this process's in it: another
