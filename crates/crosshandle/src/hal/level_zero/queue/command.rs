@@ -52,7 +52,8 @@ pub(super) struct Extras {
 }
 
 impl Extras {
-    /// For a command that comes after others, and that commands of other lists may come after.
+    /// Makes the extras of a command that comes after others, and that commands of other lists may
+    /// come after. Returns its completion too.
     pub(super) fn after(
         after: Vec<Arc<CompletionFlag>>,
     ) -> (Arc<CompletionFlag>, Option<Box<Self>>) {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// copy.
 pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
 
-/// The number of bytes that a command writes; with none, the list has nothing of it.
+/// Returns the number of bytes that a command writes. With none, the list has nothing of it.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
         Work::Marker | Work::Call(_) => 0,
@@ -133,7 +133,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// One call: copies between ranges that don't overlap.
+    /// Copies between ranges that don't overlap, in one call.
     ///
     /// # Safety
     /// As for `append`.
@@ -150,8 +150,8 @@ impl<'a> Target<'a> {
         unsafe { self.list.copy(raw(to), raw(from), len, signal) }
     }
 
-    /// Copies between ranges that may overlap: the driver copies in any order, so that the source
-    /// of the copy to `to` must be elsewhere then.
+    /// Copies between ranges, through the staging memory if they overlap: the driver copies bytes
+    /// in any order.
     ///
     /// # Safety
     /// As for `append`.
