@@ -340,13 +340,11 @@ impl Inner {
                 _ => Work::Marker,
             };
             drop(state);
-            let mut result = match host_fence {
+            let result = match host_fence {
                 Some(host_fence) => self.run_host_part(&host_fence, &waits, after, work),
-                None => Ok(()),
+                // All signals had come, or failed, when it was submitted.
+                None => wait_for_signals(&waits),
             };
-            for wait in &waits {
-                result = result.and(wait.event.wait(wait.number, None));
-            }
             let ended = self.queue.wait_for_fence(fence.handle());
             drop(fence);
             self.end_first(result, ended);
@@ -361,14 +359,12 @@ impl Inner {
         after: Vec<Arc<CompletionFlag>>,
         work: Work,
     ) -> Result<()> {
-        let mut result = match &host_fence.reached {
+        let reached = match &host_fence.reached {
             Some(reached) => self.queue.wait_for_fence(reached.handle()),
             None => Ok(()),
         };
         after.iter().for_each(|flag| flag.wait());
-        for wait in waits {
-            result = result.and(wait.event.wait(wait.number, None));
-        }
+        let mut result = reached.and(wait_for_signals(waits));
         if let Some(profile) = self.state.lock().in_flight[0].profile() {
             Profile::stamp(&profile.started);
         }
@@ -403,6 +399,12 @@ impl Inner {
         command.end(&self.queue, result.and(ended));
         self.completed.add(1);
     }
+}
+
+/// Waits for all signals, and returns the first failure.
+fn wait_for_signals(waits: &[WaitPoint]) -> Result<()> {
+    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, None);
+    waits.iter().map(wait_for).fold(Ok(()), Result::and)
 }
 
 impl SharedCommand {
