@@ -41,6 +41,8 @@ struct RawBlob {
     subject: U32,
     /// Drivers of different builds don't understand each other's handles.
     driver_version: U32,
+    /// The process that the importer's driver fetches the descriptor from; 0 if it fetches none.
+    fetched_from: U32,
     handle: [u8; IPC_HANDLE_BYTES],
 }
 
@@ -60,10 +62,12 @@ pub(super) fn encode(
     subject: Subject,
     handle: [u8; IPC_HANDLE_BYTES],
 ) -> BackendBlob {
+    let fetched_from = layout::process_in(subject, driver.version, &handle);
     let raw = RawBlob {
         magic: MAGIC,
         subject: (subject as u32).into(),
         driver_version: driver.version.into(),
+        fetched_from: fetched_from.unwrap_or(0).into(),
         handle,
     };
     BackendBlob::new(raw.as_bytes())
@@ -88,13 +92,16 @@ pub(super) fn decode(
             driver.version
         )));
     }
-    if layout::has_hidden_process(subject, driver.version, &raw.handle) {
+    let fetched_from = layout::process_in(subject, driver.version, &raw.handle);
+    if fetched_from.unwrap_or(0) != raw.fetched_from.get()
+        || layout::has_hidden_process(subject, driver.version, &raw.handle)
+    {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(ReceivedHandle {
         subject,
         bytes: raw.handle,
-        fetched_from: layout::process_in(subject, driver.version, &raw.handle),
+        fetched_from,
     })
 }
 
