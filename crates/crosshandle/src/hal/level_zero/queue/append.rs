@@ -147,8 +147,8 @@ impl Inner {
         }
     }
 
-    /// The mirror of an event, if its latest signal is number `number`, which it stays until the
-    /// result is dropped.
+    /// Returns the mirror of an event if the latest signal of that is number `number`, and keeps it
+    /// so until the result is dropped.
     fn hold_mirror<'a>(
         &self,
         event: &'a Arc<EventCore>,

@@ -52,7 +52,8 @@ pub(super) struct Extras {
 }
 
 impl Extras {
-    /// For a command that comes after others, and that commands of other lists may come after.
+    /// Makes the extras of a command that comes after others, and that commands of other lists may
+    /// come after. Returns its completion too.
     pub(super) fn after(
         after: Vec<Arc<CompletionFlag>>,
     ) -> (Arc<CompletionFlag>, Option<Box<Self>>) {
@@ -143,9 +144,11 @@ impl Command {
 
     /// Keeps what it uses for as long as the process lives: the driver may access it at any time.
     pub(super) fn leak_used(&self) {
-        for operand in work::kept_operands(&self.work) {
-            operand.keep.iter().cloned().for_each(leak_registry::leak);
-        }
+        let kept = self
+            .work
+            .operands()
+            .filter_map(|operand| operand.keep.clone());
+        kept.for_each(leak_registry::leak);
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));

@@ -131,7 +131,7 @@ impl ListEnd {
         self.fence_before = last;
     }
 
-    /// All that the list has has ended, or has this fence behind it.
+    /// Notes that all that the list has has ended, or has this fence behind it.
     pub(super) fn set_all_fenced(&mut self, last: Option<Position>) {
         (self.last_fence, self.fence_before) = (last, None);
         (self.unfenced, self.is_awaited, self.has_waits) = (0, false, false);
@@ -148,7 +148,7 @@ impl ListEnd {
         self.list.as_ref().ok_or_else(missing)
     }
 
-    /// The last fence, if it belongs to the command that is being appended.
+    /// Returns the last fence, if it belongs to the command that is being appended.
     pub(super) fn fence_of_next(&self) -> Option<Position> {
         let next = self.appended;
         self.last_fence.filter(|last| last.command() == next)
@@ -205,7 +205,7 @@ impl CommandList {
         !self.0.state.lock().pending.is_empty()
     }
 
-    /// The number of commands that were submitted.
+    /// Returns the number of commands that were submitted.
     pub(super) fn submitted(&self) -> u64 {
         self.0.submitted()
     }
@@ -374,19 +374,19 @@ impl Inner {
         self.wake(state, true);
     }
 
-    /// Wakes the thread if it is asleep, and for something urgent also while it sleeps for a limited time.
+    /// Wakes the thread if it is asleep; for something urgent also if it naps.
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
         // Notifying costs as much as a call of the driver, even if no thread waits.
         if state.rest == Rest::Asleep || is_urgent && state.rest == Rest::Napping {
             state.rest = Rest::Awake;
-            // The thread shall not find the lock taken.
+            // Otherwise the thread would find the lock taken.
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// Takes a command. The thread runs.
+    /// Takes a command. The thread has been started.
     #[inline]
     fn add(
         &self,

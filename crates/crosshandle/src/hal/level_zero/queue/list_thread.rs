@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless there is more to do than was seen. Returns whether a sleep of limited length went to its end.
+    /// Sleeps, unless there is more to do than was seen. Returns whether a nap went to its end.
     fn rest(&self, rest: Rest, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let now = self.look(seen.urgent);
@@ -484,8 +484,8 @@ impl Inner {
     }
 }
 
-/// What the list waits for before the end of the command at `index`. Of commands with a fence at
-/// their start, the list is past the waits.
+/// Returns what the list waits for before the end of the command at `index`. The list is past the
+/// waits of commands whose start it was seen to have reached.
 fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
     let count = match in_flight.is_any_waiting() {
         true => index + 1,
@@ -499,7 +499,7 @@ fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
         .collect()
 }
 
-/// Lets time pass, awake: a sleep of some microseconds takes many times as long.
+/// Lets time pass without sleeping: a sleep of some microseconds takes many times as long.
 fn pause(time: Duration) {
     // The submitter may have this CPU, or share its context.
     std::thread::yield_now();
