@@ -1,4 +1,4 @@
-//! Events: what has happened, known in every process at once.
+//! Events: counters of signals, visible in every process at once.
 
 use crate::api::core::{ContextCore, record_of};
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ impl EventOptions {
         self
     }
 
-    /// Sets whether waiting sleeps at once (default: no, waiting spins first while that pays).
+    /// Sets whether a wait sleeps at once (default: no, a wait spins first while that pays).
     pub fn low_power(mut self, low_power: bool) -> Self {
         self.low_power = low_power;
         self
@@ -155,7 +155,7 @@ impl Event {
         &self.core
     }
 
-    /// Returns a handle to it.
+    /// Returns a handle to the event.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
@@ -378,7 +378,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Returns when a timeout ends; `None` if that is beyond all time.
+/// Returns the time at which a timeout ends; `None` if the clock cannot show it.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -26,12 +26,12 @@ impl Kernel {
         }
     }
 
-    /// Returns its name.
+    /// Returns the kernel's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns what it needs, and the limits that follow for launches.
+    /// Returns the kernel's properties: what it needs, and the limits that follow for launches.
     pub fn properties(&self) -> &KernelProperties {
         self.inner.properties()
     }

@@ -32,7 +32,7 @@ impl Queue {
         }
     }
 
-    /// Returns the order in which it runs commands.
+    /// Returns the order in which the queue runs commands.
     pub fn order(&self) -> QueueOrder {
         self.order
     }
@@ -107,7 +107,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Signals an event when everything submitted before is done.
+    /// Signals an event when all commands submitted before are done.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -119,7 +119,7 @@ impl Queue {
         result
     }
 
-    /// Makes everything submitted later wait for the signal of an event that was submitted last.
+    /// Makes all commands submitted later wait for the latest signal of an event.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -134,7 +134,7 @@ impl Queue {
         result
     }
 
-    /// Makes sure that what was submitted will run without further calls.
+    /// Makes sure that all submitted commands will run without further calls.
     ///
     /// # Errors
     /// What the driver refuses.

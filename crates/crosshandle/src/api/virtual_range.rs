@@ -24,7 +24,7 @@ pub struct VirtualRange {
 
 struct Mapped {
     len: usize,
-    /// Calls of `with_bytes` under way.
+    /// The number of calls of `with_bytes` under way.
     users: usize,
     /// The access; with `None`, the backend has nothing mapped here.
     access: Option<Access>,
@@ -70,7 +70,7 @@ impl VirtualRange {
         self.len
     }
 
-    /// Returns whether it is empty, which a range never is.
+    /// Returns whether the range is empty, which a range never is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

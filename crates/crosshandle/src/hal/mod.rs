@@ -138,16 +138,17 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Returns the device's description, which never changes.
     fn info(&self) -> &DeviceInfo;
 
-    /// Returns the bytes of its memory that are free at the moment, if that is known.
+    /// Returns the number of free bytes of the device's memory at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
-    /// Returns whether contexts on it can map memory of a device: its own, or one near enough.
+    /// Returns whether contexts on this device can map memory of a device: of this one, or of one
+    /// near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Makes a context on it.
+    /// Makes a context on the device.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
@@ -158,7 +159,7 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Returns the smallest piece of physical memory and of a mapping, in bytes.
     fn granularity(&self) -> usize;
 
-    /// Returns whether it can map memory of a device: its own, or one near enough.
+    /// Returns whether the context can map memory of a device: its own, or one near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
     /// Returns the length of the segments that small allocations share, in bytes: a multiple of
@@ -203,7 +204,7 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Makes a queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeContext> {
         None
     }
@@ -233,10 +234,12 @@ pub(crate) trait Programs {
 
 /// A program on a device. Its kernels keep it loaded.
 pub(crate) trait LoadedProgram: Send + Sync {
-    /// Returns a kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none of that name.
+    /// Returns a kernel of the program; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none
+    /// of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
 
-    /// Returns the address and the bytes of a variable of it; errors as for kernels.
+    /// Returns the address and the length in bytes of a variable of the program; errors as for
+    /// kernels.
     fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
 
     /// Returns the output of the driver's compiler; may be empty.
@@ -267,14 +270,15 @@ pub(crate) trait Segment: Shared {
     /// Returns the start: a device address, on the host also a pointer.
     fn start(&self) -> Address;
 
-    /// Returns its bytes, if the host may access them.
+    /// Returns the segment's bytes, if the host may access them.
     fn host_bytes(&self) -> Option<SharedBytes<'_>>;
 
-    /// Asks for the best pages for a part of it. A hint: without, accesses are slower.
+    /// Asks for the best pages for a part of the segment. A hint: without them, accesses are
+    /// slower.
     fn populate(&self, offset: usize, len: usize);
 
-    /// Drops what finished commands keep, as far as the backend can tell without waiting which are
-    /// finished: it may otherwise notice late.
+    /// Drops the objects that finished commands keep, as far as the backend can tell without
+    /// waiting: it may otherwise notice them late.
     fn release_finished(&self) {}
 }
 
@@ -283,8 +287,8 @@ pub(crate) trait AddressRange: Send + Sync {
     /// Returns the start.
     fn start(&self) -> Address;
 
-    /// Returns all of them as bytes, if the host may access what is mapped. The caller touches only
-    /// parts that are mapped with this access, and unmaps none of them meanwhile.
+    /// Returns all addresses as bytes, if the host may access what is mapped. The caller touches
+    /// only parts that are mapped with this access, and unmaps none of them meanwhile.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
     /// Maps physical memory at an offset: all of it, or a part if the device has
@@ -323,7 +327,7 @@ pub(crate) trait BackendQueue: Send + Sync {
     /// Returns whether all that was submitted is done.
     fn is_idle(&self) -> bool;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeQueue> {
         None
     }

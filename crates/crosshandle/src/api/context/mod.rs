@@ -1,4 +1,4 @@
-//! Contexts: what allocates, exports and opens on one device.
+//! Contexts: they allocate, export and open memory and events on one device.
 
 mod native;
 
@@ -45,13 +45,14 @@ pub struct Context {
     inner: Arc<Inner>,
 }
 
-/// What ends when the last `Context` is dropped, although objects may keep the core alive. Fields are
-/// dropped in their order.
+/// The parts of a context that end when the last `Context` is dropped, although objects may keep
+/// the core alive. Fields are dropped in their order.
 struct Inner {
-    /// Waits for native events, and records them. Each command runs as soon as its waits are over.
+    /// The queue that waits for native events and records them. Each command runs as soon as its
+    /// waits are over.
     native_events: OnceLock<Queue>,
     core: Arc<ContextCore>,
-    /// After the core, which the exchange thread may be dropping too at the moment.
+    /// Dropped after the core, which the exchange thread may be dropping too at the moment.
     _exchange: DriverJobsBarrier,
 }
 
@@ -107,7 +108,7 @@ impl Context {
         &self.inner.core
     }
 
-    /// Returns the device that it is on.
+    /// Returns the device that the context is on.
     pub fn device(&self) -> &Device {
         self.core().device()
     }

@@ -71,7 +71,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.len() / size_of::<T>()
     }
 
-    /// Returns whether it is empty, which a buffer never is.
+    /// Returns whether the buffer is empty, which a buffer never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -81,7 +81,8 @@ impl<T: Pod> Buffer<T> {
         self.memory.access()
     }
 
-    /// Returns a handle to all of it. The handle does not say the type: open it with the same one.
+    /// Returns a handle to all of the buffer. The handle does not say the type: open it with the
+    /// same one.
     ///
     /// # Errors
     /// As [`Memory::handle`].
@@ -131,7 +132,7 @@ impl<T: Pod> Buffer<T> {
         Ok(elements)
     }
 
-    /// Returns all of it, for a command.
+    /// Returns all of the buffer as a range, for a command.
     #[inline]
     pub fn all(&self) -> MemoryRange {
         self.memory.all()

@@ -36,7 +36,7 @@ impl MemoryRange {
         Self::new(Address::new(address), len, access, true)
     }
 
-    /// Makes a range that keeps nothing.
+    /// Makes a range that keeps no object alive.
     pub(crate) fn new(address: Address, len: usize, access: Access, is_on_host: bool) -> Self {
         Self {
             address,
@@ -47,7 +47,7 @@ impl MemoryRange {
         }
     }
 
-    /// Makes a range that keeps its memory.
+    /// Makes a range that keeps its memory alive.
     #[inline(always)] // As `Memory::all`.
     pub(super) fn of_memory(
         address: Address,
@@ -116,7 +116,7 @@ impl MemoryRange {
         }
     }
 
-    /// Returns what keeps its memory, if anything does.
+    /// Returns the object that keeps the range's memory alive, if there is one.
     pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.keep.clone()
     }

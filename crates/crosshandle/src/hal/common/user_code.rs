@@ -30,7 +30,7 @@ pub(crate) fn drop_contained<T>(value: T) {
     }
 }
 
-/// An error as the waiters for a failed command get to see it.
+/// Returns an error's text, as the waiters for a failed command get to see it.
 pub(crate) fn failure_text(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,

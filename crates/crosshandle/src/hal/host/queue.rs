@@ -314,7 +314,7 @@ fn is_over(wait: &WaitPoint) -> bool {
     wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 
-/// Runs a command all of whose waits are over. Returns its error if no event takes that.
+/// Runs a command all of whose waits are over. Returns the command's error if no event takes it.
 fn execute(command: Command) -> Result<()> {
     let failed = command
         .waits

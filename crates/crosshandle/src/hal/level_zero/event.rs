@@ -61,7 +61,7 @@ impl LevelZeroEvents {
     }
 }
 
-/// The address that stands for a context.
+/// Returns the address that stands for a context.
 fn address_of(context: &Arc<DriverContext>) -> usize {
     Arc::as_ptr(context).addr()
 }

@@ -65,22 +65,22 @@ impl Gpu {
         &self.info
     }
 
-    /// The group of queues that lists are created on.
+    /// Returns the group of queues that lists are created on.
     pub(super) fn group(&self) -> u32 {
         self.details.group
     }
 
-    /// The longest pattern of a fill, in bytes.
+    /// Returns the longest pattern of a fill, in bytes.
     pub(super) fn max_pattern(&self) -> usize {
         self.details.max_pattern
     }
 
-    /// The type of descriptor that allocated memory is exported as, if it can be.
+    /// Returns the type of descriptor that allocated memory is exported as, if it can be.
     pub(super) fn exportable_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.exportable_memory
     }
 
-    /// The type of descriptor that physical memory is exported and imported as, if it can be.
+    /// Returns the type of descriptor that physical memory is exported and imported as, if it can be.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
     }

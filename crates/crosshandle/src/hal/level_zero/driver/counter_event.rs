@@ -97,7 +97,7 @@ fn has_own_handles(driver: &Driver) -> bool {
     code != ze_result_t::ZE_RESULT_SUCCESS || theirs == ours
 }
 
-/// The error of a driver without counter-based events.
+/// Returns the error of a driver without counter-based events.
 pub(crate) fn missing() -> Error {
     Error::Unsupported("this Level Zero driver has no counter-based events".into())
 }

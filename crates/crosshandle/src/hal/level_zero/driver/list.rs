@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// The event that an append signals, as the driver takes it.
+/// Returns the event that an append signals, as the driver takes it.
 fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
     signal.map_or(ptr::null_mut(), |event| event.0)
 }

@@ -27,7 +27,7 @@ const LAST_WITH_ZEROS: u32 = 39_395;
 
 type Bytes = [u8; IPC_HANDLE_BYTES];
 
-/// The build in a driver's version.
+/// Returns the build in a driver's version.
 fn build(driver_version: u32) -> u32 {
     driver_version & 0xffff
 }
@@ -36,7 +36,7 @@ fn begins_with_zeros(handle: &Bytes) -> bool {
     handle[..8] == [0; 8]
 }
 
-/// The place of the descriptor's number.
+/// Returns the place of the descriptor's number.
 pub(super) fn place_of_descriptor(subject: Subject, handle: &Bytes) -> Range<usize> {
     match subject {
         Subject::Event if begins_with_zeros(handle) => 8..12,
@@ -44,12 +44,12 @@ pub(super) fn place_of_descriptor(subject: Subject, handle: &Bytes) -> Range<usi
     }
 }
 
-/// The descriptor's number.
+/// Returns the descriptor's number.
 pub(super) fn descriptor_in(subject: Subject, handle: &Bytes) -> RawFd {
     RawFd::from_ne_bytes(word(handle, place_of_descriptor(subject, handle)))
 }
 
-/// The place of the exporting process's number, in handles whose descriptor the driver fetches from
+/// Returns the place of the exporting process's number, in handles whose descriptor the driver fetches from
 /// that process.
 pub(super) fn place_of_process(
     subject: Subject,
@@ -70,7 +70,7 @@ pub(super) fn place_of_process(
     place.filter(|place| handle[place.clone()] != [0; 4])
 }
 
-/// The exporting process, if the driver fetches the descriptor from it.
+/// Returns the exporting process, if the driver fetches the descriptor from it.
 pub(super) fn process_in(subject: Subject, driver_version: u32, handle: &Bytes) -> Option<u32> {
     let place = place_of_process(subject, driver_version, handle)?;
     Some(u32::from_ne_bytes(word(handle, place)))

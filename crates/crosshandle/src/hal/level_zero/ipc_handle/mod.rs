@@ -103,7 +103,7 @@ pub(super) fn decode(
 }
 
 impl ReceivedHandle {
-    /// The exporter's number of the descriptor.
+    /// Returns the exporter's number of the descriptor.
     pub(super) fn descriptor(&self) -> RawFd {
         layout::descriptor_in(self.subject, &self.bytes)
     }

@@ -147,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// The mirror of an event, if its latest signal is number `number`, which it stays until the
+    /// Returns the mirror of an event, if its latest signal is number `number`, which it stays until the
     /// result is dropped.
     fn hold_mirror<'a>(
         &self,

@@ -148,7 +148,7 @@ impl ListEnd {
         self.list.as_ref().ok_or_else(missing)
     }
 
-    /// The last fence, if it belongs to the command that is being appended.
+    /// Returns the last fence, if it belongs to the command that is being appended.
     pub(super) fn fence_of_next(&self) -> Option<Position> {
         let next = self.appended;
         self.last_fence.filter(|last| last.command() == next)
@@ -205,7 +205,7 @@ impl CommandList {
         !self.0.state.lock().pending.is_empty()
     }
 
-    /// The number of commands that were submitted.
+    /// Returns the number of commands that were submitted.
     pub(super) fn submitted(&self) -> u64 {
         self.0.submitted()
     }

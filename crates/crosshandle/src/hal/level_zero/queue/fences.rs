@@ -22,7 +22,7 @@ impl Position {
         self.0 & 1 == 0
     }
 
-    /// The command's number.
+    /// Returns the command's number.
     pub(super) fn command(self) -> u64 {
         self.0 >> 1
     }
@@ -40,18 +40,18 @@ impl Fences {
         self.0.push_back((fence, position));
     }
 
-    /// The fence that the list comes to first.
+    /// Returns the fence that the list comes to first.
     pub(super) fn first(&self) -> Option<(EventHandle, Position)> {
         self.0.front().copied()
     }
 
-    /// The fence that the list comes to last, if it is at the end of a command.
+    /// Returns the fence that the list comes to last, if it is at the end of a command.
     pub(super) fn last_end(&self) -> Option<(EventHandle, Position)> {
         let last = self.0.back().copied();
         last.filter(|(_, position)| !position.is_start())
     }
 
-    /// The first command from `command` on that has a fence.
+    /// Returns the first command from `command` on that has a fence.
     pub(super) fn next_command_from(&self, command: u64) -> Option<u64> {
         let index = self.count_before(command);
         self.0.get(index).map(|(_, position)| position.command())

@@ -64,13 +64,13 @@ impl InFlight {
         std::mem::take(&mut self.commands)
     }
 
-    /// The number of commands that end with the one at `index`, counted from the first: itself, and
+    /// Returns the number of commands that end with the one at `index`, counted from the first: itself, and
     /// those behind it that need no more of the list.
     pub(super) fn ended_with(&self, index: usize) -> usize {
         index + 1 + self.ended_from(index + 1)
     }
 
-    /// The number of commands from `index` on that end as soon as all before them have ended, up to
+    /// Returns the number of commands from `index` on that end as soon as all before them have ended, up to
     /// the next one with a fence.
     pub(super) fn ended_from(&self, index: usize) -> usize {
         let from = self.first + index as u64;
@@ -84,7 +84,7 @@ impl InFlight {
             .count()
     }
 
-    /// The last command, up to number `last`, that may end together with the one at `index`:
+    /// Returns the last command, up to number `last`, that may end together with the one at `index`:
     /// commands with timestamps end one by one.
     pub(super) fn last_ending_with(&self, index: usize, last: u64) -> usize {
         let last = (last - self.first) as usize;

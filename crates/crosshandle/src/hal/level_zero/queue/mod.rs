@@ -118,7 +118,7 @@ fn timed_out() -> Error {
     Error::TimedOut("waiting for a queue")
 }
 
-/// The driver's handle of a shared list; 0 if there is none.
+/// Returns the driver's handle of a shared list; 0 if there is none.
 fn handle_of(list: Result<&SharedList>) -> usize {
     match list {
         Ok(list) => list.handle(),
@@ -146,7 +146,7 @@ struct OrderedQueue {
 }
 
 impl OrderedQueue {
-    /// The list that the program may append to. Commands that were submitted before come before all
+    /// Returns the list that the program may append to. Commands that were submitted before come before all
     /// that is appended to it.
     #[cold]
     fn shared_list(&self) -> Result<&SharedList> {
@@ -268,7 +268,7 @@ impl UnorderedQueue {
         state.next
     }
 
-    /// The list that the program may append to. The latest barrier comes before all that is appended
+    /// Returns the list that the program may append to. The latest barrier comes before all that is appended
     /// to it.
     fn shared_list<'a>(&self, state: &'a mut UnorderedState) -> Result<&'a SharedList> {
         if state.shared.is_none() {

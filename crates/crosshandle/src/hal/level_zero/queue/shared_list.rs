@@ -113,7 +113,7 @@ impl SharedList {
         Ok(Self::new(queue, list))
     }
 
-    /// The driver's list.
+    /// Returns the driver's list.
     pub(super) fn handle(&self) -> usize {
         self.0.list.handle().0.expose_provenance()
     }

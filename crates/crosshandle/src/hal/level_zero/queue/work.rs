@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// copy.
 pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
 
-/// The number of bytes that a command writes; with none, the list has nothing of it.
+/// Returns the number of bytes that a command writes; with none, the list has nothing of it.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
         Work::Marker | Work::Call(_) => 0,
@@ -283,7 +283,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The operands of a command that hold what keeps their memory alive.
+/// Returns the operands of a command that hold what keeps their memory alive.
 pub(super) fn kept_operands(work: &Work) -> impl Iterator<Item = &Operand> {
     work.operands().filter(|operand| operand.keep.is_some())
 }
