@@ -1,4 +1,4 @@
-//! What the driver says of objects that others made, and its older way to share memory.
+//! The driver's knowledge of objects that other code made, and its older way to share memory.
 //!
 //! In all calls the device's context must be current (see `Driver::enter`).
 
@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
 
-/// For an address that is nothing to the driver.
+/// The status for an address that the driver does not know.
 const INVALID_VALUE: Code = 1;
 const NOT_FOUND: Code = 500;
 
@@ -46,7 +46,7 @@ impl Driver {
         Ok(DeviceHandle(device))
     }
 
-    /// Returns the context that a stream belongs to; of the default streams, the current one.
+    /// Returns the context that a stream belongs to; for a default stream, the current context.
     ///
     /// # Safety
     /// A stream of the driver.
@@ -85,7 +85,7 @@ impl Driver {
         CudaEvent::given(self, event)
     }
 
-    /// Returns what is at an address; `None` if the driver knows of nothing there.
+    /// Returns the allocation at an address; `None` if the driver knows none there.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
@@ -169,7 +169,7 @@ impl Driver {
 }
 
 impl Found {
-    /// Returns whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
+    /// Refuses an allocation that neither the older way of sharing nor a descriptor can carry.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"

@@ -23,7 +23,7 @@ use std::sync::Arc;
 struct CudaProgram {
     gpu: Arc<Gpu>,
     module: ModuleHandle,
-    /// It is unloaded with this.
+    /// The program is unloaded with this value.
     is_owned: bool,
     log: String,
 }

@@ -1,5 +1,5 @@
-//! Deferred drops: what commands used may be the user's, and its drop may do anything, such as wait
-//! for a queue or for another process.
+//! Deferred drops of objects that commands used. They may be the program's, and such a drop may do
+//! anything, such as wait for a queue or for another process.
 //!
 //! Threads of the user drop it themselves. Threads that queues depend on hand it to the background
 //! service, where a drop that waits for another one gets it.
@@ -11,11 +11,11 @@ use std::any::Any;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Drops that were handed over and have not ended.
+/// The number of drops that were handed over and have not ended.
 static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Whether queues depend on this thread, so that it drops nothing of the user's.
+    /// Whether queues depend on this thread, so that it drops nothing of the program's.
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 

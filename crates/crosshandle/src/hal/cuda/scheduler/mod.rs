@@ -76,27 +76,27 @@ use std::time::Instant;
 
 /// A queue, as its scheduler looks after it. No method waits for a thread that has the queue locked.
 pub(super) trait Tended: Send + Sync {
-    /// Lets go of what is done, notices a device that has stopped, and helps what streams wait for.
-    /// Returns `false` if another thread has the queue locked.
+    /// Releases finished commands, notices a device that has stopped, and helps the signals that
+    /// streams wait for. Returns `false` if another thread has the queue locked.
     fn tend(&self) -> bool;
 
     /// Offers pending commands to their streams.
     fn feed(&self) -> Fed;
 
-    /// Finds out which of its streams are done.
+    /// Finds out which of the queue's streams are done.
     fn find_finished_streams(&self);
 }
 
-/// What came of offering pending commands to their streams.
+/// The result of offering pending commands to their streams.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Fed {
-    /// A stream has taken one.
+    /// A stream has taken a command.
     pub(super) has_fed: bool,
     /// Commands are still pending.
     pub(super) is_left: bool,
 }
 
-/// Looks after one of the driver's contexts.
+/// The scheduler of one of the driver's contexts.
 pub(super) struct Scheduler {
     state: Mutex<SchedulerState>,
     /// Notified when the thread has something to do.
@@ -105,7 +105,7 @@ pub(super) struct Scheduler {
     call_returned: Condvar,
     /// Whether no stream may begin to wait. Changed under the lock.
     is_halted: AtomicBool,
-    /// Streams in which something is in flight.
+    /// The number of streams in which something is in flight.
     busy: AtomicUsize,
 }
 
@@ -150,8 +150,8 @@ impl SchedulerState {
 /// All schedulers, with the context of each that a program made.
 static ALL: Mutex<Vec<(Option<ContextHandle>, Weak<Scheduler>)>> = Mutex::new(Vec::new());
 
-/// Looks after all queues of the process now: lets go of what their commands don't use any more. The
-/// caller holds no lock.
+/// Looks after all queues of the process now: releases the objects that their commands don't use
+/// any more. The caller holds no lock.
 pub(super) fn tend_every_queue() {
     let all: Vec<_> = ALL
         .lock()
@@ -225,7 +225,7 @@ impl Scheduler {
         self.state().queues.retain(is_other);
     }
 
-    /// Has the thread feed queues, since commands are pending.
+    /// Makes the thread feed queues, since commands are pending.
     pub(super) fn hurry(&self) {
         self.state().is_hurried = true;
         self.prompted.notify_one();
@@ -264,7 +264,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// Runs on the thread.
+    /// The body of the thread.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {

@@ -1,4 +1,4 @@
-//! Where Intel's driver has the fields of its IPC handles that this library reads or writes.
+//! The places of the fields that this library reads or writes in the IPC handles of Intel's driver.
 //!
 //! The bytes are opaque by the specification; these are `IpcMemoryData`, `IpcOpaqueMemoryData` and
 //! `IpcCounterBasedEventData` of its sources, from 25.05 to 26.31 and the development branch after

@@ -21,7 +21,7 @@ pub(super) struct InFlight {
     pub(super) late_fences: Vec<EventHandle>,
     /// Events of ended commands that the list signals after their fences, and so still uses.
     pub(super) retained_events: Vec<Arc<EventCore>>,
-    /// The list may have a part of a command whose end nobody will see.
+    /// The list may have a part of a command whose end no fence will tell.
     pub(super) is_unsure: bool,
 }
 

@@ -133,7 +133,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// One call: copies between ranges that don't overlap.
+    /// Copies between ranges that don't overlap, in one call.
     ///
     /// # Safety
     /// As for `append`.
@@ -283,7 +283,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Returns the operands of a command that hold what keeps their memory alive.
+/// Returns the operands of a command that keep their memory alive.
 pub(super) fn kept_operands(work: &Work) -> impl Iterator<Item = &Operand> {
     work.operands().filter(|operand| operand.keep.is_some())
 }
