@@ -49,8 +49,8 @@ impl Queue {
     /// Submits a command.
     ///
     /// # Errors
-    /// Whatever the driver or the system refuses at once. A command that fails later fails the event
-    /// it signals; if it signals none, [`finish`](Self::finish) returns the error.
+    /// Every refusal of the driver or the system at once. A command that fails later fails the
+    /// event it signals; if it signals none, [`finish`](Self::finish) returns the error.
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
         let result = self.resolve_and_run(&mut command.submission);

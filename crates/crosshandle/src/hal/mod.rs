@@ -16,43 +16,45 @@
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
 //! | `Event` | none: see [Events](#events) |
 //!
-//! The traits are object-safe: programs choose a device at run time. What must be faster than a virtual
-//! call, the words of events and the checks of handles, does not go through them.
+//! The traits are object-safe: programs choose a device at run time. The parts that must be faster
+//! than a virtual call, the words of events and the checks of handles, do not go through them.
 //!
-//! # Who validates
+//! # Validation
 //! The object layer (`api`) checks every argument once, before it calls a backend: ranges lie inside
 //! their memory, lengths are not zero, alignments are powers of two, objects belong to the context's
 //! device, and the process is not a forked child. A backend relies on that, and reports only what its
 //! driver refuses, with the driver's own code ([`Error::Driver`](crate::Error::Driver)).
 //!
-//! What comes from another process is not checked above: a backend checks an [`Import`] itself, its
-//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees any of
-//! it.
+//! Data from another process is not checked above: a backend checks an [`Import`] itself, its
+//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees
+//! any of it.
 //!
-//! # Who owns
-//! What a `create_*`, `import_*`, `reserve` or `load` returns owns the driver's object and releases it
-//! on drop, in whatever order objects are dropped: each keeps alive what it needs of the others. A drop
-//! never panics and never waits for a device; what the driver refuses then is logged.
+//! # Ownership
+//! The result of a `create_*`, `import_*`, `reserve` or `load` owns the driver's object and
+//! releases it on drop. Objects are dropped in any order: each keeps alive those that it needs. A
+//! drop never panics and never waits for a device; what the driver refuses then is logged.
 //!
 //! A [`Segment`] and a [`Shared`] object is memory that the kernel or the driver counts: every process
 //! that has mapped it keeps it, also when the process that made it frees it or ends.
 //!
-//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its kernel
-//! and arguments. A queue keeps them until the device is done with them, and drops them outside its
-//! locks, since a drop may be the program's code (`common::user_code`). What a driver may use for ever,
-//! since nothing tells when it is done, goes to `common::leak_registry`.
+//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its
+//! kernel and arguments. A queue keeps them until the device is done with them, and drops them
+//! outside its locks, since a drop may be the program's code (`common::user_code`). An object that
+//! a driver may use for ever, since nothing tells when the driver is done, goes to
+//! `common::leak_registry`.
 //!
-//! What a program gives to `adopt_*` stays the program's with
+//! An object that a program gives to `adopt_*` stays the program's with
 //! [`Ownership::Borrowed`](crate::Ownership::Borrowed), and is destroyed with the result with
 //! [`Ownership::Owned`](crate::Ownership::Owned).
 //!
-//! # Who synchronises
+//! # Synchronisation
 //! All methods may be called from any thread at any time; a backend locks what it must. It holds no lock
 //! across a driver call that may wait for a device, and no lock while it runs the program's code.
 //!
-//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other, the free
-//! order as their waits and barriers allow. Across queues and processes only events order. A call may
-//! wait for a device only where its documentation says so; every such call takes a deadline.
+//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other,
+//! [`QueueOrder::OutOfOrder`] as soon as their waits and barriers allow. Only events order commands
+//! across queues and processes. A call may wait for a device only where its documentation says so;
+//! every such call takes a deadline.
 //!
 //! # Events
 //! A backend does not implement events. It signals and waits on the words of
@@ -70,7 +72,7 @@
 //! A driver that cannot wait for those words gives each event a *native mirror* in events of its own
 //! ([`DriverEvents`]); the words stay the truth.
 //!
-//! # What state each call leaves
+//! # State after an error
 //! A call that returns an error leaves everything as it was, with two exceptions, both documented: a
 //! failed [`BackendQueue::submit`] may have dropped parts of the submission, and
 //! [`BackendQueue::finish`] hands out a stored error once.
@@ -78,7 +80,7 @@
 //! # The driver's own objects
 //! Where a program may call the driver too, `native()` returns the view of an object that shows the
 //! driver's own and adopts the program's: see [`NativeDevice`], [`NativeContext`], [`NativeQueue`]. What
-//! the program does with an object that it was shown is its own affair; it orders that work as the
+//! the program does with an object that it was shown is the program's affair; it orders that work as the
 //! driver demands.
 //!
 //! # Absence

@@ -206,7 +206,7 @@ impl Context {
 
     /// Adopts device memory that the program allocated with the driver or with a library above it:
     /// `len` bytes at `address`, to be used in commands and shared as any other. Its
-    /// [handles](Memory::handle) carry whatever the driver has for that kind of allocation, and
+    /// [handles](Memory::handle) carry the driver's kind of handle for that allocation, and
     /// importers map the whole allocation.
     ///
     /// The program frees the memory. What that means for importers depends on the driver: where it

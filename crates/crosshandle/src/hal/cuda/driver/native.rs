@@ -72,7 +72,7 @@ impl Driver {
     /// Takes a stream over, to destroy it.
     ///
     /// # Safety
-    /// A stream of the driver, which nobody else destroys.
+    /// A stream of the driver, which no other code destroys.
     pub(crate) unsafe fn take_stream(&'static self, stream: StreamHandle) -> Stream {
         Stream::given(self, stream)
     }
@@ -80,7 +80,7 @@ impl Driver {
     /// Takes an event over, to destroy it.
     ///
     /// # Safety
-    /// An event of the driver, which nobody else destroys.
+    /// An event of the driver, which no other code destroys.
     pub(crate) unsafe fn take_event(&'static self, event: EventHandle) -> CudaEvent {
         CudaEvent::given(self, event)
     }

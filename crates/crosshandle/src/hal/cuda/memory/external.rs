@@ -1,9 +1,9 @@
 //! External memory: memory that the program allocated with the driver itself.
 //!
-//! What was made with virtual memory management has a descriptor like ours. Other allocations only
-//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation, without
-//! keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a descriptor of
-//! the memory would.
+//! Memory made with virtual memory management has a descriptor like ours. Other allocations only
+//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation,
+//! without keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a
+//! descriptor of the memory would.
 
 use super::device_memory::CudaPhysical;
 use crate::error::{Error, Result};

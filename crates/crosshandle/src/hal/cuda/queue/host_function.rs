@@ -26,7 +26,7 @@ pub(super) struct Job {
     functions: Arc<HostFunctions>,
 }
 
-/// What a job does.
+/// The task of a job.
 pub(super) struct Task {
     /// The program's function; the stream goes on when it has returned.
     pub(super) function: Option<(HostFunction, HostFence)>,

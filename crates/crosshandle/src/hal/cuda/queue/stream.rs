@@ -282,12 +282,12 @@ impl QueueStream {
             ticket,
         } = pending;
         let (signal, waits) = (&submission.signal, &submission.waits);
-        // What it waits for may have failed by then, and nobody asks the device.
+        // The awaited signals may have failed by then, which the device does not check.
         let is_fallible = submission.may_fail && !due.is_empty();
         for wait in due.of(waits) {
             self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
-        // What is refused stays where it was: the function is the user's.
+        // A refused function stays where it was: it is the program's.
         let call = match submission.work {
             Work::Call(_) => {
                 background::ensure_thread()?;
@@ -596,8 +596,8 @@ impl QueueStream {
 
 impl Drop for QueueStream {
     fn drop(&mut self) {
-        // A stream that nobody else knows and in which nothing is in flight goes back; one that is
-        // destroyed still runs what it has.
+        // A stream that only this queue knows and in which nothing is in flight goes back; one that
+        // is destroyed still runs what it has.
         if self.is_pooled
             && !self.is_shared
             && self.in_flight.is_empty()

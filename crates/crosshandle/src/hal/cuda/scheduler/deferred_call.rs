@@ -2,8 +2,8 @@
 //!
 //! Unregistering host memory and unloading programs are such calls, and sometimes the making of
 //! streams. They are made one at a time on a background thread, since streams of the program may
-//! wait, of which nothing is known here: then the call takes until those go on, and the scheduler's
-//! thread, which streams of ours depend on, must not wait with it.
+//! wait too, which this library does not see. A call then returns only when those go on, and the
+//! scheduler's thread must not wait with it: streams of this library depend on that thread.
 
 use super::{Scheduler, SchedulerState};
 use crate::hal::cuda::driver;
@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 /// The urgency of a deferred call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// When no stream waits.
+    /// Made when no stream waits.
     WhenQuiet,
-    /// At once, although streams wait. It may return only when they go on.
+    /// Made at once, although streams wait. It may return only when they go on.
     AtOnce,
 }
 

@@ -35,7 +35,7 @@ impl Inner {
     /// wait for something first. A command that the driver refuses fails when its turn comes.
     pub(super) fn append_next(&self, end: &mut ListEnd, command: Command) -> Option<Command> {
         if end.has_new_fences() {
-            // There was a panic, and they are behind a part of a command that nobody knows.
+            // There was a panic, and they are behind an unknown part of a command.
             self.lose_fences(end.take_back_fences(0));
         }
         // Once the list has a part of it, a panic must not drop what it uses.

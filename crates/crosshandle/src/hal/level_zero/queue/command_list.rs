@@ -16,16 +16,16 @@
 //! The thread waits for the first fence in flight, and ends its command with all before it. It does
 //! so at once for *urgent* commands, for which a thread may wait; for others after
 //! [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY), so that most submissions
-//! wake nobody. If urgent commands have no fence behind them, the thread appends one.
+//! wake no thread. If urgent commands have no fence behind them, the thread appends one.
 //!
 //! # States of the list
 //! - **Running**: as above.
 //! - **Given up**: the list waits for a signal that will never reach it, since a process died. It is
 //!   leaked with all that its commands use, their mirrors' promises are revoked, and the commands
 //!   are pending again, for a new list. So a command in flight may become pending.
-//! - **Unsure**: the driver refused a fence or a part of a command, so that nobody knows when the
-//!   list is done. Commands fail, and what they use is leaked. A later fence that is signalled ends
-//!   this state; a list that is dropped in it is leaked.
+//! - **Unsure**: the driver refused a fence or a part of a command, so that no thread knows when
+//!   the list is done. Commands fail, and what they use is leaked. A later fence that is signalled
+//!   ends this state; a list that is dropped in it is leaked.
 //! - **Closed**: its queue was dropped. The thread ends what is left, destroys the list, and exits.
 //!
 //! # Locks
