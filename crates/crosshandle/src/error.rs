@@ -1,4 +1,5 @@
-//! The error type of the crate.
+//! The error type of the crate. A new variant gets its line in [`Error::kind`], and a result of
+//! Unified Runtime in `crates/ur-adapter/src/abi/failure.rs`.
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! Commands: the work that queues run.
+//! Commands: the work that queues run, the events that it waits for, and the event that it signals.
 
 use crate::api::event::Event;
 use crate::api::kernel::Kernel;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// A command with its waits and its signal.
 pub(crate) struct Submission {
     pub(crate) work: Work,
-    /// The command starts after all earlier ones, also where the order is free.
+    /// The command starts after all earlier ones, also in an out-of-order queue.
     pub(crate) after_earlier: bool,
-    /// All later commands start after this one, also where the order is free.
+    /// All later commands start after this one, also in an out-of-order queue.
     pub(crate) before_later: bool,
     pub(crate) waits: WaitList,
     /// The command calls the program's code, or waits for a command that does: it may fail although no

@@ -1,4 +1,5 @@
-//! The importing process's half of sharing.
+//! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
+//! its death.
 
 use super::arena::{Arena, MAX_RECORDS};
 use super::broker::protocol::{Refusal, Reply, Request};

@@ -1,4 +1,5 @@
-//! The exporting context's half of sharing.
+//! Exporters: the exporting context's half of sharing, which answers importers and takes back what
+//! a dead one had open.
 
 use super::arena::Arena;
 use super::broker::protocol::Refusal;

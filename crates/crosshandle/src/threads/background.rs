@@ -1,4 +1,4 @@
-//! The background service: threads that run what may block or must be tried again.
+//! The background service: threads for jobs that may block or must be tried again.
 //!
 //! A job runs on an idle background thread, or on a new one if none is idle. Jobs of [`run`] share
 //! [`MAX_BOUNDED_JOBS`] threads and queue beyond that; jobs of [`run_blocking`] and [`repeat`] come

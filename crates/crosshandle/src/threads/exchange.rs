@@ -1,8 +1,8 @@
 //! The exchange thread: one for each process, at an epoll instance.
 //!
 //! It calls [`Source::ready`] when a peer has sent something or hung up, and wakes the sleepers of
-//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: what might
-//! do either it hands to the background service.
+//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: it hands
+//! work that might do either to the background service.
 
 use super::ThreadKind;
 use super::driver_jobs;

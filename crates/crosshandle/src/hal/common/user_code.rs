@@ -1,4 +1,4 @@
-//! Calls into the program's code: host functions, and drops of what the program gave.
+//! Calls into the program's code: host functions, and drops of objects that the program gave.
 //!
 //! A panic there must not take a queue and its waiters down.
 

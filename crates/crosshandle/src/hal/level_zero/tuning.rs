@@ -1,5 +1,5 @@
-//! Every time and count that this backend was tuned with. Those of lists were found on the simulated
-//! driver, whose calls take some 200 ns, so only their orders of magnitude matter.
+//! Times and counts of the Level Zero backend. Those of lists were found on the simulated driver,
+//! whose calls take some 200 ns, so only their orders of magnitude matter.
 
 use std::time::Duration;
 

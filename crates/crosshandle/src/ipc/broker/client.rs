@@ -1,4 +1,5 @@
-//! An importer's connection, on the exporter's side.
+//! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
+//! importer arrive here.
 
 use super::address::PeerPolicy;
 use super::protocol::{BackendBlob, BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};

@@ -1,7 +1,8 @@
 //! An event's core: its slot, the owner that this process signals as, and what keeps the slot.
 //!
-//! `device` has what queues of devices need of it, `native_mirror` what queues need whose driver has
-//! events of its own, and `late_completion` the signals that were completed before their turn.
+//! `device` has the part that queues of devices use, `native_mirror` the part for queues whose
+//! driver has events of its own, and `late_completion` the signals that were completed before their
+//! turn.
 
 mod device;
 mod driver_event;

@@ -1,4 +1,5 @@
-//! One stream of a queue, with what is in flight in it.
+//! One stream of a queue, with the commands in flight in it: here waits, work and signals become
+//! calls of the driver.
 
 use super::host_function::{self, HostFence, HostFunctions, Job, Task};
 use super::in_flight::{Finished, InFlight, InFlightList, Pending, Used, issue};

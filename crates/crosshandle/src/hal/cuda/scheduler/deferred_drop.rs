@@ -1,8 +1,8 @@
 //! Deferred drops of objects that commands used. They may be the program's, and such a drop may do
 //! anything, such as wait for a queue or for another process.
 //!
-//! Threads of the user drop it themselves. Threads that queues depend on hand it to the background
-//! service, where a drop that waits for another one gets it.
+//! The program's threads drop these objects themselves. Threads that queues depend on hand them to
+//! the background service, where a drop that waits for another drop does not hold that one up.
 
 use crate::hal::common::user_code;
 use crate::hal::cuda::driver;

@@ -1,10 +1,11 @@
 //! The places of the fields that this library reads or writes in the IPC handles of Intel's driver.
 //!
-//! The bytes are opaque by the specification; these are `IpcMemoryData`, `IpcOpaqueMemoryData` and
-//! `IpcCounterBasedEventData` of its sources, from 25.05 to 26.31 and the development branch after
-//! it. The driver has one of two kinds of handles: *legacy* ones, whose descriptor the importer has
-//! to bring, and *opaque* ones, since 25.35, whose descriptor the driver fetches from the exporting
-//! process. Only opaque handles have that process's number.
+//! The bytes are opaque by the specification; the fields are those of `IpcMemoryData`,
+//! `IpcOpaqueMemoryData` and `IpcCounterBasedEventData` in the driver's sources, from 25.05 to
+//! 26.31 and the development branch after it. The driver has one of two kinds of handles: *legacy*
+//! ones, whose descriptor the importer has to bring, and *opaque* ones, since 25.35, whose
+//! descriptor the driver fetches from the exporting process. Only opaque handles have that
+//! process's number.
 //!
 //! | handle | descriptor | process | told from others by |
 //! |---|---|---|---|
