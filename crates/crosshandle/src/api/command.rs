@@ -204,16 +204,16 @@ impl Command {
     /// Makes a command that calls a function with the driver's own queue when the command is handed
     /// to the driver: the work that the function submits there is the command.
     ///
-    /// As a rule the function is called on the submitting thread, while the command is submitted; later,
-    /// on a thread of this library, if earlier commands are still pending. It must not use the [`Queue`]
-    /// that the command is submitted to. Its error or panic fails the command. A queue without a
-    /// [native one](crate::Queue::native) refuses the command.
+    /// As a rule the function is called on the submitting thread, while the command is submitted;
+    /// later, on a thread of this library, if earlier commands are still pending. It must not use
+    /// the [`Queue`] that the command is submitted to. The function's error or panic fails the
+    /// command. A queue without a [native one](crate::Queue::native) refuses the command.
     ///
     /// [`Queue`]: crate::Queue
     ///
     /// # Safety
-    /// The function does with the driver's queue nothing but submit to it, and what it submits
-    /// stays valid until the command is done.
+    /// The function only submits to the driver's queue, and the work that it submits stays valid
+    /// until the command is done.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn native<F, E>(function: F) -> Self
     where

@@ -25,8 +25,8 @@ impl Device {
             .collect()
     }
 
-    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`) and, for another than
-    /// its first device, a colon and the device's number (`cuda:1`).
+    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`), followed by a
+    /// colon and the device's number for any but the first device (`cuda:1`).
     ///
     /// # Errors
     /// [`Error::NoDevice`], which says what was looked for and where.
@@ -82,8 +82,8 @@ impl Device {
         Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
-    /// Returns the driver's own object for the driver itself, for programs that use the driver too;
-    /// `None` where the backend has none.
+    /// Returns the driver's own object that stands for the driver, for programs that use the driver
+    /// too; `None` where the backend has none.
     pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
         Some(NativeObject::new(self.info().backend, driver))

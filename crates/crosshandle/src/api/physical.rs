@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Memory without an address: it is accessed by mapping it into a [`VirtualRange`](crate::VirtualRange), any number of
 /// times. Cheap to clone; any thread may use it.
 ///
-/// It lives as long as it is held, mapped or open in any process.
+/// The memory lives as long as it is held, mapped or open in any process.
 #[derive(Clone)]
 pub struct PhysicalMemory {
     inner: Arc<Physical>,

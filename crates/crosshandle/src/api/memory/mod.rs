@@ -24,14 +24,14 @@ use std::mem;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A range of device memory, allocated here or opened from a handle. Dropping it frees or closes
-/// it; commands that use it keep it until they are done.
+/// A range of device memory, allocated here or opened from a handle. Dropping a `Memory` frees or
+/// closes the range; commands that use it keep it until they are done.
 ///
 /// Freeing exported memory takes nothing away from the processes that have it open: they keep the
 /// bytes, and the exporter uses the memory for nothing else until the last one has closed it.
 ///
-/// Any thread may use it. Accesses are ordered by events alone: see [`SharedBytes`] for what an
-/// access sees that races with another.
+/// Any thread may use it. Accesses are ordered by events alone: [`SharedBytes`] says what an access
+/// sees if it races with another.
 pub struct Memory {
     source: Source,
     // Commands ask for these over and over.
@@ -145,7 +145,7 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Returns the access that this process has: read-only only for memory opened so.
+    /// Returns the access that this process has: read-only only for memory that was opened so.
     #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
@@ -221,7 +221,7 @@ impl Memory {
     /// Copies bytes out, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are not all inside; as [`bytes`](Self::bytes).
+    /// [`Error::InvalidArgument`] if the bytes are not all inside; as [`bytes`](Self::bytes).
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.bytes()?.read(offset, into)
     }
