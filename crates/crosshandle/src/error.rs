@@ -1,4 +1,5 @@
-//! The error type of the crate.
+//! The error type of the crate. A new variant gets its line in [`Error::kind`], and a result of
+//! Unified Runtime in `crates/ur-adapter/src/abi/failure.rs`.
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
@@ -84,7 +85,7 @@ pub enum Error {
         uid: u32,
     },
 
-    /// The deadline passed first.
+    /// The deadline passed before the call could finish.
     #[error("timed out while {0}")]
     TimedOut(&'static str),
 
@@ -96,7 +97,7 @@ pub enum Error {
     #[error("a command failed: {0}")]
     CommandFailed(Arc<str>),
 
-    /// The driver cannot make a program for this device of the images.
+    /// The driver cannot make a program for this device from the images.
     #[error("{backend} {operation} failed: {name} ({code}){}", after_colon(.log))]
     Program {
         /// The backend whose driver failed.
@@ -107,7 +108,7 @@ pub enum Error {
         code: i64,
         /// The driver's name for that code.
         name: String,
-        /// The output of its compiler or linker; may be empty.
+        /// The output of the driver's compiler or linker; may be empty.
         log: String,
     },
 
@@ -119,7 +120,7 @@ pub enum Error {
     #[error("{0}")]
     InvalidArgument(String),
 
-    /// This device, object or process cannot do it.
+    /// This device, object or process does not support the operation.
     #[error("{0}")]
     Unsupported(String),
 
@@ -132,12 +133,12 @@ pub enum Error {
         reason: String,
     },
 
-    /// There is no memory left for this.
+    /// There is not enough memory left for the request.
     #[error("out of memory: {bytes} bytes were asked for{}", of_driver(*.code))]
     OutOfMemory {
         /// Bytes that were asked for.
         bytes: u64,
-        /// The driver's own code, if it was a driver that had none left.
+        /// The driver's own code, if a driver ran out of memory.
         code: Option<i64>,
     },
 
@@ -146,7 +147,7 @@ pub enum Error {
     LimitReached {
         /// The limit.
         what: String,
-        /// The way to raise it.
+        /// The way to raise the limit.
         remedy: String,
     },
 
@@ -212,7 +213,7 @@ pub enum ErrorKind {
     Program,
     /// An argument is not allowed: [`Error::InvalidArgument`].
     InvalidArgument,
-    /// The device, object or process cannot do it: [`Error::Unsupported`].
+    /// The device, object or process does not support the operation: [`Error::Unsupported`].
     Unsupported,
     /// There is no such device: [`Error::NoDevice`].
     NoDevice,
@@ -271,7 +272,7 @@ impl Error {
         matches!(self, Self::Stale)
     }
 
-    /// Returns the operating system's code (`errno`), if it was the system that refused.
+    /// Returns the operating system's code (`errno`), if the system refused a call.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Os { code, .. } => Some(*code),

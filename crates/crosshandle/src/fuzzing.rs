@@ -1,4 +1,4 @@
-//! What fuzz targets need of the private parts. Exists in builds with `--cfg fuzzing` alone.
+//! The private parts that fuzz targets need. Exists in builds with `--cfg fuzzing` alone.
 
 use crate::ipc::broker::protocol::{Reply, Request};
 

@@ -37,6 +37,8 @@
 //! ```
 //!
 //! # The nouns
+//! Paths in this table are below `crates/crosshandle/src`, without `.rs`.
+//!
 //! | noun | what it is | where it lives |
 //! |---|---|---|
 //! | [`Device`] | what memory lies on and queues run on | `api/device` |
@@ -51,8 +53,13 @@
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that cross | [`handle`] |
 //! | [`NativeObject`] | a driver's own object, for programs that call the driver too | `types/native_object` |
 //!
-//! A *handle* is always the bytes that cross; a driver's own object is always *native*. `docs/glossary.md`
-//! explains the other words that are this library's own, `docs/architecture.md` shows the layers.
+//! A *handle* is always the bytes that cross; a driver's own object is always *native*.
+//!
+//! For people who change the code (paths in the repository):
+//! - `docs/architecture.md`: the layers, the way of a handle, of a signal and of a death through the
+//!   code, and a table of what to change where
+//! - `docs/glossary.md`: the words that are this library's own
+//! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!
 //! # How it works
 //! [`Memory::handle`] gives the allocation a *record* in the context's arena, and writes the record's

@@ -1,4 +1,4 @@
-//! What the event protocol needs of the machine. The model checkers bring their own.
+//! The machine, as far as the event protocol needs it. The model checkers bring their own.
 
 pub(crate) use crate::os::futex::{sleep_any, wake_all};
 pub(crate) use crate::os::process::current_cpu;
@@ -7,5 +7,5 @@ pub(crate) use std::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::time::Instant;
 
-/// Whether spinning makes sense here.
+/// Whether spinning makes sense on this machine.
 pub(crate) const MAY_SPIN: bool = true;

@@ -1,4 +1,4 @@
-//! Commands: the work that queues run.
+//! Commands: the work that queues run, the events that it waits for, and the event that it signals.
 
 use crate::api::event::Event;
 use crate::api::kernel::Kernel;
@@ -41,8 +41,8 @@ impl Command {
         command
     }
 
-    /// Copies the bytes of `source` to `destination`, a range of the same length. The two may
-    /// overlap.
+    /// Makes a command that copies the bytes of `source` to `destination`, a range of the same
+    /// length. The two may overlap.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
@@ -60,8 +60,9 @@ impl Command {
         Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
     }
 
-    /// Copies the rows of a rectangle that starts with `source` to those of one that starts with
-    /// `destination`. The two should not overlap: bytes in both are arbitrary afterwards.
+    /// Makes a command that copies the rows of a rectangle that starts with `source` to those of
+    /// one that starts with `destination`. The two should not overlap: bytes in both are arbitrary
+    /// afterwards.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the rectangle
@@ -104,9 +105,9 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Copies `rows` rows of `width` bytes, which start every `source_pitch` bytes in `source` and
-    /// every `destination_pitch` bytes in `destination`: [`copy_rect`](Self::copy_rect) in two
-    /// dimensions.
+    /// Makes a command that copies `rows` rows of `width` bytes, which start every `source_pitch`
+    /// bytes in `source` and every `destination_pitch` bytes in `destination`:
+    /// [`copy_rect`](Self::copy_rect) in two dimensions.
     ///
     /// # Errors
     /// As [`copy_rect`](Self::copy_rect).
@@ -127,7 +128,7 @@ impl Command {
         )
     }
 
-    /// Fills a range with a pattern of any length.
+    /// Makes a command that fills a range with a pattern of any length.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
@@ -146,7 +147,8 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Fills each of `rows` rows of `width` bytes with a pattern. The rows start every `pitch` bytes.
+    /// Makes a command that fills each of `rows` rows of `width` bytes with a pattern. The rows
+    /// start every `pitch` bytes.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
@@ -189,8 +191,8 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Calls a function of the program on a thread of this library, in the order of the queue. Its error
-    /// or panic fails the command.
+    /// Makes a command that calls a function of the program on a thread of this library, in the
+    /// order of the queue. The function's error or panic fails the command.
     pub fn call<F, E>(function: F) -> Self
     where
         F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
@@ -199,19 +201,19 @@ impl Command {
         Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
     }
 
-    /// Calls a function with the driver's own queue when the command is handed to the driver: what
-    /// the function submits there is the command.
+    /// Makes a command that calls a function with the driver's own queue when the command is handed
+    /// to the driver: the work that the function submits there is the command.
     ///
-    /// As a rule the function is called on the submitting thread, while the command is submitted; later,
-    /// on a thread of this library, if earlier commands are still pending. It must not use the [`Queue`]
-    /// that the command is submitted to. Its error or panic fails the command. A queue without a
-    /// [native one](crate::Queue::native) refuses the command.
+    /// As a rule the function is called on the submitting thread, while the command is submitted;
+    /// later, on a thread of this library, if earlier commands are still pending. It must not use
+    /// the [`Queue`] that the command is submitted to. The function's error or panic fails the
+    /// command. A queue without a [native one](crate::Queue::native) refuses the command.
     ///
     /// [`Queue`]: crate::Queue
     ///
     /// # Safety
-    /// The function does with the driver's queue nothing but submit to it, and what it submits
-    /// stays valid until the command is done.
+    /// The function only submits to the driver's queue, and the work that it submits stays valid
+    /// until the command is done.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn native<F, E>(function: F) -> Self
     where
@@ -233,8 +235,8 @@ impl Command {
         })))
     }
 
-    /// Runs a kernel, in a queue of its context's device. The command keeps the arguments' memory and the
-    /// kernel's program until it is done.
+    /// Makes a command that runs a kernel, in a queue of the device of the kernel's context. The
+    /// command keeps the arguments' memory and the kernel's program until it is done.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
@@ -266,15 +268,15 @@ impl Command {
         }))
     }
 
-    /// Does nothing but wait and signal. In a queue that keeps order, it comes after what was submitted
-    /// before.
+    /// Makes a command that only waits and signals. In an in-order queue it comes after all
+    /// commands submitted before it.
     #[inline]
     pub fn marker() -> Self {
         Self::new(Work::Marker)
     }
 
-    /// Does nothing but wait and signal, after everything submitted before, and before everything
-    /// submitted later, also where the order is free.
+    /// Makes a command that only waits and signals, after all commands submitted before it and
+    /// before all submitted later, also in an out-of-order queue.
     #[inline]
     pub fn barrier() -> Self {
         Self {
@@ -282,21 +284,24 @@ impl Command {
         }
     }
 
-    /// Makes the command start after everything submitted before is done, also where the order is free.
+    /// Makes the command start after all commands submitted before it are done, also in an
+    /// out-of-order queue.
     #[inline]
     pub fn after_earlier(mut self) -> Self {
         self.submission.after_earlier = true;
         self
     }
 
-    /// Makes everything submitted later start after the command is done, also where the order is free.
+    /// Makes all commands submitted later start after this one is done, also in an out-of-order
+    /// queue.
     #[inline]
     pub fn before_later(mut self) -> Self {
         self.submission.before_later = true;
         self
     }
 
-    /// Makes the command start after the signal of `event` that is the latest when it is submitted.
+    /// Makes the command start after the signal of `event` that is the latest when the command is
+    /// submitted.
     #[inline]
     pub fn after(self, event: &Event) -> Self {
         self.wait(event, LATEST)
@@ -320,7 +325,8 @@ impl Command {
         self
     }
 
-    /// Makes the command signal `event` when it is done. The signal counts as submitted with the command.
+    /// Makes the command signal `event` when the command is done. The signal counts as submitted
+    /// with the command.
     #[inline(always)] // As `copy`.
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));

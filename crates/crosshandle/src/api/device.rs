@@ -25,8 +25,8 @@ impl Device {
             .collect()
     }
 
-    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`) and, for another than
-    /// its first device, a colon and the device's number (`cuda:1`).
+    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`), followed by a
+    /// colon and the device's number for any but the first device (`cuda:1`).
     ///
     /// # Errors
     /// [`Error::NoDevice`], which says what was looked for and where.
@@ -58,18 +58,19 @@ impl Device {
         })
     }
 
-    /// Returns its description.
+    /// Returns the device's description.
     pub fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
 
-    /// Returns the bytes of its memory that are free at the moment, if that is known.
+    /// Returns the number of bytes of the device's memory that are free at the moment, if that is
+    /// known.
     pub fn free_memory(&self) -> Option<u64> {
         self.inner.free_memory()
     }
 
-    /// Returns whether contexts on it can open memory of another device, and its queues can use memory
-    /// that was allocated on that device in this process.
+    /// Returns whether contexts on this device can open memory of another one, and this device's
+    /// queues can use memory that was allocated on the other one in this process.
     pub fn reaches(&self, other: &Self) -> bool {
         self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
     }
@@ -81,8 +82,8 @@ impl Device {
         Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
-    /// Returns the driver's own object for the driver itself, for programs that use it too; `None` where
-    /// it has none.
+    /// Returns the driver's own object that stands for the driver, for programs that use the driver
+    /// too; `None` where the backend has none.
     pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
         Some(NativeObject::new(self.info().backend, driver))

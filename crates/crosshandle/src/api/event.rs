@@ -1,4 +1,4 @@
-//! Events: what has happened, known in every process at once.
+//! Events: counters of signals, visible in every process at once.
 
 use crate::api::core::{ContextCore, record_of};
 use crate::error::{Error, Result};
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 /// A counter of signals, shared by all processes that have it open.
 ///
 /// Each signal gets the next number when it is submitted, by the host or in a queue, in any
-/// process. A wait without a number is for the signal submitted last; an event that was never
-/// signalled is complete. A wait with a number (a *value*) may be for a signal that was not submitted
-/// yet, so an event is a timeline too.
+/// process. A wait without a number is for the latest signal; an event that was never signalled is
+/// complete. A wait with a number (a *value*) may be for a signal that was not submitted yet, so an
+/// event is also a timeline.
 ///
 /// A process that ends with signals unfinished fails those: their waiters get
 /// [`Error::PeerDied`]; all other work carries on. Waits for numbers that were never submitted fail when the process that created the event ends.
 ///
-/// Cheap to clone; any thread may use it. Dropping the last clone closes it for this process
+/// Cheap to clone; any thread may use it. Dropping the last clone closes the event for this process
 /// alone. A write before a signal is visible after a wait for that signal.
 #[derive(Clone)]
 pub struct Event {
@@ -59,7 +59,7 @@ impl EventOptions {
         self
     }
 
-    /// Sets whether waiting sleeps at once (default: no, waiting spins first while that pays).
+    /// Sets whether a wait sleeps at once (default: no, a wait spins first while that pays).
     pub fn low_power(mut self, low_power: bool) -> Self {
         self.low_power = low_power;
         self
@@ -155,7 +155,7 @@ impl Event {
         &self.core
     }
 
-    /// Returns a handle to it.
+    /// Returns a handle to the event.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
@@ -182,8 +182,7 @@ impl Event {
         self.core.signal()
     }
 
-    /// Signals from the host as often as it takes for the last signal to have number `value`, all at
-    /// once.
+    /// Signals from the host, all numbers up to `value` at once.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
@@ -195,8 +194,8 @@ impl Event {
     /// Waits for the signal that was submitted last.
     ///
     /// # Errors
-    /// [`Error::PeerDied`] if its process ended first, [`Error::CommandFailed`] if its command
-    /// failed.
+    /// [`Error::PeerDied`] if the process that submitted it ended first, [`Error::CommandFailed`]
+    /// if its command failed.
     #[inline]
     pub fn wait(&self) -> Result<()> {
         match self.core.unfinished() {
@@ -231,8 +230,8 @@ impl Event {
     /// Waits for signal `value`, which may not have been submitted yet.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait); [`Error::PeerDied`] also if it has not been submitted and the
-    /// process that created the event ends.
+    /// As [`wait`](Self::wait); [`Error::PeerDied`] also if the signal has not been submitted and
+    /// the process that created the event ends.
     pub fn wait_value(&self, value: u64) -> Result<()> {
         self.core.wait(value, None)
     }
@@ -281,8 +280,8 @@ impl Event {
     }
 
     /// Sets whether the signals submitted from now on take timestamps. An event made with
-    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until told otherwise;
-    /// any other one never does.
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until this call turns
+    /// them off; any other event never takes any.
     #[inline]
     pub fn set_profiling(&self, wanted: bool) {
         self.core.set_profiling(wanted);
@@ -309,7 +308,7 @@ impl Event {
     /// Waits until the latest signals of all events have completed, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], and the first error of an event in their order.
+    /// [`Error::TimedOut`]; otherwise the error of the first event in the list that has one.
     pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
         let deadline = timeout.and_then(deadline);
         // All are looked at first, so that signals submitted during the wait don't count.
@@ -378,7 +377,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Returns when a timeout ends; `None` if that is beyond all time.
+/// Returns the time at which a timeout ends; `None` if the clock cannot show it.
 fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }

@@ -26,12 +26,12 @@ impl Kernel {
         }
     }
 
-    /// Returns its name.
+    /// Returns the kernel's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns what it needs, and the limits that follow for launches.
+    /// Returns the kernel's properties: what it needs, and the limits that follow for launches.
     pub fn properties(&self) -> &KernelProperties {
         self.inner.properties()
     }
@@ -40,7 +40,7 @@ impl Kernel {
     /// `dynamic_shared_memory` bytes of shared memory from its launch.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
     pub fn suggested_block(&self, dynamic_shared_memory: usize) -> Result<u32> {
         let limit = self.properties().block_threads;
         self.inner.suggest_block(dynamic_shared_memory, limit)
@@ -51,7 +51,7 @@ impl Kernel {
     /// `dynamic_shared_memory` bytes each.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
     pub fn concurrent_blocks(&self, threads: u32, dynamic_shared_memory: usize) -> Result<u32> {
         let each = self.inner.blocks_per_unit(threads, dynamic_shared_memory)?;
         Ok(each.saturating_mul(self.core.device().info().compute_units))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Memory without an address: it is accessed by mapping it into a [`VirtualRange`](crate::VirtualRange), any number of
 /// times. Cheap to clone; any thread may use it.
 ///
-/// It lives as long as it is held, mapped or open in any process.
+/// The memory lives as long as it is held, mapped or open in any process.
 #[derive(Clone)]
 pub struct PhysicalMemory {
     inner: Arc<Physical>,
@@ -80,7 +80,7 @@ impl PhysicalMemory {
         self.inner.memory.len()
     }
 
-    /// Returns whether it is empty, which physical memory never is.
+    /// Returns whether the memory is empty, which physical memory never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,7 +89,7 @@ impl PhysicalMemory {
         self.inner.access
     }
 
-    /// Returns whether it belongs to the same backend as a context.
+    /// Returns whether the memory belongs to the same backend as a context.
     pub(crate) fn is_of(&self, core: &ContextCore) -> bool {
         self.inner.core.device().info().backend == core.device().info().backend
     }
@@ -98,7 +98,7 @@ impl PhysicalMemory {
         &*self.inner.memory
     }
 
-    /// Returns a handle to it.
+    /// Returns a handle to the memory.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for physical memory that was itself opened from a handle; limits
@@ -107,7 +107,7 @@ impl PhysicalMemory {
         self.inner.handle(Access::ReadWrite)
     }
 
-    /// Returns a handle with which it can be opened for reading only.
+    /// Returns a handle with which the memory can be opened for reading only.
     ///
     /// # Errors
     /// As [`handle`](Self::handle).
@@ -115,7 +115,7 @@ impl PhysicalMemory {
         self.inner.handle(Access::ReadOnly)
     }
 
-    /// Exports it under a handle of its own, which dropping the result makes stale.
+    /// Exports the memory under a new handle, which dropping the result makes stale.
     ///
     /// # Errors
     /// As [`handle`](Self::handle).

@@ -54,7 +54,7 @@ impl Program {
     /// Returns the kernel with a name.
     ///
     /// # Errors
-    /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
+    /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         let inner = Arc::clone(&self.inner).kernel(&symbol(name)?)?;
         Ok(Kernel::new(&self.core, inner, name))
@@ -63,7 +63,7 @@ impl Program {
     /// Returns the memory of the global variable with a name. The range keeps the program loaded.
     ///
     /// # Errors
-    /// [`Error::NoSymbol`] if there is none of that name; what the driver refuses.
+    /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         let (address, len) = self.inner.variable(&symbol(name)?)?;
         let range = MemoryRange::new(address, len, Access::ReadWrite, false);

@@ -12,7 +12,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A queue of commands for a device. Any thread may submit; dropping it lets what was submitted run on.
+/// A queue of commands for a device. Any thread may submit; after a drop, the submitted commands
+/// still run.
 pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
@@ -32,14 +33,14 @@ impl Queue {
         }
     }
 
-    /// Returns the order in which it runs commands.
+    /// Returns the order in which the queue runs commands.
     pub fn order(&self) -> QueueOrder {
         self.order
     }
 
-    /// Returns the driver's own queue, for programs that submit to it too; `None` where the backend has
-    /// none. What they submit runs in the order of the calls, among this queue's barriers where its own
-    /// order is free. From the first call on, [`finish`](Self::finish) and
+    /// Returns the driver's own queue, for programs that submit to it too; `None` where the backend
+    /// has none. Work that they submit runs in the order of the calls; if this queue is out of
+    /// order, among its barriers. From the first call on, [`finish`](Self::finish) and
     /// [`is_idle`](Self::is_idle) count the program's commands too.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
@@ -49,8 +50,8 @@ impl Queue {
     /// Submits a command.
     ///
     /// # Errors
-    /// Whatever the driver or the system refuses at once. A command that fails later fails the event
-    /// it signals; if it signals none, [`finish`](Self::finish) returns the error.
+    /// Refusals that the driver or the system reports at once. A command that fails later fails the
+    /// event that it signals; if it signals none, [`finish`](Self::finish) returns the error.
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
         let result = self.resolve_and_run(&mut command.submission);
@@ -107,7 +108,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Signals an event when everything submitted before is done.
+    /// Signals an event when all commands submitted before are done.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -119,7 +120,7 @@ impl Queue {
         result
     }
 
-    /// Makes everything submitted later wait for the signal of an event that was submitted last.
+    /// Makes all commands submitted later wait for the latest signal of an event.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -134,24 +135,24 @@ impl Queue {
         result
     }
 
-    /// Makes sure that what was submitted will run without further calls.
+    /// Makes sure that all submitted commands will run without further calls.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// [`Error::Driver`] if the driver refuses.
     pub fn flush(&self) -> Result<()> {
         self.inner.flush()
     }
 
-    /// Waits until everything submitted is done. Commands that other threads submit meanwhile may be
-    /// waited for too, or not.
+    /// Waits until all submitted commands are done. Commands that other threads submit meanwhile
+    /// may be waited for too, or not.
     ///
     /// # Errors
-    /// Once, the first error of a command that signals no event.
+    /// The first error of a command that signals no event, returned once.
     pub fn finish(&self) -> Result<()> {
         self.inner.finish(None)
     }
 
-    /// Waits until everything submitted is done, for at most `timeout`.
+    /// Waits until all submitted commands are done, for at most `timeout`.
     ///
     /// # Errors
     /// [`Error::TimedOut`](crate::Error::TimedOut); as [`finish`](Self::finish).
@@ -159,7 +160,7 @@ impl Queue {
         self.inner.finish(Instant::now().checked_add(timeout))
     }
 
-    /// Returns whether everything submitted is done.
+    /// Returns whether all submitted commands are done.
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }

@@ -24,7 +24,7 @@ pub struct VirtualRange {
 
 struct Mapped {
     len: usize,
-    /// Calls of `with_bytes` under way.
+    /// The number of calls of `with_bytes` under way.
     users: usize,
     /// The access; with `None`, the backend has nothing mapped here.
     access: Option<Access>,
@@ -70,14 +70,14 @@ impl VirtualRange {
         self.len
     }
 
-    /// Returns whether it is empty, which a range never is.
+    /// Returns whether the range is empty, which a range never is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Maps a part of physical memory (a range of its bytes, `..` for all) to the addresses that start at
-    /// byte `offset` of this range. With `None` for access the addresses are taken, but touching them is
-    /// a fault.
+    /// Maps a part of physical memory (a range of its bytes, `..` for all) to the addresses that
+    /// start at byte `offset` of this range. With `None` as `access` the addresses are taken, but
+    /// touching them is a fault.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
@@ -224,7 +224,7 @@ impl VirtualRange {
     /// dropped, and its access must not be reduced.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they don't lie in one mapping.
+    /// [`Error::InvalidArgument`] if the bytes don't lie in one mapping.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
         let range = byte_range::resolve(range, self.len)?;
@@ -238,7 +238,7 @@ impl VirtualRange {
     /// access is refused until `f` returns.
     ///
     /// # Errors
-    /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access them.
+    /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access the bytes.
     pub fn with_bytes<R>(
         &self,
         range: impl RangeBounds<usize>,

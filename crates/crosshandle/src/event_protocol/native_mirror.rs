@@ -2,11 +2,11 @@
 //!
 //! A driver's event knows only its latest signal. A queue may wait for it in place of number *n*
 //! while its latest signal is that of *n*. The word `mirror` says which number that is, whether a
-//! signal is being submitted to the driver, and how many waits are. At most one signal is
-//! submitted at a time, and none beside waits, since drivers do not expect a wait for an event
-//! that another process signals meanwhile. Nobody blocks here: a signal or a wait that comes at a
-//! bad time does without the driver's event. A process that dies between `begin_…` and `end_…`
-//! leaves its bits set, and from then on every process does without the driver's event.
+//! signal is being submitted to the driver, and how many waits are. At most one signal is submitted
+//! at a time, and none beside waits, since drivers do not expect a wait for an event that another
+//! process signals meanwhile. No thread blocks here: a signal or a wait that comes at a bad time
+//! does without the driver's event. A process that dies between `begin_…` and `end_…` leaves its
+//! bits set, and from then on every process does without the driver's event.
 //!
 //! A driver's signal may be revoked. The upper bits of `flags` count that, so that the end of a
 //! signal is a plain store: twice each time, before and after. While the count is odd no wait

@@ -16,43 +16,45 @@
 //! | `Program`, `Kernel` | [`LoadedProgram`], [`LoadedKernel`] |
 //! | `Event` | none: see [Events](#events) |
 //!
-//! The traits are object-safe: programs choose a device at run time. What must be faster than a virtual
-//! call, the words of events and the checks of handles, does not go through them.
+//! The traits are object-safe: programs choose a device at run time. The parts that must be faster
+//! than a virtual call, the words of events and the checks of handles, do not go through them.
 //!
-//! # Who validates
+//! # Validation
 //! The object layer (`api`) checks every argument once, before it calls a backend: ranges lie inside
 //! their memory, lengths are not zero, alignments are powers of two, objects belong to the context's
 //! device, and the process is not a forked child. A backend relies on that, and reports only what its
 //! driver refuses, with the driver's own code ([`Error::Driver`](crate::Error::Driver)).
 //!
-//! What comes from another process is not checked above: a backend checks an [`Import`] itself, its
-//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees any of
-//! it.
+//! Data from another process is not checked above: a backend checks an [`Import`] itself, its
+//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees
+//! any of it.
 //!
-//! # Who owns
-//! What a `create_*`, `import_*`, `reserve` or `load` returns owns the driver's object and releases it
-//! on drop, in whatever order objects are dropped: each keeps alive what it needs of the others. A drop
-//! never panics and never waits for a device; what the driver refuses then is logged.
+//! # Ownership
+//! The result of a `create_*`, `import_*`, `reserve` or `load` owns the driver's object and
+//! releases it on drop. Objects are dropped in any order: each keeps alive those that it needs. A
+//! drop never panics and never waits for a device; what the driver refuses then is logged.
 //!
 //! A [`Segment`] and a [`Shared`] object is memory that the kernel or the driver counts: every process
 //! that has mapped it keeps it, also when the process that made it frees it or ends.
 //!
-//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its kernel
-//! and arguments. A queue keeps them until the device is done with them, and drops them outside its
-//! locks, since a drop may be the program's code (`common::user_code`). What a driver may use for ever,
-//! since nothing tells when it is done, goes to `common::leak_registry`.
+//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its
+//! kernel and arguments. A queue keeps them until the device is done with them, and drops them
+//! outside its locks, since a drop may be the program's code (`common::user_code`). An object that
+//! a driver may use for ever, since nothing tells when the driver is done, goes to
+//! `common::leak_registry`.
 //!
-//! What a program gives to `adopt_*` stays the program's with
+//! An object that a program gives to `adopt_*` stays the program's with
 //! [`Ownership::Borrowed`](crate::Ownership::Borrowed), and is destroyed with the result with
 //! [`Ownership::Owned`](crate::Ownership::Owned).
 //!
-//! # Who synchronises
+//! # Synchronisation
 //! All methods may be called from any thread at any time; a backend locks what it must. It holds no lock
 //! across a driver call that may wait for a device, and no lock while it runs the program's code.
 //!
-//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other, the free
-//! order as their waits and barriers allow. Across queues and processes only events order. A call may
-//! wait for a device only where its documentation says so; every such call takes a deadline.
+//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other,
+//! [`QueueOrder::OutOfOrder`] as soon as their waits and barriers allow. Only events order commands
+//! across queues and processes. A call may wait for a device only where its documentation says so;
+//! every such call takes a deadline.
 //!
 //! # Events
 //! A backend does not implement events. It signals and waits on the words of
@@ -70,7 +72,7 @@
 //! A driver that cannot wait for those words gives each event a *native mirror* in events of its own
 //! ([`DriverEvents`]); the words stay the truth.
 //!
-//! # What state each call leaves
+//! # State after an error
 //! A call that returns an error leaves everything as it was, with two exceptions, both documented: a
 //! failed [`BackendQueue::submit`] may have dropped parts of the submission, and
 //! [`BackendQueue::finish`] hands out a stored error once.
@@ -78,7 +80,7 @@
 //! # The driver's own objects
 //! Where a program may call the driver too, `native()` returns the view of an object that shows the
 //! driver's own and adopts the program's: see [`NativeDevice`], [`NativeContext`], [`NativeQueue`]. What
-//! the program does with an object that it was shown is its own affair; it orders that work as the
+//! the program does with an object that it was shown is the program's affair; it orders that work as the
 //! driver demands.
 //!
 //! # Absence
@@ -138,16 +140,17 @@ pub(crate) trait BackendDevice: Send + Sync {
     /// Returns the device's description, which never changes.
     fn info(&self) -> &DeviceInfo;
 
-    /// Returns the bytes of its memory that are free at the moment, if that is known.
+    /// Returns the number of free bytes of the device's memory at the moment, if that is known.
     fn free_memory(&self) -> Option<u64>;
 
-    /// Returns whether contexts on it can map memory of a device: its own, or one near enough.
+    /// Returns whether contexts on this device can map memory of a device: of this one, or of one
+    /// near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Makes a context on it.
+    /// Makes a context on the device.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
@@ -158,7 +161,7 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Returns the smallest piece of physical memory and of a mapping, in bytes.
     fn granularity(&self) -> usize;
 
-    /// Returns whether it can map memory of a device: its own, or one near enough.
+    /// Returns whether the context can map memory of a device: its own, or one near enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
     /// Returns the length of the segments that small allocations share, in bytes: a multiple of
@@ -203,7 +206,7 @@ pub(crate) trait BackendContext: Send + Sync {
     /// Makes a queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeContext> {
         None
     }
@@ -233,10 +236,12 @@ pub(crate) trait Programs {
 
 /// A program on a device. Its kernels keep it loaded.
 pub(crate) trait LoadedProgram: Send + Sync {
-    /// Returns a kernel of it; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none of that name.
+    /// Returns a kernel of the program; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none
+    /// of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
 
-    /// Returns the address and the bytes of a variable of it; errors as for kernels.
+    /// Returns the address and the length in bytes of a variable of the program; errors as for
+    /// kernels.
     fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
 
     /// Returns the output of the driver's compiler; may be empty.
@@ -267,14 +272,15 @@ pub(crate) trait Segment: Shared {
     /// Returns the start: a device address, on the host also a pointer.
     fn start(&self) -> Address;
 
-    /// Returns its bytes, if the host may access them.
+    /// Returns the segment's bytes, if the host may access them.
     fn host_bytes(&self) -> Option<SharedBytes<'_>>;
 
-    /// Asks for the best pages for a part of it. A hint: without, accesses are slower.
+    /// Asks for the best pages for a part of the segment. A hint: without them, accesses are
+    /// slower.
     fn populate(&self, offset: usize, len: usize);
 
-    /// Drops what finished commands keep, as far as the backend can tell without waiting which are
-    /// finished: it may otherwise notice late.
+    /// Drops the objects that finished commands keep, as far as the backend can tell without
+    /// waiting: it may otherwise notice them late.
     fn release_finished(&self) {}
 }
 
@@ -283,8 +289,8 @@ pub(crate) trait AddressRange: Send + Sync {
     /// Returns the start.
     fn start(&self) -> Address;
 
-    /// Returns all of them as bytes, if the host may access what is mapped. The caller touches only
-    /// parts that are mapped with this access, and unmaps none of them meanwhile.
+    /// Returns all addresses as bytes, if the host may access what is mapped. The caller touches
+    /// only parts that are mapped with this access, and unmaps none of them meanwhile.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
     /// Maps physical memory at an offset: all of it, or a part if the device has
@@ -323,7 +329,7 @@ pub(crate) trait BackendQueue: Send + Sync {
     /// Returns whether all that was submitted is done.
     fn is_idle(&self) -> bool;
 
-    /// Returns the driver's view of it, if programs may call the driver too.
+    /// Returns the native view of the object, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeQueue> {
         None
     }

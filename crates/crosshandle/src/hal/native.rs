@@ -44,8 +44,8 @@ pub(crate) trait NativeContext {
     /// Makes an event of the driver, which is not recorded yet.
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
 
-    /// Makes everything that is submitted to a queue of the driver later wait for an event of the
-    /// driver. The caller keeps what is returned until the queue has done so.
+    /// Makes all work that is submitted later to a queue of the driver wait for an event of the
+    /// driver. The caller keeps the returned object until the queue has waited.
     ///
     /// # Safety
     /// Both are the driver's. A borrowed event lives until the queue is past it, unless the driver
@@ -94,7 +94,8 @@ pub(crate) trait NativeEvent: Any + Send + Sync {
     /// Returns the driver's event.
     fn raw(&self) -> usize;
 
-    /// Records it: it happens when a queue of the driver has done everything submitted up to now.
+    /// Records the event: it happens when a queue of the driver has done everything submitted up to
+    /// now.
     ///
     /// # Safety
     /// `queue` is one of the driver's, in the same context.

@@ -1,4 +1,4 @@
-//! Commands, as a backend gets them.
+//! Submissions: commands, as a backend gets them.
 
 use super::{LoadedKernel, WaitList};
 use crate::error::Result;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// A command with its waits and its signal.
 pub(crate) struct Submission {
     pub(crate) work: Work,
-    /// The command starts after all earlier ones, also where the order is free.
+    /// The command starts after all earlier ones, also in an out-of-order queue.
     pub(crate) after_earlier: bool,
-    /// All later commands start after this one, also where the order is free.
+    /// All later commands start after this one, also in an out-of-order queue.
     pub(crate) before_later: bool,
     pub(crate) waits: WaitList,
     /// The command calls the program's code, or waits for a command that does: it may fail although no
@@ -50,7 +50,7 @@ impl Submission {
         }
     }
 
-    /// Returns whether nothing is left in it that has a drop.
+    /// Returns whether nothing that has a drop is left in the command.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         let Self {
@@ -68,7 +68,7 @@ impl Submission {
         true
     }
 
-    /// Takes it out of its place, and leaves one that does nothing there.
+    /// Takes the command out, and leaves one that does nothing.
     pub(crate) fn take(&mut self) -> Self {
         mem::replace(self, Self::new(Work::Marker))
     }
@@ -106,7 +106,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the memory that it names. A launch names none: its arguments keep theirs.
+    /// Returns the operands that the work names. A launch names none: its arguments keep theirs.
     pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
             Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) => (None, None),

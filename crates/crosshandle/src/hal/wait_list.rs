@@ -1,4 +1,4 @@
-//! The waits of commands.
+//! Wait lists: the signals that commands wait for.
 
 use crate::event_protocol::Promise;
 use crate::ipc::EventCore;

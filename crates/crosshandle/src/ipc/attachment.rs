@@ -1,4 +1,5 @@
-//! The importing process's half of sharing.
+//! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
+//! its death.
 
 use super::arena::{Arena, MAX_RECORDS};
 use super::broker::protocol::{Refusal, Reply, Request};
@@ -24,7 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// Where to look for exporters, and how patiently.
+/// The directory in which to look for exporters, the admitted users, and the time to wait for an
+/// answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) directory: Option<PathBuf>,
@@ -219,7 +221,7 @@ impl Attachment {
         }
     }
 
-    /// Fetches the memory that a handle is to. The exporter says which segment that is in: other
+    /// Fetches the memory that a handle names. The exporter says which segment that is in: other
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
         let fetched = self.fetch_record(fields.record, fields.generation, access)?;
@@ -316,7 +318,8 @@ impl Liveness for Attachment {
     }
 }
 
-/// The entry in [`ATTACHMENTS`] of one that is being made, until it is or that failed.
+/// The entry in [`ATTACHMENTS`] of an attachment that is being made. Dropped when it is made, or
+/// when that has failed.
 struct Vacancy(Secret);
 
 impl Vacancy {
@@ -364,7 +367,7 @@ impl Drop for Attachment {
     }
 }
 
-/// Notices that an exporter has hung up.
+/// The watched source that notices that an exporter has hung up.
 struct HangUp {
     stream: Arc<OwnedFd>,
     attachment: Weak<Attachment>,

@@ -48,7 +48,7 @@ pub(super) struct Deferred {
 }
 
 static DEFERRED: Mutex<VecDeque<Deferred>> = Mutex::new(VecDeque::new());
-/// The number of them, so that looking is free where there are none.
+/// The number of deferred records, so that looking costs nothing while there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps `keep` as long as a process has the record open.
@@ -62,8 +62,8 @@ pub(super) fn add(record: u32, openers: &Arc<Openers>, keep: KeepAlive) {
     COUNT.store(deferred.len(), Ordering::Relaxed);
 }
 
-/// Takes out what no process has open any more, among at most so many records, in turn. The caller
-/// drops it, which may call a driver.
+/// Takes out the records that no process has open any more, out of the next `most` ones. The caller
+/// drops them, which may call a driver.
 #[must_use = "dropping the result may call a driver"]
 pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     if COUNT.load(Ordering::Relaxed) == 0 {
@@ -75,7 +75,8 @@ pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     closed
 }
 
-/// Takes out what no process has open, among the first so many; the others come last from then on.
+/// Takes out the records that no process has open, out of the first `most`; the others move to the
+/// end.
 fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Deferred> {
     let mut closed = Vec::new();
     for _ in 0..deferred.len().min(most) {

@@ -1,4 +1,5 @@
-//! The exporting context's half of sharing.
+//! Exporters: the exporting context's half of sharing, which answers importers and takes back what
+//! a dead one had open.
 
 use super::arena::Arena;
 use super::broker::protocol::Refusal;
@@ -43,7 +44,7 @@ pub(crate) struct Exporter {
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
     /// would give it to others.
     defers_reclaim: bool,
-    /// For handing itself out.
+    /// A reference to this exporter, to hand out.
     this: Weak<Exporter>,
 }
 
@@ -83,7 +84,7 @@ impl Exporter {
         self.secret
     }
 
-    /// Answers importers from now on.
+    /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
         if self.broker.get().is_some() {
             return Ok(());
@@ -181,19 +182,19 @@ impl Exporter {
         drop((keep, export));
     }
 
-    /// Drops what importers have closed in the meantime. Looks at a few records at a time, in turn, so
-    /// that its cost does not grow with what importers have open.
+    /// Drops the retired objects that importers have closed in the meantime. Looks at a few records
+    /// at a time, in turn, so that its cost does not grow with what importers have open.
     pub(crate) fn reclaim(&self) {
         drop(self.take_closed(RECLAIM_LOOKS));
     }
 
-    /// Drops all that importers have closed.
+    /// Drops all retired objects that importers have closed.
     pub(crate) fn reclaim_all(&self) {
         drop(self.take_closed(usize::MAX));
     }
 
-    /// Takes out what importers have closed, among at most so many retired records. The caller drops
-    /// it without a lock: that may call a driver, or retire more.
+    /// Takes out the objects that importers have closed, among at most `most` retired records. The
+    /// caller drops them without a lock: that may call a driver, or retire more.
     #[must_use = "dropping the result may call a driver"]
     fn take_closed(&self, most: usize) -> Closed {
         let mut closed = Closed::default();
@@ -217,8 +218,8 @@ impl Exporter {
         closed
     }
 
-    /// Has memory that importers have open outlive this, or not, from now on: the context allocates
-    /// no more.
+    /// Ends the exports of a context that allocates no more. Memory that importers have open
+    /// outlives them if the driver would reuse it.
     pub(crate) fn close(&self) {
         let retired = {
             let mut records = self.records();
@@ -291,7 +292,7 @@ impl Exporter {
     }
 }
 
-/// What importers have closed, to be dropped without a lock.
+/// Objects that importers have closed, to be dropped without a lock.
 #[derive(Default)]
 struct Closed {
     kept: Vec<KeepAlive>,
@@ -383,7 +384,7 @@ impl Exports for Exporter {
     }
 
     fn detach(&self, owner: u16) {
-        /// The importer hung up, so nothing of its is under way, whatever its lock says.
+        /// The liveness of an importer that has hung up: it counts as dead, whatever its lock says.
         struct HungUp(u16);
         impl Liveness for HungUp {
             fn is_dead(&self, owner: Owner) -> bool {
@@ -443,7 +444,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// An exporter that answers in a directory of its own.
+    /// Returns an exporter that answers in a directory of its own.
     fn exporter() -> (Arc<Exporter>, PathBuf) {
         let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
         let directory = std::env::temp_dir().join(name);

@@ -48,7 +48,7 @@ pub(super) struct ThreadLink {
     locked: HashSet<FileId>,
 }
 
-/// What all descriptors of a file have in common.
+/// The identity of a file, which all its descriptors have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct FileId {
     device: u64,
@@ -83,7 +83,8 @@ impl LivenessLocks {
         Ok(LOCKS.get_or_init(|| locks))
     }
 
-    /// Returns whether locks are safe from what the rest of the process closes, and seen by it.
+    /// Returns whether the locks survive when other code of this process closes descriptors, and
+    /// whether that code sees them as held.
     pub(super) fn are_separate(&self) -> bool {
         matches!(self, Self::OfThread(_))
     }
@@ -185,7 +186,8 @@ impl ThreadLink {
         self.send(&Request::new(file, 0, LockKind::Exclusive), None)
     }
 
-    /// Sends once there is room; the thread does nothing that takes long.
+    /// Sends a request, and waits for room: not for long, since the thread does nothing that takes
+    /// long.
     fn send(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         loop {
             match socket::send(&self.socket, &request.encode(), file) {
@@ -294,7 +296,7 @@ mod tests {
         locks.hold(file.as_fd(), index, LockKind::Exclusive)
     }
 
-    /// The bytes of a file that are locked.
+    /// Returns the bytes of a file that are locked.
     fn held(file: &OwnedFd) -> Vec<u64> {
         // The end of a lock is not answered, but this is, and comes after.
         hold(&self::file(), 0).expect("held");

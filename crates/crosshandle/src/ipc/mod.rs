@@ -12,7 +12,7 @@
 //! Every process holds **liveness locks**, record locks that the kernel drops at its death.
 //!
 //! [`Exporter`] is the exporting context's half, [`Attachment`] the importing process's, and
-//! [`EventCore`] an event that either has. [`broker`] is how descriptors cross.
+//! [`EventCore`] an event that either has. [`broker`] carries descriptors between processes.
 
 mod arena;
 mod attachment;

@@ -1,4 +1,4 @@
-//! When a freed record may be used again: generations against open counts.
+//! The rule by which a freed record is used again: generations against open counts.
 //!
 //! An importer counts first and looks at the generation after; the exporter changes the generation
 //! first and looks at the counts after. All of it is sequentially consistent, so at least one of
@@ -6,7 +6,8 @@
 
 use crate::platform::{AtomicU32, Ordering};
 
-/// Counts one open of a record; `false`, and not counted, unless its generation is `expected`.
+/// Counts one open of a record whose generation is `expected`; otherwise counts nothing and returns
+/// `false`.
 #[inline]
 pub(crate) fn try_open(count: &AtomicU32, generation: &AtomicU32, expected: u32) -> bool {
     count.fetch_add(1, Ordering::SeqCst);

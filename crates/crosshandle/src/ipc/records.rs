@@ -18,7 +18,7 @@ pub(crate) trait Shared: Any + Send + Sync {
     /// Returns the number of bytes behind the descriptor.
     fn len(&self) -> usize;
 
-    /// Does beforehand what may fail in [`descriptor`](Self::descriptor), so that a handle that was
+    /// Does the steps of [`descriptor`](Self::descriptor) that may fail, so that a handle that was
     /// given away can be opened. From then on `descriptor` and [`note`](Self::note) call no driver.
     fn prepare(&self) -> Result<()> {
         Ok(())
@@ -28,7 +28,7 @@ pub(crate) trait Shared: Any + Send + Sync {
     /// a driver unless the object is [prepared](Self::prepare).
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
 
-    /// Returns what the importer's backend needs beside the descriptor. Called after
+    /// Returns the blob that the importer's backend needs beside the descriptor. Called after
     /// [`descriptor`](Self::descriptor).
     fn note(&self) -> BackendBlob {
         BackendBlob::NONE
@@ -76,7 +76,7 @@ pub(super) struct Export {
     pub(super) object: Arc<dyn Shared>,
     /// The number of its segment.
     pub(super) segment: u32,
-    /// The most that handles grant.
+    /// The most access that handles grant.
     pub(super) access: Access,
     /// Whether asking for the descriptor calls no driver any more.
     pub(super) is_prepared: AtomicBool,
@@ -86,7 +86,7 @@ pub(super) struct Export {
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) free: Vec<u32>,
-    /// Records that were ever used.
+    /// The number of records that were ever used.
     used: u32,
     /// The object that each record lets importers fetch, if any. In an `Arc`, so that the exchange
     /// thread can tell whether it has the last reference to one.

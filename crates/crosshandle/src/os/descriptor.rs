@@ -21,7 +21,7 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// Returns the kind of file behind a stranger's descriptor. Changes nothing.
+/// Returns the kind of file behind a peer's descriptor. Changes nothing.
 pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
     let status = fs::fstat(file)?;
     Ok(match FileType::from_raw_mode(status.st_mode) {

@@ -5,17 +5,17 @@ use rustix::event::epoll;
 use rustix::io::{self, Errno};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// What the calling thread has after [`unshare`].
+/// The descriptors of the calling thread's own table after [`unshare`].
 pub(crate) struct PrivateTable {
-    /// A descriptor for what was brought along.
+    /// The descriptor that was brought along.
     pub(crate) kept: OwnedFd,
-    /// Keep the numbers of the standard streams taken.
+    /// Descriptors that keep the numbers of the standard streams taken.
     _fillers: Vec<OwnedFd>,
 }
 
-/// Gives the calling thread a table of its own, in which all descriptors are closed but a new one
-/// for what `kept` leads to. The other threads' table stays as it is; the caller must use or drop
-/// no descriptor of that table from now on, `kept` included.
+/// Gives the calling thread a table of its own, whose only descriptor is a new one for the file
+/// behind `kept`. The other threads' table stays as it is; the caller must use or drop no
+/// descriptor of that table from now on, `kept` included.
 ///
 /// # Errors
 /// [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] where the kernel or a sandbox does not know

@@ -23,8 +23,8 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(INDEX) }
 }
 
-/// Sleeps until a thread of any process wakes the word, unless its upper half is not `expected`; at
-/// most for `limit`, if there is one. May return early for no reason.
+/// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word
+/// or `limit` is over, if there is one. May return early for no reason.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Option<Duration>) {
     let end = limit.and_then(from_now);
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
@@ -91,7 +91,7 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
 }
 
-/// Returns when `limit` is over, on the clock that these calls measure by.
+/// Returns the time at which `limit` is over, on the clock that these calls measure by.
 fn from_now(limit: Duration) -> Option<Timespec> {
     let now = clock_gettime(ClockId::Monotonic);
     let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);

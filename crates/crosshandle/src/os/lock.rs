@@ -11,10 +11,10 @@
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What else may be locked on the same byte.
+/// The kind of a lock, by the other locks that the same byte may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockKind {
-    /// Nothing. Needs a descriptor for writing.
+    /// No other lock. Needs a descriptor for writing.
     Exclusive,
     /// Other shared locks. A descriptor for reading will do, even a directory's.
     Shared,

@@ -26,7 +26,7 @@ pub(crate) fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// A range of addresses that belongs to this, until drop.
+/// A range of addresses that this value owns, and unmaps on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -114,8 +114,7 @@ impl Mapping {
         Ok(whole)
     }
 
-    /// Reserves addresses from `wish` on if that is not 0, is aligned and they are free; other
-    /// addresses otherwise.
+    /// Reserves addresses: from `wish` on if that is not 0, aligned and free; others otherwise.
     pub(crate) fn reserve_at(wish: usize, len: usize, align: usize) -> Result<Self, Errno> {
         if wish != 0 && wish.is_multiple_of(align) && len.is_multiple_of(page_size()) {
             let mapping = Self::reserve_near(wish, len)?;

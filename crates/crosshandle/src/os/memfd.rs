@@ -29,14 +29,14 @@ pub(crate) fn create_constant(name: &str, bytes: &[u8]) -> Result<OwnedFd, Errno
     Ok(file)
 }
 
-/// Reads the first bytes of a stranger's file, as far as there is room for them, and returns their
+/// Reads the first bytes of a peer's file, as far as there is room for them, and returns their
 /// number.
 pub(crate) fn read_start(file: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
     io::pread(file, into, 0)
 }
 
-/// Returns the size of a stranger's file in bytes, and whether touching a mapping of it is safe: it
-/// is ordinary memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
+/// Returns the size of a peer's file in bytes, and whether touching a mapping of it is safe: it is
+/// ordinary memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let status = fs::fstat(&file)?;

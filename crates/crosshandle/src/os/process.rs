@@ -77,7 +77,7 @@ pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Has [`is_forked`] notice forks from now on.
+/// Makes [`is_forked`] notice forks from now on.
 pub(crate) fn watch_forks() {
     static WATCHING: Once = Once::new();
     extern "C" fn in_child() {

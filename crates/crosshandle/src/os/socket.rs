@@ -115,7 +115,7 @@ pub(crate) fn send(
     }
 }
 
-/// A message, or the end of them.
+/// A message, or the end of the connection.
 pub(crate) enum Received {
     /// A message of this length, and the descriptor that came with it.
     Message(usize, Option<OwnedFd>),

@@ -15,7 +15,8 @@ use std::sync::atomic::AtomicU64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ticking {
     Stopped,
-    /// A thread is about to find out whether the wakes can be started. Others don't rely on it.
+    /// A thread is about to find out whether the wakes can be started. Other sleepers don't rely on
+    /// the wakes yet.
     Starting,
     Running,
 }

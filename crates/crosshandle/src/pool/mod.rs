@@ -169,7 +169,7 @@ impl<T> Pool<T> {
             .ok_or_else(|| Error::out_of_memory(len))
     }
 
-    /// Returns something of this class that was put back.
+    /// Returns an item of this class that was put back.
     #[inline]
     pub(crate) fn take(&self, class: SizeClass) -> Option<T> {
         match class.index() {
@@ -186,7 +186,7 @@ impl<T> Pool<T> {
         }
     }
 
-    /// Puts something back for reuse, or returns it if the pool does not keep it.
+    /// Puts an item back for reuse, or returns it if the pool does not keep it.
     #[inline]
     pub(crate) fn put(&self, class: SizeClass, freed: T) -> Option<T> {
         match class.index() {

@@ -19,7 +19,7 @@ pub(crate) struct PoolSegment {
     pub(crate) number: u32,
     /// The bytes of its blocks, used and free.
     pub(super) carved: AtomicUsize,
-    /// Its free blocks were given up: it goes back to the system when the last use ends.
+    /// The free blocks were given up: the segment goes back to the system when the last use ends.
     pub(super) is_retired: AtomicBool,
     /// The books in which its bytes are counted.
     pub(super) usage: Option<Arc<Usage>>,

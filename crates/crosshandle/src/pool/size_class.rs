@@ -65,7 +65,7 @@ impl SizeClass {
         (FINE << (fine / 4)) / 4 * (4 + fine % 4)
     }
 
-    /// Returns its index among the sizes; `None` for a segment of its own.
+    /// Returns the class's index among the sizes; `None` for a segment of its own.
     #[inline]
     pub(crate) fn index(self) -> Option<usize> {
         (self.index != DEDICATED).then_some(usize::from(self.index))

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Something with a block, which a pool's lists hold.
+/// An item of a pool's lists: it has a block.
 pub(crate) trait Pooled {
     fn block(&self) -> &Block;
 }

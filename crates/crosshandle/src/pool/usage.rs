@@ -55,14 +55,14 @@ impl Gauge {
 
 /// The books of a `MemoryPool`.
 pub(crate) struct Usage {
-    /// The bytes of its segments.
+    /// The bytes of the pool's segments.
     pub(crate) reserved: Gauge,
     /// The bytes of blocks that were handed out and not freed since.
     pub(crate) used: Gauge,
-    /// The bytes that it may reserve.
+    /// The bytes that the pool may reserve.
     pub(crate) limit: usize,
-    /// While it has reserved more than these bytes, large memory that is freed goes back to the
-    /// system.
+    /// While the pool has reserved more than these bytes, large memory that is freed goes back to
+    /// the system.
     pub(crate) kept: AtomicUsize,
 }
 
@@ -76,7 +76,7 @@ impl Usage {
         }
     }
 
-    /// Returns the bytes that it may still reserve.
+    /// Returns the bytes that the pool may still reserve.
     pub(super) fn room(&self) -> usize {
         self.limit.saturating_sub(self.reserved.get())
     }

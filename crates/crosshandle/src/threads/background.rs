@@ -1,4 +1,4 @@
-//! The background service: threads that run what may block or must be tried again.
+//! The background service: threads for jobs that may block or must be tried again.
 //!
 //! A job runs on an idle background thread, or on a new one if none is idle. Jobs of [`run`] share
 //! [`MAX_BOUNDED_JOBS`] threads and queue beyond that; jobs of [`run_blocking`] and [`repeat`] come
@@ -16,10 +16,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-/// Something to run in the background.
+/// A job: a function to run in the background.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Whether the number of threads that run such jobs has a limit.
+/// The class of a job, by whether the number of threads that run such jobs has a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Bounded,
@@ -137,7 +137,7 @@ fn start_thread(mut service: MutexGuard<'_, Service>) -> Result<()> {
 }
 
 impl Service {
-    /// The number of queued jobs that may run now.
+    /// Returns the number of queued jobs that may run now.
     fn startable(&self) -> usize {
         let room = MAX_BOUNDED_JOBS - self.running_bounded;
         self.blocking.len() + self.bounded.len().min(room)

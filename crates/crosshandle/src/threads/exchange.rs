@@ -1,8 +1,8 @@
 //! The exchange thread: one for each process, at an epoll instance.
 //!
 //! It calls [`Source::ready`] when a peer has sent something or hung up, and wakes the sleepers of
-//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: what might
-//! do either it hands to the background service.
+//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: it hands
+//! work that might do either to the background service.
 
 use super::ThreadKind;
 use super::background::contain;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// A descriptor that the exchange thread attends to.
 pub(crate) trait Source: Send + Sync {
-    /// The descriptor to watch: one and the same for the source's whole life.
+    /// Returns the descriptor to watch: one and the same for the source's whole life.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Returns whether messages matter, or the hang-up alone.
@@ -36,15 +36,15 @@ pub(crate) trait Source: Send + Sync {
     fn ready(&self, registration: Registration) -> Next;
 }
 
-/// What the exchange thread does with a source after [`Source::ready`].
+/// The next step of the exchange thread for a source, after [`Source::ready`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Calls it again when there is more.
+    /// Calls the source again when there is more.
     Continue,
-    /// Calls it again for messages after [`SOURCE_REST`]: a trouble that lasts must not keep the
-    /// thread busy.
+    /// Calls the source again for messages after [`SOURCE_REST`]: a trouble that lasts must not
+    /// keep the thread busy.
     Rest,
-    /// Forgets it.
+    /// Forgets the source.
     Forget,
 }
 
@@ -92,8 +92,8 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
     Exchange::get()?.add(source)
 }
 
-/// Sleeps until a thread of any process wakes the word, unless its upper half is not `expected`; at
-/// most for `limit`. May return early for no reason.
+/// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word
+/// or `limit` is over. May return early for no reason.
 ///
 /// A sleep of [`WAKE_INTERVAL`] or more takes no timer of its own, which costs a third of a
 /// wake-up: the exchange thread wakes all sleepers of the process at that interval. If that thread
@@ -107,7 +107,7 @@ pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     });
 }
 
-/// Has the exchange thread wake sleepers at intervals from now on; `false` if it cannot.
+/// Makes the exchange thread wake sleepers at intervals from now on; returns `false` if it cannot.
 fn start_ticking() -> bool {
     Exchange::get()
         .is_ok_and(|exchange| rustix::io::write(&exchange.wake, &1_u64.to_ne_bytes()).is_ok())
@@ -115,7 +115,7 @@ fn start_ticking() -> bool {
 
 struct Exchange {
     epoll: OwnedFd,
-    /// Written to when the thread shall look at the sleepers.
+    /// The eventfd that is written to when the thread has to look at the sleepers.
     wake: OwnedFd,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
     next: AtomicU64,
@@ -238,7 +238,7 @@ impl Exchange {
     }
 }
 
-/// The events to watch a source for, beside errors.
+/// Returns the events to watch a source for, beside errors.
 fn interest(source: &dyn Source, messages: bool) -> EventFlags {
     match messages && source.wants_messages() {
         true => EventFlags::RDHUP | EventFlags::IN,
@@ -246,10 +246,10 @@ fn interest(source: &dyn Source, messages: bool) -> EventFlags {
     }
 }
 
-/// What the exchange thread does at certain times.
+/// The duties of the exchange thread at certain times.
 #[derive(Default)]
 struct Timers {
-    /// When to wake the sleepers, as long as there are any.
+    /// The time of the next wake of the sleepers, as long as there are any.
     tick: Option<Instant>,
     /// Wakes in a row that found no sleeper.
     idle_ticks: u32,
@@ -263,7 +263,7 @@ impl Timers {
             .push_back((Instant::now() + SOURCE_REST, source));
     }
 
-    /// Does what is due, and returns the time until something else is.
+    /// Does the duties that are due, and returns the time until the next one.
     fn next(&mut self, now: Instant) -> Option<Timespec> {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();
@@ -276,7 +276,7 @@ impl Timers {
         next.saturating_duration_since(now).try_into().ok()
     }
 
-    /// Wakes the sleepers if that is due, and returns when to do so again.
+    /// Wakes the sleepers if that is due, and returns the time of the next wake.
     fn tick(&mut self, now: Instant) -> Option<Instant> {
         if !wake_ticker::is_ticking() {
             return None;

@@ -1,5 +1,6 @@
-//! The threads that this library starts: every one of them is started here, under a name of its
-//! kind. `docs/threads.md` says for each kind when it starts and ends and what it may block on.
+//! The threads that this library starts: every one is started by [`ThreadKind::start`], under a
+//! name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
+//! it ends and what it may block on.
 
 pub(crate) mod background;
 pub(crate) mod backoff;
@@ -20,7 +21,7 @@ pub(crate) enum ThreadKind {
     /// Holds the record locks that show other processes that this one lives. It has a table of
     /// descriptors of its own.
     Liveness,
-    /// Runs what may block or must be tried again: drops, late completions, callbacks.
+    /// Runs jobs that may block or must be tried again: drops, late completions, callbacks.
     Background,
     /// Looks after the streams of one CUDA context.
     #[cfg(feature = "cuda")]

@@ -45,7 +45,7 @@ pub struct DeviceInfo {
     pub vector_width: Option<u32>,
     /// The smallest piece of physical memory and of a mapping, in bytes.
     pub granularity: usize,
-    /// What the device can do.
+    /// The device's abilities.
     pub capabilities: Capabilities,
     /// The limits of kernels; `None` if the device runs no programs
     /// ([`Context::load_program`](crate::Context::load_program)).
@@ -90,11 +90,11 @@ pub struct KernelLimits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Its memory can be shared with other processes.
+    /// The device's memory can be shared with other processes.
     pub memory_sharing: bool,
-    /// Its physical memory can be shared and mapped into reserved ranges.
+    /// The device's physical memory can be shared and mapped into reserved ranges.
     pub physical_memory_sharing: bool,
-    /// Its events can be shared.
+    /// The device's events can be shared.
     pub event_sharing: bool,
     /// Importers can be limited to reading.
     pub read_only_memory: bool,
@@ -110,13 +110,13 @@ pub struct Capabilities {
     /// Device memory is the host's memory: nothing moves between the two, and the device can access all
     /// that the host can.
     pub unified_memory: bool,
-    /// Its memory is known to correct errors.
+    /// The device's memory is known to correct errors.
     pub error_correction: bool,
-    /// It computes with floating-point numbers of 16 bits.
+    /// The device computes with floating-point numbers of 16 bits.
     pub half_precision: bool,
-    /// It computes with floating-point numbers of 64 bits.
+    /// The device computes with floating-point numbers of 64 bits.
     pub double_precision: bool,
-    /// It multiplies and adds in one step, with one rounding.
+    /// The device multiplies and adds in one step, with one rounding.
     pub fused_multiply_add: bool,
     /// The resolution of profiling timestamps.
     pub timer_resolution: Duration,

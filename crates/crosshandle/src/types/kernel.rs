@@ -28,7 +28,7 @@ pub struct KernelProperties {
     pub assembly_version: (u32, u32),
     /// The version of the instruction set of its machine code: major and minor number.
     pub binary_version: (u32, u32),
-    /// Its parameters, in order; `None` if the driver does not say.
+    /// The kernel's parameters, in order; `None` if the driver does not say.
     pub parameters: Option<Vec<KernelParameter>>,
 }
 
@@ -36,9 +36,9 @@ pub struct KernelProperties {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KernelParameter {
-    /// Its offset among all parameters, in bytes.
+    /// The parameter's offset among all parameters, in bytes.
     pub offset: usize,
-    /// Its size, in bytes.
+    /// The parameter's size, in bytes.
     pub size: usize,
 }
 

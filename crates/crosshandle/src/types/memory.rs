@@ -9,7 +9,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The place of memory, and what may access it.
+/// The kind of memory: its place, and the sides that may access it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {

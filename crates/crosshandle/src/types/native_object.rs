@@ -28,7 +28,7 @@ impl NativeObject {
     }
 }
 
-/// The owner of a driver's object that was adopted, who destroys it.
+/// The owner of an adopted object of the driver: the side that destroys the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ownership {
     /// The program destroys the object, after everything here that uses it is gone.

@@ -35,19 +35,21 @@ impl Region {
         }
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns whether the region has no bytes.
     pub fn is_empty(self) -> bool {
         self.width == 0 || self.rows == 0 || self.slices == 0
     }
 
-    /// Returns the number of its bytes, which is at most the length that it was checked against.
+    /// Returns the number of the region's bytes, which is at most the length that it was checked
+    /// against.
     pub(crate) fn bytes(self) -> usize {
         self.width
             .saturating_mul(self.rows)
             .saturating_mul(self.slices)
     }
 
-    /// Refuses pitches with which it is not inside `len` bytes, or its rows or slices overlap.
+    /// Refuses pitches with which the rectangle is not inside `len` bytes, or its rows or slices
+    /// overlap.
     pub(crate) fn check(self, pitches: Pitches, what: &str, len: usize) -> Result<()> {
         let fits = self.span(pitches).is_some_and(|span| span <= len);
         if self.is_empty() || fits {
@@ -60,7 +62,8 @@ impl Region {
         )))
     }
 
-    /// Returns the bytes from its first to its last; `None` for pitches that are not allowed.
+    /// Returns the number of bytes from the rectangle's first to its last; `None` for pitches that
+    /// are not allowed.
     fn span(self, pitches: Pitches) -> Option<usize> {
         if pitches.row < self.width {
             return None;

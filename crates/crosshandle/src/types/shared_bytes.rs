@@ -538,7 +538,7 @@ pub(crate) mod shared_copy {
 
         const WORD: usize = size_of::<u64>();
 
-        /// The word that contains an address, and the address's place in it.
+        /// Returns the word that contains an address, and the address's place in it.
         unsafe fn word_at<'a>(address: *const u8) -> (&'a AtomicU64, usize) {
             let place = address.addr() % WORD;
             // SAFETY: aligned; the page that contains the address is mapped, and so the word.

@@ -1,4 +1,4 @@
-//! Contexts: what allocates, exports and opens on one device.
+//! Contexts: they allocate, export and open memory and events on one device.
 
 mod native;
 
@@ -26,16 +26,16 @@ use zerocopy::IntoBytes;
 
 /// A device in use: it allocates, exports and opens memory, and creates events and queues.
 ///
-/// Cheap to clone; any thread may use it. Objects made by it stay usable after it is dropped; what
-/// it has exported can then be opened no more, unless one of its objects is still there. Dropping the
-/// last clone may wait a second or two for threads of this library that are closing something, so
-/// that a process which ends then does not end beside them; it does not wait for commands that wait
-/// for other processes.
+/// Cheap to clone; any thread may use it. Objects made by a context stay usable after it is
+/// dropped. Its exports can then be opened no more, unless one of its objects is still there.
+/// Dropping the last clone may wait a second or two for threads of this library that are closing
+/// something, so that a process which ends then does not end beside them; it does not wait for
+/// commands that wait for other processes.
 ///
 /// # Trust
-/// The context is the trust boundary: a process that opened one of its handles can disturb its other
-/// shared events and the memory that shares a segment with what was opened, and nothing else. Use
-/// a second context for what a peer must not reach.
+/// The context is the trust boundary: a process that opened one of its handles can disturb its
+/// other shared events and the memory that shares a segment with the opened memory, and nothing
+/// else. Use a second context for objects that a peer must not reach.
 ///
 /// # fork
 /// Not usable in a child made by `fork` without `exec`. Start peers with `exec` (as
@@ -45,13 +45,14 @@ pub struct Context {
     inner: Arc<Inner>,
 }
 
-/// What ends when the last `Context` is dropped, although objects may keep the core alive. Fields are
-/// dropped in their order.
+/// The parts of a context that end when the last `Context` is dropped, although objects may keep
+/// the core alive. Fields are dropped in their order.
 struct Inner {
-    /// Waits for native events, and records them. Each command runs as soon as its waits are over.
+    /// The queue that waits for native events and records them. Each command runs as soon as its
+    /// waits are over.
     native_events: OnceLock<Queue>,
     core: Arc<ContextCore>,
-    /// After the core, which the exchange thread may be dropping too at the moment.
+    /// Dropped after the core, which the exchange thread may be dropping too at the moment.
     _exchange: DriverJobsBarrier,
 }
 
@@ -107,7 +108,7 @@ impl Context {
         &self.inner.core
     }
 
-    /// Returns the device that it is on.
+    /// Returns the device that the context is on.
     pub fn device(&self) -> &Device {
         self.core().device()
     }
@@ -116,7 +117,9 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no bytes,
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and limits of the system otherwise.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
+    /// [`Error::LimitReached`](crate::Error::LimitReached) if memory or a limit of the system is
+    /// used up.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Memory> {
         self.allocate_with(AllocationOptions::new(len))
@@ -148,7 +151,8 @@ impl Context {
     /// cannot access the device's memory, a queue made for it copies them, and this call waits.
     ///
     /// # Errors
-    /// As [`allocate_buffer`](Self::allocate_buffer); what the driver refuses.
+    /// As [`allocate_buffer`](Self::allocate_buffer); [`Error::Driver`](crate::Error::Driver) if
+    /// the driver refuses.
     pub fn allocate_buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
         let buffer = self.allocate_buffer::<T>(elements.len())?;
         match buffer.write(0, elements) {
@@ -174,18 +178,22 @@ impl Context {
     /// address inside an allocation of this context.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a pointer that isn't.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a pointer that is in no
+    /// allocation of this context.
     pub fn memory_handle(&self, pointer: *const u8) -> Result<MemoryHandle> {
         let (allocation, offset) = self.core().find(pointer.addr())?;
         allocation.handle(offset, Access::ReadWrite)
     }
 
-    /// Opens memory that a process has exported: the same bytes, mapped here too. A handle can be
-    /// opened any number of times; each result is closed by itself, by dropping it. The memory may be
-    /// another device's of the same backend, if this context's device can reach that.
+    /// Opens memory that a process has exported, and maps the same bytes here. A handle can be
+    /// opened any number of times; each result is closed by itself, by dropping it. The memory may
+    /// be another device's of the same backend, if this context's device can reach that.
     ///
     /// # Errors
-    /// A handle for another host or backend, or for a device out of reach; [`Error::Stale`](crate::Error::Stale) and
+    /// [`Error::WrongHost`](crate::Error::WrongHost),
+    /// [`Error::WrongBackend`](crate::Error::WrongBackend) and
+    /// [`Error::WrongDevice`](crate::Error::WrongDevice) for a handle that cannot be opened here;
+    /// [`Error::Stale`](crate::Error::Stale) and
     /// [`Error::ExporterGone`](crate::Error::ExporterGone);
     /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
     #[inline]
@@ -271,7 +279,8 @@ impl Context {
     /// Creates an event that can be shared. It is complete: no signal was submitted yet.
     ///
     /// # Errors
-    /// [`Error::LimitReached`](crate::Error::LimitReached) if the context has a million objects.
+    /// [`Error::LimitReached`](crate::Error::LimitReached) if the context shares a million objects
+    /// already.
     pub fn create_event(&self) -> Result<Event> {
         self.create_event_with(EventOptions::new())
     }
@@ -280,8 +289,8 @@ impl Context {
     ///
     /// # Errors
     /// As [`create_event`](Self::create_event);
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that is both shareable
-    /// and takes timestamps.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that would be
+    /// shareable and take timestamps.
     pub fn create_event_with(&self, options: EventOptions) -> Result<Event> {
         Event::create(self.core(), options)
     }
@@ -290,7 +299,7 @@ impl Context {
     /// device doesn't matter: a context on any device of this host can open it.
     ///
     /// # Errors
-    /// A handle for another host; [`Error::Stale`](crate::Error::Stale) and
+    /// [`Error::WrongHost`](crate::Error::WrongHost); [`Error::Stale`](crate::Error::Stale) and
     /// [`Error::ExporterGone`](crate::Error::ExporterGone); limits of the system.
     #[inline]
     pub fn open_event(&self, handle: &EventHandle) -> Result<Event> {
@@ -312,7 +321,7 @@ impl Context {
     /// Creates a queue that runs its commands in order.
     ///
     /// # Errors
-    /// If the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system refuses.
     pub fn create_queue(&self) -> Result<Queue> {
         self.create_queue_with(QueueOrder::InOrder)
     }
@@ -320,7 +329,7 @@ impl Context {
     /// Creates a queue.
     ///
     /// # Errors
-    /// If the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system refuses.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
         let backend = self.device().info().backend;
         let queue = self.core().backend().create_queue(order)?;
@@ -329,13 +338,14 @@ impl Context {
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
     ///
-    /// Drivers may let this call wait until the device has done all that it was given: load programs
+    /// In some drivers this call waits until the device has done all submitted work: load programs
     /// before you submit commands that wait for the calling thread.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
     /// ([`DeviceInfo::kernels`](crate::DeviceInfo::kernels));
-    /// [`Error::Program`](crate::Error::Program), with its compiler's log, if the driver refuses it.
+    /// [`Error::Program`](crate::Error::Program), with the compiler's log, if the driver refuses
+    /// the image.
     pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {
         Program::load(self.core(), &[image], &ProgramOptions::new())
     }

@@ -18,9 +18,9 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// An event of the driver that happens when a signal of an [`Event`] is finished. Destroyed on drop:
-/// waits for a `CUevent` that were submitted by then stay valid, those for a `ze_event_handle_t` must
-/// be over.
+/// An event of the driver that happens when a signal of an [`Event`] is finished. It is destroyed
+/// on drop: submitted waits for a `CUevent` stay valid, waits for a `ze_event_handle_t` must be
+/// over by then.
 pub struct NativeEvent {
     inner: Arc<dyn hal::NativeEvent>,
     backend: BackendKind,
@@ -80,9 +80,9 @@ impl Context {
     /// A context of another device, or of another backend's; as [`new`](Self::new).
     ///
     /// # Safety
-    /// It is a context of the driver, and lives until everything made of this one is dropped and
-    /// all that was submitted is done, as [`Queue::finish`] has said before the queues were
-    /// dropped. So do events of other contexts that take timestamps and were signalled in it.
+    /// `native` is a context of the driver, and lives until everything made of the result is
+    /// dropped and all that was submitted is done, as [`Queue::finish`] has said before the queues
+    /// were dropped. So do events of other contexts that take timestamps and were signalled in it.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt(
         device: &Device,
@@ -104,12 +104,12 @@ impl Context {
     ///
     /// # Errors
     /// A queue of another context, or a kind that cannot be adopted; [`Error::Unsupported`] where
-    /// there is no such thing. While the driver records what is submitted to the queue instead of
-    /// running it, submitting is refused.
+    /// the backend has no queue of a driver. While the driver records what is submitted to the
+    /// queue instead of running it, submitting is refused.
     ///
     /// # Safety
-    /// It is a queue of the driver, and, if it is [borrowed](Ownership::Borrowed), lives until the
-    /// result is dropped and has nothing left to do.
+    /// `native` is a queue of the driver, and, if it is [borrowed](Ownership::Borrowed), lives
+    /// until the result is dropped and has nothing left to do.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_queue(&self, native: NativeObject, ownership: Ownership) -> Result<Queue> {
         let value = raw_for(self.device(), native)?;
@@ -125,8 +125,8 @@ impl Context {
     /// A program of another backend; [`Error::Unsupported`] if the device runs no programs.
     ///
     /// # Safety
-    /// It is a program of the driver on this context's device, and stays loaded as long as the
-    /// result or a kernel of it lives. The program unloads it only if it is
+    /// `native` is a program of the driver on this context's device, and stays loaded as long as
+    /// the result or a kernel of it lives. The caller unloads it only if it is
     /// [borrowed](Ownership::Borrowed).
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_program(
@@ -139,11 +139,11 @@ impl Context {
         unsafe { Program::adopt(self.core(), raw, ownership) }
     }
 
-    /// Returns an event of the driver that happens when the signal of `event` that was submitted last
-    /// is finished, well or not.
+    /// Returns an event of the driver that happens when the latest signal of `event` is finished,
+    /// well or not.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the driver has no such thing; what it refuses.
+    /// [`Error::Unsupported`] where the driver has no events; [`Error::Driver`] if it refuses.
     pub fn native_event(&self, event: &Event) -> Result<NativeEvent> {
         let inner = self.native_context()?.create_event()?;
         let recorded = Arc::clone(&inner);
@@ -168,8 +168,8 @@ impl Context {
     /// As [`native_event`](Self::native_event).
     ///
     /// # Safety
-    /// It is an event of the driver, and, if it is [borrowed](Ownership::Borrowed), lives until the
-    /// result is complete. (A `CUevent` may be destroyed at once: its driver keeps it.)
+    /// `native` is an event of the driver, and, if it is [borrowed](Ownership::Borrowed), lives
+    /// until the result is complete. (A `CUevent` may be destroyed at once: its driver keeps it.)
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_event(
         &self,
@@ -206,14 +206,14 @@ impl Context {
 
     /// Adopts device memory that the program allocated with the driver or with a library above it:
     /// `len` bytes at `address`, to be used in commands and shared as any other. Its
-    /// [handles](Memory::handle) carry whatever the driver has for that kind of allocation, and
+    /// [handles](Memory::handle) carry the driver's kind of handle for that allocation, and
     /// importers map the whole allocation.
     ///
-    /// The program frees the memory. What that means for importers depends on the driver: where it
+    /// The program frees the memory. The consequence for importers depends on the driver: where it
     /// counts importers they keep the bytes, otherwise they must have closed the memory before.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for what is not all inside one allocation of this device;
+    /// [`Error::InvalidArgument`] for bytes that are not all inside one allocation of this device;
     /// [`Error::Unsupported`] where the driver cannot share that kind of allocation.
     ///
     /// # Safety
@@ -230,8 +230,8 @@ impl Context {
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }
 
-    /// Adopts all of an allocation from an address on. One that is [owned](Ownership::Owned), which
-    /// needs its first address, is freed when nothing uses it any more.
+    /// Adopts an allocation from an address to its end. One that is [owned](Ownership::Owned),
+    /// which needs its first address, is freed when nothing uses it any more.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where the backend cannot adopt whole allocations; as

@@ -1,4 +1,4 @@
-//! Memory allocated here.
+//! Memory that this process has allocated.
 
 use super::{ContextCore, Pool};
 use crate::error::{Error, Result};
@@ -110,7 +110,7 @@ impl Allocation {
         self.kind
     }
 
-    /// Returns the segment that it lies in, and its offset there.
+    /// Returns the segment that the allocation lies in, and the allocation's offset there.
     pub(crate) fn segment(&self) -> (&dyn Segment, usize) {
         let block = self.block();
         (&*block.segment.memory, block.offset)
@@ -124,7 +124,7 @@ impl Allocation {
         self.exports.iter().any(|export| export.get().is_some())
     }
 
-    /// Returns a handle to what starts at `offset`, up to the end.
+    /// Returns a handle to the bytes from `offset` to the end.
     pub(crate) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         let len = self.len();
         if offset >= len {

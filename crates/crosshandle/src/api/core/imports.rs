@@ -1,4 +1,4 @@
-//! What a context has mapped of other processes' memory.
+//! The memory of other processes that a context has mapped.
 
 use super::{ContextCore, read, write};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! The core of a context: what all its objects share. It knows none of the objects.
+//! The core of a context, which all its objects share. It knows none of the objects.
 
 mod allocation;
 mod imports;
@@ -52,7 +52,7 @@ pub(crate) struct ContextCore {
 }
 
 impl ContextCore {
-    /// Makes a context on a device; `create` makes its backend's part.
+    /// Makes a context on a device; `create` makes the backend's part.
     pub(crate) fn new(
         device: Device,
         options: ContextOptions,
@@ -187,7 +187,7 @@ impl ContextCore {
         self.imports.segment(self, fields, access)
     }
 
-    /// Lets [`find`](Self::find) know of an allocation.
+    /// Records an allocation for [`find`](Self::find).
     fn note_address(&self, start: usize, allocation: &Arc<Allocation>) {
         write(&self.addresses).insert(start, Arc::downgrade(allocation));
     }

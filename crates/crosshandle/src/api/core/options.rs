@@ -34,8 +34,9 @@ impl ContextOptions {
         }
     }
 
-    /// Sets whether small allocations share segments (default: yes). Without pooling each has a
-    /// descriptor and whole pages of its own, so that an importer of one can reach no other.
+    /// Sets whether small allocations share segments (default: yes). Without pooling each
+    /// allocation has a descriptor and whole pages of its own, so that an importer of one can reach
+    /// no other.
     pub fn pooling(mut self, pooling: bool) -> Self {
         self.pooling = pooling;
         self
@@ -61,7 +62,7 @@ impl ContextOptions {
         self
     }
 
-    /// Sets which users may open what this context exports, and whose exports this context opens
+    /// Sets the users that may open exports of this context, and whose exports this context opens
     /// (default: the same user's).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.peers = peers;

@@ -50,7 +50,7 @@ impl Adopted {
         (&*self.segment, self.offset)
     }
 
-    /// Returns a handle to what starts at `offset`, up to the end.
+    /// Returns a handle to the bytes from `offset` to the end.
     pub(super) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         if offset >= self.len {
             return Err(Error::invalid(format!(

@@ -12,9 +12,9 @@ use std::ops::{Range, RangeBounds};
 
 /// Memory that holds elements of one type. Lengths, indices and ranges count elements.
 ///
-/// A buffer is made by [`Context::allocate_buffer`](crate::Context::allocate_buffer), of a slice by
-/// [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from), of a handle by
-/// [`Context::open_buffer`](crate::Context::open_buffer), or of memory by
+/// A buffer is made by [`Context::allocate_buffer`](crate::Context::allocate_buffer), from a slice
+/// by [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from), from a handle by
+/// [`Context::open_buffer`](crate::Context::open_buffer), or from memory by
 /// [`from_memory`](Self::from_memory). Any thread may use it, as [`Memory`].
 ///
 /// ```
@@ -38,8 +38,8 @@ impl<T: Pod> Buffer<T> {
     /// Makes a buffer of all of a piece of memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the memory's start is not aligned for `T`, or its length is not
-    /// a multiple of the size of `T`. The memory is dropped then.
+    /// [`Error::InvalidArgument`] if the memory's start is not aligned for `T`, or its length is
+    /// not a multiple of the size of `T`. In that case the memory is dropped.
     pub fn from_memory(memory: Memory) -> Result<Self> {
         check_elements::<T>(memory.as_ptr().addr(), memory.len())?;
         Ok(Self {
@@ -71,7 +71,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.len() / size_of::<T>()
     }
 
-    /// Returns whether it is empty, which a buffer never is.
+    /// Returns whether the buffer is empty, which a buffer never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -81,7 +81,8 @@ impl<T: Pod> Buffer<T> {
         self.memory.access()
     }
 
-    /// Returns a handle to all of it. The handle does not say the type: open it with the same one.
+    /// Returns a handle to all of the buffer. The handle does not name the element type: open it
+    /// with the same one.
     ///
     /// # Errors
     /// As [`Memory::handle`].
@@ -108,7 +109,8 @@ impl<T: Pod> Buffer<T> {
     /// Copies elements out, starting at element `first`, on the calling thread.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are not all inside; as [`elements`](Self::elements).
+    /// [`Error::InvalidArgument`] if the elements are not all inside; as
+    /// [`elements`](Self::elements).
     pub fn read(&self, first: usize, into: &mut [T]) -> Result<()> {
         self.elements()?.read(first, into)
     }
@@ -133,7 +135,7 @@ impl<T: Pod> Buffer<T> {
         Ok(copies)
     }
 
-    /// Returns all of it, for a command.
+    /// Returns all of the buffer as a range, for a command.
     #[inline]
     pub fn all(&self) -> MemoryRange {
         self.memory.all()

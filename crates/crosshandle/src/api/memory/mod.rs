@@ -24,14 +24,14 @@ use std::mem;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A range of device memory, allocated here or opened from a handle. Dropping it frees or closes
-/// it; commands that use it keep it until they are done.
+/// A range of device memory, allocated here or opened from a handle. Dropping a `Memory` frees or
+/// closes the range; commands that use it keep it until they are done.
 ///
 /// Freeing exported memory takes nothing away from the processes that have it open: they keep the
 /// bytes, and the exporter uses the memory for nothing else until the last one has closed it.
 ///
-/// Any thread may use it. Accesses are ordered by events alone: see [`SharedBytes`] for what an
-/// access sees that races with another.
+/// Any thread may use it. Accesses are ordered by events alone: [`SharedBytes`] says what an access
+/// sees if it races with another.
 pub struct Memory {
     source: Source,
     // Commands ask for these over and over.
@@ -56,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Returns what keeps the memory while a command uses it.
+    /// Returns the object that keeps the memory while a command uses it.
     #[inline]
     fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         match self {
@@ -100,7 +100,7 @@ impl Memory {
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 
-    /// Makes memory of what the program allocated elsewhere: `len` bytes that start `offset` bytes
+    /// Wraps memory that the program allocated elsewhere: `len` bytes that start `offset` bytes
     /// into a segment.
     pub(crate) fn adopted(
         core: &Arc<ContextCore>,
@@ -140,12 +140,12 @@ impl Memory {
         self.len
     }
 
-    /// Returns whether it is empty, which memory never is.
+    /// Returns whether the memory is empty, which memory never is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the access that this process has: read-only only for memory opened so.
+    /// Returns the access that this process has: read-only only for memory that was opened so.
     #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
@@ -163,7 +163,7 @@ impl Memory {
         }
     }
 
-    /// Returns a handle to all of it.
+    /// Returns a handle to all of the memory.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that was itself opened from a handle (pass that
@@ -173,8 +173,8 @@ impl Memory {
         self.handle_to(0, Access::ReadWrite)
     }
 
-    /// Returns a handle to what starts at byte `offset`, up to the end. Opening it gives that
-    /// address.
+    /// Returns a handle to the bytes from `offset` to the end. Opening it gives the address of byte
+    /// `offset`.
     ///
     /// # Errors
     /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
@@ -204,7 +204,7 @@ impl Memory {
         }
     }
 
-    /// Returns its bytes, for the host to access.
+    /// Returns the memory's bytes, for the host to access.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
@@ -221,7 +221,7 @@ impl Memory {
     /// Copies bytes out, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are not all inside; as [`bytes`](Self::bytes).
+    /// [`Error::InvalidArgument`] if the bytes are not all inside; as [`bytes`](Self::bytes).
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.bytes()?.read(offset, into)
     }
@@ -234,8 +234,8 @@ impl Memory {
         self.bytes()?.write(offset, from)
     }
 
-    /// Returns its bytes as elements of a type, for the host to access. [`Buffer`] holds memory of
-    /// one type.
+    /// Returns the memory's bytes as elements of a type, for the host to access. [`Buffer`] holds
+    /// memory of one type.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the memory does not divide into elements; as
@@ -244,8 +244,8 @@ impl Memory {
         self.bytes()?.typed()
     }
 
-    /// Returns whether commands that were submitted use it. They keep it until they are done, so it
-    /// may be dropped before.
+    /// Returns whether commands that were submitted use the memory. They keep it until they are
+    /// done, so it may be dropped before.
     pub fn is_in_use(&self) -> bool {
         self.is_kept() && {
             self.source.segment().0.release_finished();
@@ -253,7 +253,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether something else than `self` keeps it that may end.
+    /// Returns whether another object that may end keeps the memory too.
     fn is_kept(&self) -> bool {
         fn is_kept<T>(object: &Arc<T>) -> bool {
             let count = Arc::strong_count(object);
@@ -266,7 +266,7 @@ impl Memory {
         }
     }
 
-    /// Returns all of it, for a command.
+    /// Returns all of the memory as a range, for a command.
     #[inline(always)] // As `Command::copy`, for which it is made.
     pub fn all(&self) -> MemoryRange {
         MemoryRange::of_memory(

@@ -43,8 +43,9 @@ impl MemoryPoolOptions {
         self
     }
 
-    /// Sets up to how much reserved memory the pool keeps large memory that is freed (default:
-    /// 256 MiB). Small allocations share segments, which are kept until [`MemoryPool::trim_to`].
+    /// Sets the amount of reserved memory up to which the pool keeps large memory that is freed
+    /// (default: 256 MiB). Small allocations share segments, which are kept until
+    /// [`MemoryPool::trim_to`].
     pub fn keep(mut self, bytes: usize) -> Self {
         self.kept = bytes;
         self
@@ -167,12 +168,13 @@ impl MemoryPool {
         self.inner.usage.limit
     }
 
-    /// Returns up to how many reserved bytes the pool keeps large memory that is freed.
+    /// Returns the number of reserved bytes up to which the pool keeps large memory that is freed.
     pub fn kept(&self) -> usize {
         self.inner.usage.kept.load(Ordering::Relaxed)
     }
 
-    /// Sets up to how many reserved bytes the pool keeps large memory that is freed from now on.
+    /// Sets the number of reserved bytes up to which the pool keeps large memory that is freed from
+    /// now on.
     pub fn set_kept(&self, bytes: usize) {
         self.inner.usage.kept.store(bytes, Ordering::Relaxed);
     }

@@ -21,7 +21,7 @@ pub struct MemoryRange {
 }
 
 impl MemoryRange {
-    /// Makes a range of memory that this crate does not know, or of a mapped part of a
+    /// Makes a range from memory that this crate does not know, or from a mapped part of a
     /// [`VirtualRange`](crate::VirtualRange).
     ///
     /// A copy between a device and host memory that its driver does not know either may block the
@@ -36,7 +36,7 @@ impl MemoryRange {
         Self::new(Address::new(address), len, access, true)
     }
 
-    /// Makes a range that keeps nothing.
+    /// Makes a range that keeps no object alive.
     pub(crate) fn new(address: Address, len: usize, access: Access, is_on_host: bool) -> Self {
         Self {
             address,
@@ -47,7 +47,7 @@ impl MemoryRange {
         }
     }
 
-    /// Makes a range that keeps its memory.
+    /// Makes a range that keeps its memory alive.
     #[inline(always)] // As `Memory::all`.
     pub(super) fn of_memory(
         address: Address,
@@ -76,8 +76,8 @@ impl MemoryRange {
         self.len == 0
     }
 
-    /// Returns the start, as [`Memory::as_ptr`](crate::Memory::as_ptr). The address alone keeps
-    /// nothing.
+    /// Returns the start, as [`Memory::as_ptr`](crate::Memory::as_ptr). The address alone keeps no
+    /// memory alive.
     pub fn as_ptr(&self) -> *mut u8 {
         self.address.pointer().as_ptr()
     }
@@ -100,7 +100,7 @@ impl MemoryRange {
         })
     }
 
-    /// Returns the range with an object that it keeps too.
+    /// Returns the range with another object that it keeps alive.
     ///
     /// The object is dropped when no command uses the range any more, maybe on a thread of this
     /// library; its drop may use queues, but should not wait there, and a panic of its drop ends
@@ -116,7 +116,7 @@ impl MemoryRange {
         }
     }
 
-    /// Returns what keeps its memory, if anything does.
+    /// Returns the object that keeps the range's memory alive, if there is one.
     pub(crate) fn keep(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.keep.clone()
     }

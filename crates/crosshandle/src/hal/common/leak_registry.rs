@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 static LEAKED: Mutex<Vec<KeepAlive>> = Mutex::new(Vec::new());
-/// Something was leaked. While nothing was, `count` needs no lock.
+/// Whether anything was leaked. While nothing was, `count` needs no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
 /// Keeps an object for ever.

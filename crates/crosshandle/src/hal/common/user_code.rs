@@ -1,4 +1,4 @@
-//! Calls into the program's code: host functions, and drops of what the program gave.
+//! Calls into the program's code: host functions, and drops of objects that the program gave.
 //!
 //! A panic there must not take a queue and its waiters down.
 
@@ -30,7 +30,7 @@ pub(crate) fn drop_contained<T>(value: T) {
     }
 }
 
-/// An error as the waiters for a failed command get to see it.
+/// Returns an error's text, as the waiters for a failed command get to see it.
 pub(crate) fn failure_text(error: Error) -> Arc<str> {
     match error {
         Error::CommandFailed(message) => message,

@@ -68,7 +68,7 @@ impl BackendDevice for Gpu {
     }
 }
 
-/// What allocates, maps and queues on one GPU.
+/// A context on one GPU: it allocates, maps and queues.
 pub(super) struct CudaContext {
     gpu: Arc<Gpu>,
     /// Other devices whose memory this one can map.

@@ -4,9 +4,10 @@
 //! descriptors that the driver counts. Host memory is the host backend's, registered with the
 //! driver. Streams wait for and signal the words of events directly.
 //!
-//! From below: `driver` (the driver's calls as methods), `scheduler` (what streams wait for, and the
-//! thread that looks after them), `device` (a GPU in one of the driver's contexts), `memory`,
-//! `program`, `queue`, and `backend` with `native`, which implement the contract of `hal`.
+//! From the lowest layer up: `driver` (the driver's calls as methods), `scheduler` (admission of
+//! waits, and the thread that looks after streams), `device` (a GPU in one of the driver's
+//! contexts), `memory`, `program`, `queue`, and `backend` with `native`, which implement the
+//! contract of `hal`.
 
 mod backend;
 mod device;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The default stream that waits for all other streams of its context, and they for it; that it
 /// is also called "no stream" depends on how a program was compiled.
 const LEGACY_STREAM: usize = 1;
-/// The default stream that each thread has one of.
+/// The default stream of the calling thread; each thread has its own.
 const PER_THREAD_STREAM: usize = 2;
 
 impl NativeDevice for Gpu {

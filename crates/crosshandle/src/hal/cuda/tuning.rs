@@ -1,4 +1,4 @@
-//! Every count and time that one might want to change, with its unit and its reason.
+//! Counts and times of the CUDA backend, each with its unit and its reason.
 //!
 //! "Measured" refers to the tables in `docs/cuda.md`.
 

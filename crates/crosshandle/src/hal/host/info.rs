@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The host as a device.
+/// Returns the description of the host as a device.
 pub(super) fn host() -> &'static DeviceInfo {
     static HOST: OnceLock<DeviceInfo> = OnceLock::new();
     HOST.get_or_init(describe)
 }
 
-/// Memory that can be had without pushing anything out.
+/// Returns the bytes of memory that can be allocated without swapping.
 pub(super) fn free_memory() -> Option<u64> {
     let available = kibibytes("MemAvailable")?;
     Some(match (control_group("max"), control_group("current")) {
@@ -74,7 +74,8 @@ fn describe() -> DeviceInfo {
     }
 }
 
-/// What the processor's instructions can do, as far as the system saves the registers for it.
+/// The abilities of the processor's instructions, as far as the system saves the registers for
+/// them.
 struct Features {
     vector_width: Option<u32>,
     half_precision: bool,

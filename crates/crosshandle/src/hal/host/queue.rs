@@ -1,8 +1,8 @@
 //! Queues of the host device: one worker thread each, started when a command first needs it.
 //!
-//! A short command that nothing precedes runs at once on the thread that submits it. All others wait
-//! in the queue's list, and the worker runs them in order; if the order is free, each as soon as its
-//! waits are over.
+//! A short command that nothing precedes runs at once on the thread that submits it. All others
+//! wait in the queue's list, and the worker runs them in order; in an out-of-order queue, each as
+//! soon as its waits are over.
 
 use super::{tuning, work};
 use crate::error::{Error, Result};
@@ -257,7 +257,7 @@ impl Inner {
         }
     }
 
-    /// Waits until one of the events is signalled or, if the order is free, a command is added.
+    /// Waits until one of the events is signalled or, in an out-of-order queue, a command is added.
     fn wait_for_change(&self, blockers: &[(Arc<EventCore>, u64)], seen: u32) {
         if blockers.is_empty() {
             return;
@@ -314,7 +314,7 @@ fn is_over(wait: &WaitPoint) -> bool {
     wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 
-/// Runs a command all of whose waits are over. Returns its error if no event takes that.
+/// Runs a command all of whose waits are over. Returns the command's error if no event takes it.
 fn execute(command: Command) -> Result<()> {
     let failed = command
         .waits

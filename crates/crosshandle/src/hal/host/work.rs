@@ -18,7 +18,7 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     }
 }
 
-/// Runs a command, and leaves what keeps its memory.
+/// Runs a command, and leaves the objects that keep its memory.
 pub(super) fn run(work: &mut Work) -> Result<()> {
     match work {
         Work::Call(_) => match mem::take(work) {

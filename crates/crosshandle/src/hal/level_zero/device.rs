@@ -106,7 +106,7 @@ impl LevelZeroContext {
         &self.context
     }
 
-    /// Makes what a new queue's lists share.
+    /// Makes the state that a new queue's lists share.
     pub(super) fn queue_common(&self) -> Arc<QueueCommon> {
         QueueCommon::new(&self.gpu, &self.context, &self.drain)
     }

@@ -81,7 +81,7 @@ fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> 
 enum LevelZeroEvent {
     Created {
         event: CreatedEvent,
-        /// Made when another process first asks for the event.
+        /// The handle for other processes, made when one first asks for the event.
         exported: OnceLock<Exported>,
     },
     #[expect(dead_code, reason = "closes the event when dropped")]

@@ -80,8 +80,7 @@ impl Gpu {
         self.details.exportable_memory
     }
 
-    /// Returns the type of descriptor that physical memory is exported and imported as, if it can
-    /// be.
+    /// Returns the type of descriptor that physical memory is exported and imported as, if it can be.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
     }

@@ -1,7 +1,7 @@
 //! Intel GPUs, through Level Zero.
 //!
 //! - `driver`: the driver's calls as methods that return `Result`; its contexts, lists and events.
-//! - `gpu`, `info`, `device`: GPUs, what is known of them, and contexts on them.
+//! - `gpu`, `info`, `device`: GPUs, their descriptions, and contexts on them.
 //! - `memory`: the driver's own memory (USM) and physical memory.
 //! - `ipc_handle`: the driver's handles for other processes. The broker carries the descriptor in
 //!   them, the other bytes cross as a blob, and the importer puts its descriptor's number in place.

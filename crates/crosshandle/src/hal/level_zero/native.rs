@@ -1,4 +1,5 @@
-//! The driver's contexts, lists and events, as programs see ours and give theirs.
+//! The driver's contexts, lists and events: ours as programs see them, and those that programs
+//! give.
 
 use super::device::LevelZeroContext;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};

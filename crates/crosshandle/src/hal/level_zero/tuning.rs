@@ -1,5 +1,5 @@
-//! Every time and count that this backend was tuned with. Those of lists were found on the simulated
-//! driver, whose calls take some 200 ns, so only their orders of magnitude matter.
+//! Times and counts of the Level Zero backend. Those of lists were found on the simulated driver,
+//! whose calls take some 200 ns, so only their orders of magnitude matter.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ pub(super) const AWAKE_TIME: Duration = Duration::from_micros(40);
 /// cache lines from the submitter. Doubled: the first command after a pause ends later by as much.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(5);
 
-/// Lateness of the end of commands that nobody is known to wait for. Halved: twice as many timed
+/// Lateness of the end of commands that no thread is known to wait for. Halved: twice as many timed
 /// wakes of lists that stay busy. Doubled: memory of such commands is kept for longer.
 pub(super) const UNAWAITED_DELAY: Duration = Duration::from_millis(5);
 
-/// Commands that nobody is known to wait for, after which the thread is woken to drop what they
-/// used. Halved: submitters pay for a wake (10 µs) twice as often. Doubled: twice the memory is kept.
+/// Commands that no thread is known to wait for, after which the thread is woken to drop what they
+/// used. Halved: submitters pay for a wake (10 µs) twice as often. Doubled: twice the memory is
+/// kept.
 pub(super) const MAX_UNAWAITED_COMMANDS: u64 = 1024;
 
 /// Short commands that share one fence at most. Halved: twice the fences. Doubled: the memory of
@@ -61,13 +62,14 @@ pub(super) const MAX_LISTS: usize = 32;
 /// an idle queue busy. Doubled: asking a queue that is busy takes twice as long.
 pub(super) const IDLE_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time that dropping a queue waits for commands that wait for nobody. Halved: more queues leave
-/// their thread to the drain. Doubled: dropping a queue whose commands take long blocks for longer.
+/// Time that dropping a queue waits for commands that wait neither for the host nor for another
+/// process. Halved: more queues leave their thread to the drain. Doubled: dropping a queue whose
+/// commands take long blocks for longer.
 pub(super) const QUEUE_DROP_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// Time that dropping a context waits for commands that wait for nobody, so that no thread is in the
-/// driver when the process ends. Halved: on a loaded machine some may be. Doubled: dropping a
-/// context with work that takes seconds blocks for longer.
+/// Time that dropping a context waits for commands that wait neither for the host nor for another
+/// process, so that no thread is in the driver when the process ends. Halved: on a loaded machine
+/// some may be. Doubled: dropping a context with work that takes seconds blocks for longer.
 pub(super) const CONTEXT_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of a segment of device memory that small allocations share. Halved: twice the segments and

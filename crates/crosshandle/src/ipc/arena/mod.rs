@@ -1,4 +1,4 @@
-//! The arena: what a context shares with every importer, in one memfd.
+//! The arena: one memfd that a context shares with every importer.
 
 mod pins;
 
@@ -21,7 +21,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Objects that one context can share at a time.
+/// The number of objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"XHARENA1");

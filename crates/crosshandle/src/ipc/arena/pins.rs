@@ -1,4 +1,4 @@
-//! Parts of an arena that devices were given access to.
+//! Pinned parts of an arena, which devices can access.
 
 use crate::error::Result;
 use crate::handle::BackendKind;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Gives the devices of a backend access to memory of the host, at the address where the host
 /// sees it.
 pub(crate) trait Pinner {
-    /// The backend.
+    /// Returns the backend whose devices get access.
     fn kind(&self) -> BackendKind;
 
     /// Pins whole pages of shared memory until the result is dropped, or a while longer.
@@ -24,7 +24,7 @@ pub(crate) trait Pinner {
     unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin>;
 }
 
-/// Keeps memory pinned.
+/// An object that keeps memory pinned until it is dropped.
 pub(crate) type Pin = Box<dyn Any + Send + Sync>;
 
 /// The pinned parts of one mapping, until this is dropped.

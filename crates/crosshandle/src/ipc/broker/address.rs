@@ -1,4 +1,4 @@
-//! Where exporters are found: one socket a process, in a directory.
+//! Addresses of exporters: one socket for each process, in a directory.
 
 use crate::error::{Error, Result};
 use std::fs::{self, DirBuilder};

@@ -1,4 +1,5 @@
-//! An importer's connection, on the exporter's side.
+//! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
+//! importer arrive here.
 
 use super::address::PeerPolicy;
 use super::protocol::{BackendBlob, BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};
@@ -36,15 +37,15 @@ pub(crate) trait Exports: Send + Sync {
     /// Ends one use of the exports. If it was the last, they are dropped in the background.
     fn release(self: Arc<Self>);
 
-    /// For an importer in the same process.
+    /// Returns the exports as their own type, for an importer in the same process.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
 /// The answer to a request for an object.
 pub(crate) enum Fetch {
-    /// It is here.
+    /// The object is ready.
     Ready(Fetched),
-    /// It takes a call, which may block in a driver.
+    /// The object takes a call, which may block in a driver.
     CallsDriver(Box<dyn FnOnce() -> Result<Fetched, Refusal> + Send>),
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Fetched {
     pub(crate) segment: u32,
     /// Bytes in the segment.
     pub(crate) len: u64,
-    /// What the exporter's backend tells the importer's.
+    /// The blob that the exporter's backend sends to the importer's.
     pub(crate) note: BackendBlob,
 }
 
@@ -74,7 +75,7 @@ pub(crate) fn publish(secret: Secret, policy: PeerPolicy, exports: Weak<dyn Expo
     all.insert(secret, Published { policy, exports });
 }
 
-/// Makes it unreachable again.
+/// Makes a context unreachable for importers again.
 pub(crate) fn withdraw(secret: Secret) {
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
     all.remove(&secret);
@@ -86,14 +87,14 @@ pub(crate) fn local_exports(secret: Secret) -> Option<Arc<dyn Exports>> {
     all.get(&secret)?.exports.upgrade()
 }
 
-/// Returns whether a user may open anything of this process. Others are sent no descriptor and have
-/// theirs not received.
+/// Returns whether a user may open anything of this process. Other users are sent no descriptor,
+/// and theirs are not received.
 fn is_admitted_anywhere(uid: u32) -> bool {
     let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
     all.values().any(|published| published.policy.admits(uid))
 }
 
-/// Calls `f` with exports that the exchange thread must not be the one to drop.
+/// Calls `f` with exports, and releases them so that the exchange thread never drops them itself.
 fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R) -> Option<R> {
     let exports = exports?;
     let result = f(&*exports);
@@ -101,7 +102,7 @@ fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R)
     Some(result)
 }
 
-/// The answer to a question that could not be read for lack of descriptors.
+/// Returns the answer to a request that could not be read for lack of descriptors.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
     Reply::Refused(Refusal::NoRoom).encode(0)
 }
@@ -113,11 +114,11 @@ pub(crate) struct Client {
     seat: Mutex<Seat>,
     /// Whether a background thread is about to answer. Messages wait meanwhile.
     is_answering: AtomicBool,
-    /// For handing itself out.
+    /// A reference to this client, to hand out.
     this: Weak<Client>,
 }
 
-/// Where a client is attached.
+/// The place at which a client is attached.
 enum Seat {
     /// Nowhere yet.
     None,

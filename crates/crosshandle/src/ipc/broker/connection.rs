@@ -16,7 +16,7 @@ pub(crate) struct Connection {
     stream: Arc<OwnedFd>,
     /// One question at a time.
     questions: Mutex<Questions>,
-    /// Notified when a question is over that others wait for.
+    /// Notified when a question is over and other threads wait to ask.
     question_over: Condvar,
     /// The exporter's user.
     uid: u32,
@@ -29,11 +29,11 @@ pub(crate) struct Connection {
 
 #[derive(Default)]
 struct Questions {
-    /// The latest question's.
+    /// The number of the latest question.
     serial: Serial,
     /// Whether a thread is asking.
     is_busy: bool,
-    /// Threads that wait to ask.
+    /// The number of threads that wait to ask.
     waiting: u32,
 }
 
@@ -117,7 +117,8 @@ impl Connection {
         self.is_self
     }
 
-    /// Ends the connection. Dropping it does not if a forked child has it too.
+    /// Ends the connection, even if a forked child has a copy of it; dropping it would not end that
+    /// one.
     pub(crate) fn hang_up(&self) {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
     }

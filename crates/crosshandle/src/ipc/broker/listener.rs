@@ -34,7 +34,7 @@ type BrokerCell = Mutex<Weak<Broker>>;
 static BROKERS: LazyLock<Mutex<HashMap<PathBuf, Arc<BrokerCell>>>> = LazyLock::new(Mutex::default);
 
 impl Broker {
-    /// Answers in `directory` from now on.
+    /// Starts to answer importers in `directory`.
     pub(crate) fn listen(directory: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
         let shared = *policy != PeerPolicy::SameUser;
         let cell = Arc::clone(BROKERS.lock().entry(directory.to_owned()).or_default());
@@ -145,7 +145,7 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     }
 }
 
-/// Lets this user alone connect, or everybody.
+/// Lets only this user connect, or every user if `shared`.
 fn open_to(path: &Path, shared: bool) -> Result<()> {
     let mode = if shared { 0o666 } else { 0o600 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -167,8 +167,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Refuses an importer for want of a descriptor, rather than let it wait for ever: accepts it with
-    /// the descriptor that was kept in reserve. Returns `false` if even that fails.
+    /// Refuses an importer when no descriptor is left: gives up the spare one to accept it and say
+    /// so, rather than let it wait for ever. Returns `false` if even that fails.
     fn refuse(&self) -> bool {
         let mut spare_place = self.spare.lock();
         drop(spare_place.take());

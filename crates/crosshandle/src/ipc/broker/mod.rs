@@ -1,4 +1,4 @@
-//! How descriptors cross between processes, and how a death becomes known.
+//! The broker, by which descriptors cross between processes and a death becomes known.
 //!
 //! Each exporting process answers on a Unix socket in a directory that both sides know. An
 //! importer connects, shows the context's secret from the handle, is checked, and receives

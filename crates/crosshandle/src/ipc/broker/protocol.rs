@@ -9,14 +9,14 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
-/// Changes whenever a message or the shared layout behind it does.
+/// The version of the protocol. It changes whenever a message or the shared layout behind it does.
 pub(crate) const VERSION: u16 = 4;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
 pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
 
-/// Bytes of the longest note.
+/// Bytes of the longest blob.
 const BLOB_BYTES: usize = 128;
 
 /// A backend blob, or note: bytes that an exporter's backend sends to the importer's beside the
@@ -29,13 +29,13 @@ pub(crate) struct BackendBlob {
 }
 
 impl BackendBlob {
-    /// A note without bytes.
+    /// A blob without bytes.
     pub(crate) const NONE: Self = Self {
         len: 0,
         bytes: [0; BLOB_BYTES],
     };
 
-    /// Makes a note of the first [`BLOB_BYTES`] bytes of `text`.
+    /// Makes a blob of the first [`BLOB_BYTES`] bytes of `text`.
     pub(crate) fn new(text: &[u8]) -> Self {
         let mut note = Self::NONE;
         note.len = text.len().min(BLOB_BYTES);
@@ -43,7 +43,7 @@ impl BackendBlob {
         note
     }
 
-    /// Returns the note's bytes. A stranger chose them, unless the note was made here.
+    /// Returns the blob's bytes. A peer chose them, unless this process made the blob.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -61,9 +61,9 @@ impl BackendBlob {
 /// A question of an importer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// Let me into a context. Comes with the importer's ledger; answered with the arena.
+    /// Asks to be let into a context. Comes with the importer's ledger; answered with the arena.
     Attach(Secret),
-    /// Give me the object behind an export record. Answered with its descriptor.
+    /// Asks for the object behind an export record. Answered with its descriptor.
     Fetch {
         record: u32,
         generation: u32,
@@ -76,8 +76,8 @@ pub(crate) enum Request {
 pub(crate) enum Reply {
     /// The importer is attached and signals as this owner. The arena's descriptor comes along.
     Attached { owner: u16 },
-    /// The number and the size of the object's segment, and the backend's note. The descriptor comes
-    /// along.
+    /// The number and the size of the object's segment, and the backend's blob. The descriptor
+    /// comes along.
     Fetched {
         segment: u32,
         len: u64,
@@ -87,7 +87,7 @@ pub(crate) enum Reply {
     Refused(Refusal),
 }
 
-/// Why the broker refuses.
+/// The reason why the broker refuses a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(crate) enum Refusal {
@@ -107,12 +107,12 @@ pub(crate) enum Refusal {
     NoRoom = 7,
 }
 
-/// Why a message is not taken.
+/// The reason why a message is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BadMessage {
-    /// It is of another version.
+    /// The message is of another version.
     Version,
-    /// It is not a message.
+    /// The bytes are not a message.
     Malformed(&'static str),
 }
 
@@ -135,7 +135,7 @@ struct RawReply {
     magic: [u8; 4],
     version: U16,
     status: U16,
-    /// The owner, or the segment's.
+    /// The owner's number, or the segment's.
     number: U32,
     serial: U32,
     len: U64,

@@ -1,4 +1,4 @@
-//! An event as a queue of a device needs it.
+//! The part of an event that queues of devices use.
 //!
 //! A device waits for and writes the upper halves of the words of an event's slot. The queue does the
 //! rest, through these methods, in this order:
@@ -62,7 +62,8 @@ impl EventCore {
         }
     }
 
-    /// Returns whether a signal was not submitted yet, and may be as far as is known.
+    /// Returns whether a signal may still be submitted: it was not yet, and the event's creator is
+    /// not known to have ended.
     #[inline]
     pub(crate) fn may_still_come(&self, number: u64) -> bool {
         number > self.issued() && !self.liveness().is_known_abandoned()

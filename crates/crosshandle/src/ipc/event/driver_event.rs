@@ -1,4 +1,4 @@
-//! Events of a driver's own that cross processes: the contract of a backend that has such events.
+//! The contract of a backend whose driver has events that cross processes.
 
 use crate::error::Result;
 use crate::ipc::broker::Fetched;
@@ -12,7 +12,7 @@ pub(crate) struct Import {
     pub(crate) file: Arc<OwnedFd>,
     /// The size that the exporter named, in bytes.
     pub(crate) len: usize,
-    /// What the exporter's backend tells the importer's.
+    /// The blob that the exporter's backend sent to the importer's.
     pub(crate) note: BackendBlob,
 }
 
@@ -40,13 +40,13 @@ pub(crate) trait DriverEvents: Send + Sync {
 
 /// A native event: one of a driver's own.
 pub(crate) struct DriverEvent {
-    /// Ends it when dropped, and shares it.
+    /// The object that ends the event when dropped, and shares it.
     pub(crate) object: Arc<dyn Shared>,
     /// The driver's handle.
     pub(crate) handle: usize,
-    /// The address of the driver's object that it belongs to, and keeps. Only queues that belong to
-    /// the same object know it.
+    /// The address of the driver's object that the event belongs to, and keeps. Only queues that
+    /// belong to the same object know it.
     pub(crate) owner: usize,
-    /// Whether queues may signal it, beside waiting for it.
+    /// Whether queues may signal the event, not only wait for it.
     pub(crate) may_signal: bool,
 }

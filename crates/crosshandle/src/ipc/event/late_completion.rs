@@ -22,7 +22,7 @@ struct Late {
 
 struct LateSignals {
     pending: Vec<Late>,
-    /// Whether the background service has a job that tries them.
+    /// Whether the background service has a job that tries the late signals.
     has_job: bool,
 }
 
@@ -31,8 +31,8 @@ static LATE: Mutex<LateSignals> = Mutex::new(LateSignals {
     has_job: false,
 });
 
-/// Whether the job tries them at this moment: it may still have events whose signals it has
-/// completed. Changed under the lock.
+/// Whether the job tries the late signals at this moment: it may still have events whose signals it
+/// has completed. Changed under the lock.
 static IS_IN_ROUND: AtomicBool = AtomicBool::new(false);
 /// Notified at the end of each round.
 static ROUND_ENDED: Condvar = Condvar::new();

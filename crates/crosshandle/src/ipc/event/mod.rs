@@ -1,7 +1,8 @@
 //! An event's core: its slot, the owner that this process signals as, and what keeps the slot.
 //!
-//! `device` has what queues of devices need of it, `native_mirror` what queues need whose driver has
-//! events of its own, and `late_completion` the signals that were completed before their turn.
+//! `device` has the part that queues of devices use, `native_mirror` the part for queues whose
+//! driver has events of its own, and `late_completion` the signals that were completed before their
+//! turn.
 
 mod device;
 mod driver_event;
@@ -28,8 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// An event that this process has, as its creator or by opening a handle. What few events need is
-/// in boxes of its own, so that opening and closing touches no more than two cache lines.
+/// An event that this process has, as its creator or by opening a handle. Parts that few events
+/// need are in boxes of their own, so that opening and closing touches no more than two cache
+/// lines.
 pub(crate) struct EventCore {
     role: Role,
     slot: SlotPlace,
@@ -40,16 +42,16 @@ pub(crate) struct EventCore {
     exported: AtomicBool,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
-    /// The number that this process signalled last: what the next signal starts from, as a rule.
+    /// The number that this process signalled last: as a rule the next signal starts from it.
     latest: AtomicU64,
     /// The backends whose devices can access the slot: a bit for each.
     pinned: AtomicU32,
-    /// Why this process's latest failed command failed.
+    /// The reason why this process's latest failed command failed.
     failure: Mutex<Option<Box<Failure>>>,
     mirror: Option<Arc<NativeMirror>>,
 }
 
-/// Why a command failed, in words.
+/// The reason why a command failed, in words.
 struct Failure {
     /// The number of the command's signal.
     number: u64,
@@ -58,9 +60,9 @@ struct Failure {
 
 /// This process's role for an event, with what keeps the event's arena.
 enum Role {
-    /// It created the event.
+    /// The process created the event.
     Creator(Arc<Exporter>),
-    /// It opened a handle to the event.
+    /// The process opened a handle to the event.
     Opener(Arc<Attachment>),
 }
 
@@ -138,7 +140,7 @@ impl EventCore {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Returns where timestamps go, if the event takes any at the moment.
+    /// Returns the event's timestamps, if it takes any at the moment.
     #[inline]
     pub(crate) fn profile(&self) -> Option<&Profile> {
         let profile = self.profile.as_deref();
@@ -177,8 +179,8 @@ impl EventCore {
         }
     }
 
-    /// Signals from the host, at once if nothing earlier is unfinished; otherwise as soon as
-    /// that is done, without blocking. Returns the signal's number.
+    /// Signals from the host without blocking, and returns the signal's number. The signal
+    /// completes at once, or as soon as all earlier ones have finished.
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -269,7 +271,8 @@ impl EventCore {
         self.slot().completed()
     }
 
-    /// Returns where a signal stands, after failing what dead processes left if the exporter is gone and cannot.
+    /// Returns the state of a signal. If the exporter is gone, first fails the signals that dead
+    /// processes left unfinished.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         match self.slot().outcome(number) {
@@ -285,7 +288,7 @@ impl EventCore {
         self.slot().outcome(number)
     }
 
-    /// Returns how a signal ended, if it has.
+    /// Returns the result of a signal, if it has finished.
     pub(crate) fn result(&self, number: u64) -> Option<Result<()>> {
         match self.outcome(number) {
             Outcome::Pending => None,

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 /// it: most events never need one.
 pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
-    /// `None` inside: it could not be had, and is not tried again.
+    /// `None` inside: the mirror could not be made or fetched, and that is not tried again.
     made: OnceLock<Option<DriverEvent>>,
 }
 
@@ -77,8 +77,8 @@ impl EventCore {
         }
     }
 
-    /// Has queues signal the native event too from now on, if it is here: a queue could have waited
-    /// for it. Events that were never shared go without.
+    /// Makes queues signal the native event too from now on, if it is here: a queue could have
+    /// waited for it. Events that were never shared go without.
     pub(crate) fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;
@@ -93,8 +93,7 @@ impl EventCore {
         }
     }
 
-    /// Fetches the native event if it is still to be had from another process, and waits for the
-    /// answer.
+    /// Fetches the native event from its exporter unless it is here, and waits for the answer.
     pub(crate) fn fetch_mirror(&self) {
         if let (Some(mirror), Role::Opener(attachment)) = (&self.mirror, &self.role)
             && mirror.made.get().is_none()
@@ -126,8 +125,8 @@ impl EventCore {
         }
     }
 
-    /// Returns whether queues signal the native event too: once a queue, of whichever process, could
-    /// have waited for it. Hosts never signal it.
+    /// Returns whether queues signal the native event too: that is so once a queue of any process
+    /// could have waited for it. Hosts never signal it.
     pub(crate) fn is_mirror_requested(&self) -> bool {
         self.slot().is_mirror_requested()
     }
@@ -149,7 +148,7 @@ impl EventCore {
         self.slot().end_mirror_signal(number);
     }
 
-    /// Revokes what queues of this process signalled: some of it will never come.
+    /// Revokes the native event's signals by queues of this process: some of them will never come.
     pub(crate) fn revoke_mirror(&self) {
         self.slot().revoke_mirror();
     }
@@ -169,12 +168,12 @@ impl EventCore {
         })
     }
 
-    /// Returns whether what a queue waits for was revoked, so that it may never come.
+    /// Returns whether the signal that a queue waits for was revoked, so that it may never come.
     pub(crate) fn is_revoked(&self, promise: Promise) -> bool {
         self.slot().is_revoked(promise)
     }
 
-    /// Returns whether this process has submitted this signal, and no process another one since.
+    /// Returns whether this process submitted this signal, and no process has submitted one since.
     pub(crate) fn is_ours(&self, number: u64) -> bool {
         self.slot().is_latest_of(number, self.owner())
     }

@@ -19,8 +19,8 @@ pub(crate) struct Profile {
 
 /// Times that a device keeps of a command.
 pub(crate) trait Timestamps: Send + Sync {
-    /// Returns when the command started and ended, in nanoseconds of the monotonic clock; 0 for what
-    /// has not happened.
+    /// Returns the times at which the command started and ended, in nanoseconds of the monotonic
+    /// clock; 0 for a time that has not come.
     fn read(&self) -> (u64, u64);
 }
 
@@ -30,14 +30,14 @@ impl Profile {
         !self.is_off.load(Ordering::Relaxed)
     }
 
-    /// Takes timestamps from now on, or none.
+    /// Turns timestamps on or off.
     pub(super) fn switch(&self, on: bool) {
         if self.is_on() != on {
             self.is_off.store(!on, Ordering::Relaxed);
         }
     }
 
-    /// Stores the time that it is now.
+    /// Stores the present time.
     pub(crate) fn stamp(place: &AtomicU64) {
         place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
     }
@@ -59,7 +59,7 @@ impl Profile {
         drop(before);
     }
 
-    /// Returns when the latest command was submitted, started and ended.
+    /// Returns the times at which the latest command was submitted, started and ended.
     pub(crate) fn times(&self) -> (u64, u64, u64) {
         // Read without the lock: that may take a while, and submitters take it.
         let asked = self.device.lock().clone();

@@ -1,4 +1,4 @@
-//! When commands ran, by the device's clock, told by the host's.
+//! The times of commands: measured by the device's clock, told by the host's.
 
 use super::Gpu;
 use crate::error::Result;
@@ -25,7 +25,7 @@ pub(super) struct Clock(Mutex<Latest>);
 #[derive(Default)]
 struct Latest {
     base: Option<Arc<Base>>,
-    /// When the next command may try, if the latest failed.
+    /// The time from which a command may try again, if the latest try failed.
     next_try: u64,
 }
 
@@ -37,8 +37,8 @@ impl Gpu {
     }
 }
 
-/// Returns a young moment; an old one or none if none can be found without waiting for other streams.
-/// The device's context is current.
+/// Returns a recent moment that both clocks know; an old one, or none, if finding one would wait
+/// for other streams. The device's context is current.
 fn base(gpu: &Gpu, longest: u64) -> Result<Option<Arc<Base>>> {
     let now = process::monotonic_nanoseconds();
     let known = {
@@ -99,7 +99,7 @@ fn find(gpu: &Gpu, longest: u64) -> Result<Option<Base>> {
 /// The times of one command.
 pub(crate) struct CommandTimes {
     gpu: Arc<Gpu>,
-    /// If there was one when it was submitted.
+    /// The moment known when the command was submitted, if there was one.
     base: Option<Arc<Base>>,
     submitted: u64,
     start: CudaEvent,
@@ -107,8 +107,8 @@ pub(crate) struct CommandTimes {
 }
 
 impl CommandTimes {
-    /// Notes when a stream begins with what is submitted from now on. The device's context is
-    /// current.
+    /// Records the time at which a stream begins with the commands submitted from now on. The
+    /// device's context is current.
     pub(crate) fn begin(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
         let base = gpu.clock.0.lock().base.clone();
         let driver = gpu.driver();
@@ -123,12 +123,13 @@ impl CommandTimes {
         Ok(times)
     }
 
-    /// Notes when the stream is done with what was submitted since.
+    /// Records the time at which the stream is done with the commands submitted since.
     pub(crate) fn end(&self, stream: StreamHandle) -> Result<()> {
         self.gpu.driver().record_event(self.end.handle(), stream)
     }
 
-    /// Returns when an event happened, by a moment before or after it; 0 if it has not.
+    /// Returns the time at which an event happened, by a moment before or after it; 0 if it has not
+    /// happened.
     fn time_of(&self, event: EventHandle, base: &Base) -> Result<u64> {
         let driver = self.gpu.driver();
         if !driver.is_event_done(event)? {

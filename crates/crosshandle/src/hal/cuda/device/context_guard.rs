@@ -1,8 +1,8 @@
-//! The context guard: what threads of this library do later in a context of the program, which may
-//! end as soon as nothing is left that was made in it.
+//! The context guard, which lets threads of this library act later in a context of the program.
+//! Such a context may end as soon as no object is left that was made in it.
 //!
-//! They pass the guard. It is shut when the last of those things goes, and the threads inside come
-//! out first.
+//! The threads pass the guard. It is shut when the last of those objects is dropped, which waits
+//! for the threads inside.
 
 use super::Gpu;
 use crate::error::Result;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waits until something is so that another thread brings about, but not for ever. Returns whether it
-/// is.
+/// Waits, for at most `longest`, until another thread has made a condition true. Returns whether it
+/// is true.
 pub(crate) fn await_condition(longest: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
@@ -35,7 +35,7 @@ pub(super) struct ContextGuard {
 }
 
 impl ContextGuard {
-    /// Does something, unless the guard is shut.
+    /// Calls a function, unless the guard is shut.
     fn pass(&self, act: impl FnOnce()) {
         // Either the thread that shuts the guard sees this one inside, or this one sees it shut.
         self.inside.fetch_add(1, Ordering::SeqCst);
@@ -45,7 +45,7 @@ impl ContextGuard {
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Lets nobody in any more, and waits for the threads inside. It takes long only where the driver
+    /// Lets no more threads in, and waits for those inside. The wait is long only where the driver
     /// waits for a stream of the program, in a context that must not end then.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
@@ -57,9 +57,9 @@ impl ContextGuard {
 }
 
 impl Gpu {
-    /// Returns a function that does something with this context current, on any thread, or hears why
-    /// it can't be. It does nothing once nothing is left in a context of the program, of which it
-    /// keeps nothing.
+    /// Returns a function for any thread that calls `act` with this context current, or with the
+    /// error if it can't be made current. In a context of the program, the function keeps nothing
+    /// alive, and does nothing once the guard is shut.
     pub(crate) fn later(
         &self,
         what: &'static str,

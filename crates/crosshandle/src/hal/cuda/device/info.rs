@@ -1,4 +1,4 @@
-//! What is known of a GPU.
+//! The description of a GPU.
 
 use crate::error::Result;
 use crate::hal::cuda::driver::sys::CUdevice_attribute as Attribute;

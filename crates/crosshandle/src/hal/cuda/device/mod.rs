@@ -50,13 +50,13 @@ pub(super) struct Gpu {
     /// other libraries in this process use it too, and making it takes a good part of a second. Or
     /// another context, which the program made.
     context: OnceLock<ContextHandle>,
-    /// The device in its primary context, if this is it in another one.
+    /// The same device in its primary context, if this one is in another context.
     primary: Option<Arc<Gpu>>,
     clock: Clock,
     peer_devices: OnceLock<Vec<DeviceHandle>>,
     pool: Arc<StreamPool>,
     guard: Arc<ContextGuard>,
-    /// The scheduler of its context, which others may use too.
+    /// The scheduler of the device's context, which other `Gpu`s of the context use too.
     scheduler: Arc<Scheduler>,
 }
 
@@ -92,12 +92,13 @@ impl Gpu {
         })
     }
 
-    /// Returns the device in its primary context, which is never destroyed: for what others use too.
+    /// Returns the device in its primary context, which is never destroyed: for objects that other
+    /// contexts use too.
     pub(super) fn primary(self: &Arc<Self>) -> &Arc<Self> {
         self.primary.as_ref().unwrap_or(self)
     }
 
-    /// Returns whether its context is the primary one.
+    /// Returns whether the device's context is the primary one.
     pub(super) fn is_primary(&self) -> bool {
         self.primary.is_none()
     }
@@ -116,12 +117,12 @@ impl Gpu {
         self.handle
     }
 
-    /// Returns what looks after its context's streams.
+    /// Returns the scheduler of the device's context.
     pub(super) fn scheduler(&self) -> &Arc<Scheduler> {
         &self.scheduler
     }
 
-    /// Returns the pool of streams for its queues.
+    /// Returns the pool of streams for the device's queues.
     pub(super) fn pool(&self) -> &Arc<StreamPool> {
         &self.pool
     }
@@ -140,13 +141,13 @@ impl Gpu {
         }
     }
 
-    /// Returns whether both are in the same of the driver's contexts, once they were entered.
+    /// Returns whether both are in the same context of the driver, once both were entered.
     pub(super) fn is_in_context_of(&self, other: &Self) -> bool {
         let context = self.context.get();
         context.is_some() && context == other.context.get()
     }
 
-    /// Returns whether its context is the calling thread's current one.
+    /// Returns whether the device's context is the calling thread's current one.
     #[cfg(test)]
     pub(super) fn is_current(&self) -> Result<bool> {
         let context = self.context.get();
@@ -184,13 +185,13 @@ impl Gpu {
         })
     }
 
-    /// Returns the reference to this device that all of the process share.
+    /// Returns the reference to this device that the whole process shares.
     pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
         let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
         gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))
     }
 
-    /// Runs something with the context current, for a `drop`: not at all in a forked child, which
+    /// Runs a function with the context current, for a `drop`: not at all in a forked child, which
     /// must not call the driver.
     pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
         if process::is_forked() {

@@ -1,4 +1,4 @@
-//! The stream pool: streams of one context that nobody uses.
+//! The stream pool: streams of one context that no queue uses.
 //!
 //! The driver makes streams some forty at a time, and the next lot only when no stream of the context
 //! waits. So that a queue can be made at any time, streams are made ahead, and come back when their
@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(crate) struct StreamPool {
     streams: Mutex<Vec<Stream>>,
-    /// Calls are deferred that fill the pool when no stream waits, or make one stream at once.
+    /// Whether calls are deferred that fill the pool when no stream waits, or make one stream at
+    /// once.
     is_ordered: AtomicBool,
     is_urgent: AtomicBool,
-    /// Why none could be made at once.
+    /// The reason why no stream could be made at once.
     failed: Mutex<Option<Error>>,
 }
 
@@ -38,7 +39,8 @@ impl StreamPool {
         }
     }
 
-    /// Has more streams made when no stream waits, if there are few. Returns whether that is new.
+    /// Orders more streams, to be made when no stream waits, if few are left. Returns whether this
+    /// call ordered them.
     fn order(&self, gpu: &Gpu) -> bool {
         let is_few = self.streams.lock().len() < POOL_LOW;
         let is_new = is_few && !self.is_ordered.swap(true, Ordering::Relaxed);
@@ -80,7 +82,7 @@ impl StreamPool {
         self.failed.lock().take().map_or(Ok(None), Err)
     }
 
-    /// Makes streams until there are so many.
+    /// Makes streams until the pool has `count`.
     fn fill(&self, driver: &'static Driver, count: usize) -> Result<()> {
         while self.streams.lock().len() < count {
             let stream = driver.create_stream()?;
@@ -89,7 +91,7 @@ impl StreamPool {
         Ok(())
     }
 
-    /// Takes a stream back that has nothing in flight.
+    /// Takes back a stream that has nothing in flight.
     pub(crate) fn put(&self, stream: Stream) {
         if process::is_forked() {
             return;
@@ -101,7 +103,7 @@ impl StreamPool {
     }
 }
 
-/// Returns a function that does something for the pool of a context later, and keeps neither.
+/// Returns a function that works on the pool of a context later, and keeps neither of them alive.
 fn later(
     gpu: &Gpu,
     make: impl FnOnce(&StreamPool, Result<&'static Driver>) -> Result<()> + Send + 'static,

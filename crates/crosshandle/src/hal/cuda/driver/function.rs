@@ -1,4 +1,4 @@
-//! Functions of programs, and what launches them.
+//! Functions of programs, and their launches.
 //!
 //! In all calls the program's context must be current (see `Driver::enter`).
 
@@ -39,7 +39,7 @@ impl Driver {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// Lets launches of a function ask for so many bytes of dynamic shared memory.
+    /// Lets launches of a function ask for up to `bytes` bytes of dynamic shared memory.
     pub(crate) fn allow_shared_memory(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         self.set_function_attribute(function, attribute, bytes)
@@ -84,7 +84,7 @@ impl Driver {
         }
     }
 
-    /// Returns how many blocks of so many threads a compute unit runs at a time.
+    /// Returns the number of blocks of `threads` threads that a compute unit runs at a time.
     pub(crate) fn blocks_per_unit(
         &self,
         function: FunctionHandle,
@@ -178,7 +178,7 @@ impl Driver {
     }
 }
 
-/// On what a function runs.
+/// The blocks and threads that a function runs on.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
     pub(crate) blocks: [u32; 3],

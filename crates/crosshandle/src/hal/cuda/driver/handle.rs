@@ -11,7 +11,7 @@ macro_rules! handles {
         pub(crate) struct $name($raw);
 
         impl $name {
-            /// No object, to be written over.
+            /// No object: room for the driver to write a handle to.
             pub(super) const NONE: Self = Self(ptr::null_mut());
 
             /// Returns a handle of the driver's object with this number.

@@ -20,12 +20,12 @@ macro_rules! library {
         pub(super) struct Library {
             $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
-            /// Those for programs, if they all are there.
+            /// The functions for programs, if all of them are there.
             pub(super) programs: Option<ProgramLibrary>,
         }
 
         impl Library {
-            /// Loads it and finds all functions, or says what is missing.
+            /// Loads the library and finds all functions, or returns what is missing.
             pub(super) fn load() -> Result<Self, String> {
                 // SAFETY: loads the driver's own library, whose constructors are sound.
                 if !unsafe { sys::is_culib_present() } {
@@ -85,7 +85,7 @@ macro_rules! program_library {
      unsafe { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
      optional { $($newer:ident = $newer_symbol:ident($($newer_argument:ty),* $(,)?);)* }) => {
         /// The functions for programs and kernels. A driver without them has devices that run none.
-        /// The safe ones are so as those of [`Library`] are.
+        /// The safe ones are safe for the reason given at [`Library`].
         pub(super) struct ProgramLibrary {
             $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
@@ -93,8 +93,8 @@ macro_rules! program_library {
         }
 
         impl ProgramLibrary {
-            /// Finds the functions; `None` if one is missing that is not newer than CUDA 12. The library
-            /// was found.
+            /// Finds the functions in the loaded library; `None` if one that CUDA 12 has is
+            /// missing.
             fn find() -> Option<Self> {
                 // SAFETY: the types are those in cuda.h.
                 unsafe {

@@ -56,7 +56,7 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// Allocates physical memory of a device that can be exported. `len` is a multiple of the
+    /// Creates physical memory of a device, which can be exported. `len` is a multiple of the
     /// granularity.
     pub(crate) fn create_memory(
         &'static self,
@@ -92,8 +92,8 @@ impl Driver {
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Imports memory that another process exported. Anything may be behind the descriptor; the driver
-    /// refuses what is not an allocation of its own.
+    /// Imports memory that another process exported. Anything may be behind the descriptor; the
+    /// driver refuses what is not an allocation of its own.
     pub(crate) fn import_memory(&'static self, descriptor: BorrowedFd<'_>) -> Result<Allocation> {
         let mut handle = 0;
         let number = descriptor.as_raw_fd() as usize;
@@ -138,8 +138,8 @@ impl Driver {
         })
     }
 
-    /// Maps `len` bytes of memory from `offset` on; no device may access them yet. The driver refuses
-    /// more than the memory has.
+    /// Maps the first `len` bytes of memory; no device may access them yet. More than the memory
+    /// has is refused by the driver.
     ///
     /// # Safety
     /// The addresses are reserved, are the caller's and have nothing mapped.
@@ -167,7 +167,7 @@ impl Driver {
         })
     }
 
-    /// Sets what a device may do with mapped memory.
+    /// Sets a device's access to mapped memory.
     ///
     /// # Safety
     /// Exactly what one call of [`map`](Self::map) mapped; if access is reduced, no use that needs
@@ -192,8 +192,8 @@ impl Driver {
         })
     }
 
-    /// Lets all devices access host memory, and returns where they see it. Pins it: pages that
-    /// were never touched come into being.
+    /// Lets all devices access host memory, and returns the address at which they see it. Pins the
+    /// memory: pages that were never touched come into being.
     ///
     /// # Safety
     /// The range consists of whole mapped pages that may be accessed as said, and stays mapped
@@ -236,8 +236,8 @@ impl Driver {
         self.note("cuMemHostUnregister", code);
     }
 
-    /// Returns whether the driver knows what memory an address is in: its own, or the host's that was
-    /// registered.
+    /// Returns whether the driver knows the memory at an address: its own, or registered memory of
+    /// the host.
     pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         let mut kind: c_uint = 0;
@@ -256,7 +256,8 @@ impl Driver {
         }
     }
 
-    /// As `check`; that this process has no descriptor left the driver doesn't say itself.
+    /// Checks a code as `check` does, and finds out whether this process has no descriptor left,
+    /// which the driver doesn't say.
     fn check_descriptors(&self, operation: &'static str, code: Code) -> Result<()> {
         if code != SUCCESS && descriptor::are_exhausted() {
             return Err(Error::os(operation)(Errno::MFILE));

@@ -31,7 +31,7 @@ pub(super) use program::{Image, ImageKind};
 pub(super) use stream::{CudaEvent, FillWord, Stream, is_capturing};
 pub(super) use words::WordOp;
 
-/// What a call returns.
+/// The status that a call returns.
 type Code = c_uint;
 
 const SUCCESS: Code = 0;
@@ -68,8 +68,8 @@ impl DeviceHandle {
 }
 
 impl Driver {
-    /// Returns the driver, which the first call loads and initialises, or why there is none. That stays
-    /// so for the life of the process.
+    /// Returns the driver, which the first call loads and initialises, or the reason why there is
+    /// none. The answer stays the same for the life of the process.
     pub(super) fn get() -> std::result::Result<&'static Self, &'static str> {
         static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
         DRIVER
@@ -206,7 +206,8 @@ impl Driver {
     }
 
     /// Makes a context the calling thread's current one, until the result is dropped; then the
-    /// thread has again what it had. Costs no more than a look if it is current already.
+    /// thread's earlier context is current again. Costs no more than a look if the context is
+    /// current already.
     #[inline]
     pub(super) fn enter(&'static self, context: ContextHandle) -> Result<Current> {
         let mut previous = ContextHandle::NONE;

@@ -1,4 +1,4 @@
-//! What the driver says of objects that others made, and its older way to share memory.
+//! The driver's knowledge of objects that other code made, and its older way to share memory.
 //!
 //! In all calls the device's context must be current (see `Driver::enter`).
 
@@ -149,7 +149,7 @@ impl Driver {
 }
 
 impl Found {
-    /// Returns whether the older way of sharing, or a descriptor, can carry it; otherwise why not.
+    /// Refuses an allocation that neither the older way of sharing nor a descriptor can carry.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"

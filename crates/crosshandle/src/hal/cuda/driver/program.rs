@@ -1,4 +1,4 @@
-//! Programs, and what is in them.
+//! Programs, with their functions and variables.
 //!
 //! In all calls the program's context must be current (see `Driver::enter`). Where the driver has
 //! not all functions for programs, none is asked for: its devices run none.
@@ -22,14 +22,14 @@ pub(crate) enum ImageKind {
     Fatbin,
 }
 
-/// An image that the driver can be given: assembly ends with a zero, and what is binary is as long
-/// as its headers say.
+/// An image as the driver takes it: assembly ends with a zero, and a binary is as long as its
+/// headers say.
 pub(crate) struct Image<'a> {
     pub(crate) kind: ImageKind,
     pub(crate) bytes: &'a [u8],
 }
 
-/// Options of the compiler, with room for what it says.
+/// Options of the compiler, with room for its output.
 struct Options {
     names: Vec<c_uint>,
     values: Vec<*mut c_void>,
@@ -67,7 +67,7 @@ impl Options {
         self.values.push(value);
     }
 
-    /// Numbers are passed as the values of pointers.
+    /// Sets an option to a number, which the driver takes as the value of a pointer.
     fn set_number(&mut self, name: CUjit_option, value: usize) {
         self.set(name, ptr::without_provenance_mut(value));
     }
@@ -94,7 +94,7 @@ impl Driver {
         programs.ok_or_else(|| Error::Unsupported("this driver runs no programs".into()))
     }
 
-    /// Returns why an image is no program.
+    /// Returns the error for an image that the driver refused.
     fn refusal(&self, operation: &'static str, code: Code, options: &Options) -> Error {
         if let Err(error @ Error::OutOfMemory { .. }) = self.check_memory(operation, 0, code) {
             return error;
@@ -108,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// Loads a program. With it comes what the compiler said.
+    /// Loads a program. Returns the compiler's output too.
     pub(crate) fn load_module(
         &self,
         image: &Image<'_>,
@@ -232,7 +232,7 @@ impl Driver {
         Ok(function)
     }
 
-    /// Returns where a variable is, and how many bytes it has.
+    /// Returns the address of a variable, and its length in bytes.
     pub(crate) fn variable(
         &self,
         module: ModuleHandle,

@@ -1,4 +1,4 @@
-//! Streams, what is queued in them, and the driver's own events.
+//! Streams, the calls that queue work in them, and the driver's own events.
 //!
 //! In all calls the stream's context must be current (see `Driver::enter`).
 
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUDA_MEMCPY3D, CUevent_flags, CUstream_flags, CUstream
 use std::ffi::{c_uint, c_void};
 use std::ops::RangeInclusive;
 
-/// A function that a stream calls, with what it was given.
+/// A function that a stream calls, with the pointer that was given along.
 pub(crate) type HostCallback = unsafe extern "C" fn(*mut c_void);
 
 /// A stream of our own. What was queued still runs after this is dropped.
@@ -40,7 +40,8 @@ pub(crate) fn is_capturing(error: &Error) -> bool {
     matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
 }
 
-/// From `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+/// The errors of stream capture: from `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to
+/// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
 const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
 /// An event of the driver, our own.
@@ -99,8 +100,8 @@ impl Driver {
         self.check("cuStreamQuery", code).map(|()| true)
     }
 
-    /// Lets the calling thread ask about its streams while another thread records a graph, which
-    /// that would otherwise spoil.
+    /// Lets the calling thread ask about its streams while another thread records a graph. Without
+    /// this call, asking would spoil the recording.
     pub(crate) fn ignore_captures(&self) {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
@@ -249,7 +250,7 @@ impl Driver {
     }
 }
 
-/// What a fill repeats.
+/// The word that a fill repeats.
 #[derive(Clone, Copy)]
 pub(crate) enum FillWord {
     Byte(u8),

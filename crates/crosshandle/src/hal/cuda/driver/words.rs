@@ -17,12 +17,12 @@ use std::ffi::c_uint;
 const WAIT: c_uint = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
 const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as c_uint;
 
-/// What a stream does with a word of 32 bits.
+/// An operation of a stream on a word of 32 bits.
 #[derive(Clone, Copy)]
 pub(crate) enum WordOp {
-    /// Waits until it is at a value or beyond, cyclically: `(word - value) as i32 >= 0`.
+    /// Waits until the word is at a value or beyond, cyclically: `(word - value) as i32 >= 0`.
     Wait(DeviceAddress, u32),
-    /// Writes it, after everything before is done and visible to all.
+    /// Writes the word, after everything before is done and visible to all.
     Write(DeviceAddress, u32),
 }
 

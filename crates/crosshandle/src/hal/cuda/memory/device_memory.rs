@@ -23,7 +23,7 @@ pub(crate) struct CudaPhysical {
     allocation: Allocation,
     len: usize,
     /// Made when the memory is first exported. The driver knows only one kind of descriptor, which
-    /// allows everything: that an importer only reads is up to its own driver.
+    /// allows everything: an importer's own driver makes sure that it only reads.
     descriptor: OnceLock<Arc<OwnedFd>>,
     is_imported: bool,
 }
@@ -56,8 +56,8 @@ impl CudaPhysical {
         })
     }
 
-    /// Takes memory of another process. `len` is the exporter's word; the driver refuses to map more
-    /// than there is.
+    /// Imports memory of another process. `len` is the exporter's word; the driver refuses to map
+    /// more than there is.
     pub(crate) fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
         let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
         if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
@@ -77,7 +77,7 @@ impl CudaPhysical {
         })
     }
 
-    /// Returns memory of the program, of which `len` bytes are mapped.
+    /// Wraps memory of the program, of which `len` bytes are mapped.
     pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
         Self {
             gpu: Arc::clone(gpu),
@@ -187,7 +187,7 @@ impl Reservation {
         }
     }
 
-    /// Lets other devices of this process access what is mapped, as far as they can.
+    /// Lets the other devices of this process that can do so access the mapped memory.
     pub(crate) fn open_to_peers(&self, offset: usize, len: usize, access: Access) {
         let gpu = &self.gpu;
         if gpu.peer_devices().is_empty() {

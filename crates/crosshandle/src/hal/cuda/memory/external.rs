@@ -1,9 +1,9 @@
-//! External memory: what the program allocated with the driver itself.
+//! External memory: memory that the program allocated with the driver itself.
 //!
-//! What was made with virtual memory management has a descriptor like ours. Other allocations only
-//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation, without
-//! keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a descriptor of
-//! the memory would.
+//! Memory made with virtual memory management has a descriptor like ours. Other allocations only
+//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation,
+//! without keeping it. It travels in a *legacy IPC descriptor*, a small file that stands where a
+//! descriptor of the memory would.
 
 use super::device_memory::CudaPhysical;
 use crate::error::{Error, Result};
@@ -20,15 +20,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
-/// How a legacy IPC descriptor begins, where its handle is, and a number that only its exporter's
-/// process knows the allocation by.
+/// The layout of a legacy IPC descriptor: its first bytes, the place of the handle, and the place
+/// of a number by which only the exporter's process knows the allocation.
 const MAGIC: &[u8; 16] = b"crosshandle card";
 const HANDLE: Range<usize> = 16..80;
 const NUMBER: Range<usize> = 80..96;
-/// Bytes of such a descriptor. No memory has so few: it comes in pages.
+/// Bytes of a legacy IPC descriptor. No memory has so few: it comes in pages.
 const DESCRIPTOR_BYTES: usize = 96;
 
-/// Returns the allocation of the program that `len` bytes at `address` lie in, and how far inside.
+/// Returns the allocation of the program that `len` bytes at `address` lie in, and their offset
+/// there.
 pub(crate) fn adopt(
     gpu: &Arc<Gpu>,
     address: usize,
@@ -73,7 +74,7 @@ fn address_of(start: DeviceAddress) -> Result<Address> {
         .ok_or_else(|| Error::invalid("there is no memory at address 0"))
 }
 
-/// Memory of which only the address is known here. How it is shared is its source's affair.
+/// Memory of which only the address is known here. The source knows how to share it.
 struct AddressSegment<S> {
     start: Address,
     memory: S,
@@ -123,11 +124,11 @@ struct LegacyExport {
     descriptor: Arc<OwnedFd>,
 }
 
-/// What was adopted in this process, where the driver doesn't open its own handles.
+/// Memory adopted in this process, where the driver doesn't open this process's own handles.
 static ADOPTED: Mutex<Vec<Weak<AddressSegment<LegacyExport>>>> = Mutex::new(Vec::new());
 
 impl LegacyExport {
-    /// Wraps what the driver has. The device's context is current.
+    /// Wraps an allocation that the driver knows. The device's context is current.
     fn adopt(
         gpu: &Arc<Gpu>,
         found: Found,
@@ -168,8 +169,8 @@ impl Shared for LegacyExport {
 pub(super) struct LegacyDescriptor([u8; DESCRIPTOR_BYTES]);
 
 impl LegacyDescriptor {
-    /// Reads a peer's file; `None` if it is no such descriptor. Only sealed memory is one: reading a
-    /// file of a file system that the peer serves himself could last for ever.
+    /// Reads a peer's file; `None` if it is no such descriptor. Only sealed memory is one: reading
+    /// a file of a file system that the peer serves itself could last for ever.
     pub(super) fn read(file: &OwnedFd) -> Result<Option<Self>> {
         let looking = Error::os("looking at imported memory");
         let (len, is_sealed) = memfd::check(file).map_err(&looking)?;

@@ -63,8 +63,8 @@ pub(super) fn import(
 /// Bytes from one word to the next: a cache line.
 const WORD_STEP: usize = 64;
 
-/// Makes sure that there are words of this process that nobody uses, so that none has to be made while
-/// a queue is locked.
+/// Makes sure that there are unused words of this process, so that none has to be made while a
+/// queue is locked.
 pub(super) fn reserve_words(gpu: &Arc<Gpu>) -> Result<()> {
     if ProcessWord::count_free() < WORDS_RESERVED {
         let page = create(gpu.primary(), MemoryKind::Host, WORD_PAGE_BYTES)?;

@@ -66,7 +66,8 @@ impl<T: Send + 'static> Registered<T> {
         Ok(registered)
     }
 
-    /// Unregisters `len` bytes when no stream waits, and waits a while for that if it can be now.
+    /// Unregisters `len` bytes when no stream waits, and waits a while for that if no stream waits
+    /// now.
     fn release(self, len: usize) {
         let scheduler = Arc::clone(self.gpu.scheduler());
         scheduler.call(Urgency::WhenQuiet, len, move || drop(self));

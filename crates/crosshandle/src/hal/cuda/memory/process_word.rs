@@ -4,22 +4,22 @@ use crate::hal::cuda::driver::DeviceAddress;
 use crate::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Words that nobody uses.
+/// Words that are not in use.
 static FREE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// A word between a stream and this process. One of them writes it, the other one waits for what is
-/// written, each number one more than the one before.
+/// A word between a stream and this process. One side writes numbers to it, each one more than the
+/// one before; the other side waits for a number.
 pub(crate) struct ProcessWord {
     word: &'static AtomicU32,
 }
 
 impl ProcessWord {
-    /// Takes a word that nobody uses, if there is one.
+    /// Takes an unused word, if there is one.
     pub(super) fn take() -> Option<Self> {
         FREE.lock().pop().map(|word| Self { word })
     }
 
-    /// Returns how many words nobody uses.
+    /// Returns the number of unused words.
     pub(super) fn count_free() -> usize {
         FREE.lock().len()
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Addresses into which physical memory is mapped.
 pub(crate) struct CudaRange {
     reservation: Reservation,
-    /// Lengths of what is mapped, by offset: the driver unmaps only what it mapped at once.
+    /// Lengths of the mappings, by offset: the driver unmaps only whole mappings.
     mapped: Mutex<BTreeMap<usize, usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Images of programs: of which kind they are, and whether they are whole.
+//! Images of programs: their kinds, and checks that they are whole.
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::driver::{Image, ImageKind};
@@ -24,7 +24,7 @@ impl Prepared<'_> {
     }
 }
 
-/// Checks an image, and ends what is text with the zero that the driver wants.
+/// Checks an image, and adds the zero that the driver wants at the end of a text.
 pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
     match image.format {
         Format::Text(text) => {
@@ -60,8 +60,8 @@ fn is_control(character: char) -> bool {
     character.is_ascii_control() && !character.is_ascii_whitespace()
 }
 
-/// Returns which of the binary kinds an image is. The driver isn't told its length, so that must be what its
-/// header says.
+/// Returns the kind of a binary image. The driver isn't told the image's length, so that must be
+/// the one in its header.
 fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     let (kind, end) = if bytes.starts_with(ELF) {
         (ImageKind::Cubin, elf_end(bytes))
@@ -81,7 +81,7 @@ fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     }
 }
 
-/// Returns where the tables end that a 64-bit ELF header names.
+/// Returns the end of the tables that a 64-bit ELF header names.
 fn elf_end(bytes: &[u8]) -> Option<u64> {
     let table = |offset, size, count| {
         let len = number::<2>(bytes, size)?.checked_mul(number::<2>(bytes, count)?)?;
@@ -91,7 +91,7 @@ fn elf_end(bytes: &[u8]) -> Option<u64> {
     Some(table(0x20, 0x36, 0x38)?.max(table(0x28, 0x3A, 0x3C)?))
 }
 
-/// Returns where what follows a container's header ends.
+/// Returns the end of the contents that follow a container's header.
 fn fatbin_end(bytes: &[u8]) -> Option<u64> {
     number::<2>(bytes, 6)?.checked_add(number::<8>(bytes, 8)?)
 }

@@ -26,7 +26,7 @@ pub(super) struct CudaKernel {
     allowed: Mutex<Allowed>,
 }
 
-/// What launches were allowed to ask for. Only ever more.
+/// The most that launches were allowed to ask for. It only grows.
 struct Allowed {
     /// Bytes of dynamic shared memory.
     shared_memory: u32,
@@ -34,7 +34,7 @@ struct Allowed {
 }
 
 impl CudaKernel {
-    /// Wraps what the driver has. The device's context is current.
+    /// Wraps a function of the driver. The device's context is current.
     pub(super) fn new(program: &Arc<CudaProgram>, function: FunctionHandle) -> Result<Self> {
         let gpu = program.gpu();
         let driver = gpu.driver();
@@ -68,7 +68,7 @@ impl CudaKernel {
         })
     }
 
-    /// Lets launches ask for so many bytes of dynamic shared memory.
+    /// Lets launches ask for `bytes` bytes of dynamic shared memory.
     fn allow(&self, bytes: u32) -> Result<()> {
         // Held across a call that waits for nothing: the function was put on the device when this was
         // made.
@@ -81,7 +81,7 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Lets launches ask for such clusters. Whether there are any the driver says.
+    /// Lets launches ask for clusters of this shape. The driver refuses those that it can't run.
     fn allow_cluster(&self, cluster: [u32; 3]) -> Result<()> {
         let sizes = cluster.into_iter().map(u64::from);
         if sizes.fold(1, u64::saturating_mul) <= SMALL_CLUSTER {
@@ -96,8 +96,8 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Lets launches ask for so many bytes, unless none can: the driver counts no blocks for what is not
-    /// allowed.
+    /// Lets launches ask for `bytes` bytes if any launch can: the driver counts no blocks for an
+    /// amount that is not allowed.
     fn allow_possible(&self, bytes: usize) -> Result<()> {
         match u32::try_from(bytes) {
             Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {
@@ -108,7 +108,7 @@ impl CudaKernel {
     }
 }
 
-/// Splits a version, which the driver says as one number: 90 for 9.0.
+/// Splits a version, which the driver gives as one number: 90 for 9.0.
 fn version(number: u32) -> (u32, u32) {
     (number / 10, number % 10)
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 struct CudaProgram {
     gpu: Arc<Gpu>,
     module: ModuleHandle,
-    /// It is unloaded with this.
+    /// The program is unloaded with this value.
     is_owned: bool,
     log: String,
 }
@@ -85,7 +85,8 @@ pub(super) fn load(
 /// Returns a program that was loaded elsewhere, by the driver's handle.
 ///
 /// # Safety
-/// It is such a handle, and stays loaded as long as the result lives. Nobody else unloads what is owned.
+/// It is such a handle, and stays loaded as long as the result lives. No other code unloads an
+/// owned program.
 pub(super) unsafe fn adopt(
     gpu: &Arc<Gpu>,
     program: usize,

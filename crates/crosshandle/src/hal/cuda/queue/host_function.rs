@@ -1,10 +1,10 @@
-//! What a queue does on the host, in the order of its streams: host functions of its user, and signals
-//! of commands that may fail.
+//! The part of a queue on the host, in the order of its streams: host functions of the program, and
+//! signals of commands that may fail.
 //!
-//! The driver calls from a thread of its own on which nobody may call the driver or wait for a device,
-//! and it calls one function at a time. So a host function is only announced there, and runs on a
-//! background thread, one after the other for each queue, while the stream waits for a word. What merely
-//! finds out whether a command failed is done at once.
+//! The driver calls from a thread of its own, one function at a time. A function must not call the
+//! driver or wait for a device there. So a host function is only announced there. It runs on a
+//! background thread, one after the other for each queue, while the stream waits for a word. A
+//! check whether a command failed is made at once.
 
 use crate::error::{Error, Result};
 use crate::event_protocol::Ticket;
@@ -26,18 +26,18 @@ pub(super) struct Job {
     functions: Arc<HostFunctions>,
 }
 
-/// What a job does.
+/// The task of a job.
 pub(super) struct Task {
-    /// What the user wants to be called; the stream goes on when it has returned.
+    /// The program's function; the stream goes on when it has returned.
     pub(super) function: Option<(HostFunction, HostFence)>,
-    /// If one of these has failed, so does the command.
+    /// The waits of the command; if one of them has failed, so does the command.
     waits: Vec<WaitPoint>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
-/// A word that a stream waits for, and the number that lets it go on. That of a function which the
-/// driver did not take, or will not call, is never written: it would let pass what waits for the
-/// functions before it.
+/// A word that a stream waits for, and the number that lets it go on. The word of a function that
+/// the driver did not take, or will not call, is never written: it would let pass what waits for
+/// the functions before it.
 #[derive(Clone)]
 pub(super) struct HostFence {
     pub(super) word: Arc<ProcessWord>,
@@ -52,12 +52,12 @@ impl Job {
         })
     }
 
-    /// Returns what to hand to the driver with [`announce`], which takes it back.
+    /// Returns the pointer to hand to the driver with [`announce`], which takes it back.
     pub(super) fn into_raw(self: Arc<Self>) -> *mut c_void {
         Arc::into_raw(self).cast_mut().cast()
     }
 
-    /// Takes back what [`into_raw`](Self::into_raw) gave.
+    /// Takes back the pointer that [`into_raw`](Self::into_raw) returned.
     ///
     /// # Safety
     /// Each only once.
@@ -66,8 +66,8 @@ impl Job {
         unsafe { Arc::from_raw(data.cast_const().cast()) }
     }
 
-    /// Fails the job, if it hasn't begun: the driver won't call. The function that comes back is to be
-    /// dropped without a lock: it is the user's.
+    /// Fails the job, if it hasn't begun: the driver won't call. The caller drops the returned
+    /// function without a lock: it is the program's.
     pub(super) fn cancel(&self, error: &Error) -> Option<HostFunction> {
         let mut task = self.task.lock().take()?;
         let function = task.function.take();

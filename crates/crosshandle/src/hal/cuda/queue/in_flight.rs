@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// A command that the driver does not have yet, as it was submitted.
 pub(super) struct Pending {
     pub(super) submission: Submission,
-    /// What it will use besides its own memory, made before the queue was locked.
+    /// The memory that the command will use besides its operands, made before the queue was locked.
     pub(super) extra: Extra,
-    /// The number of its signal, if it was taken already.
+    /// The ticket of the command's signal, if it was taken already.
     pub(super) ticket: Option<Ticket>,
 }
 
 impl Pending {
-    /// Takes the number of its signal, since others are submitted before it runs.
+    /// Takes the number of the command's signal, since other signals are submitted before it runs.
     pub(super) fn number(&mut self, gpu: &Arc<Gpu>) -> Result<()> {
         if let Some(event) = &self.submission.signal
             && self.ticket.is_none()
@@ -43,7 +43,7 @@ impl Pending {
         }
     }
 
-    /// Ends the command without running it, since what it waits for has failed.
+    /// Ends the command without running it, since a signal that it waits for has failed.
     pub(super) fn skip(
         &mut self,
         error: Error,
@@ -66,13 +66,14 @@ impl Pending {
         Ok(())
     }
 
-    /// Fails its signal and gives up the command, which its caller learns.
+    /// Fails the command's signal and gives the command up. The submitter gets the error.
     pub(super) fn refuse(&mut self, error: &Error, finished: &mut Finished) {
         self.fail(error);
         finished.push(Box::new(Used::refused(self.take())));
     }
 
-    /// Fails its signal: it will not run. The rest may be the user's, and is for the caller to drop.
+    /// Fails the signal of a command that will not run. The caller drops the rest, which may be the
+    /// program's.
     pub(super) fn fail(&mut self, error: &Error) {
         if let (Some(event), Some(ticket)) = (&self.submission.signal, self.ticket.take()) {
             event.complete(ticket, Err(failure_text(error.clone())));
@@ -98,7 +99,7 @@ pub(super) struct InFlight {
     pub(super) _waits: WaitList,
     /// Calls of the driver that it took, at most.
     pub(super) calls: u32,
-    /// What else it uses: most commands only signal and wait.
+    /// The other objects that the command uses: most commands only signal and wait.
     pub(super) used: Option<Box<Used>>,
 }
 
@@ -132,18 +133,18 @@ impl InFlight {
     }
 }
 
-/// What commands used that are done or were refused, to be dropped without a lock: it may be the
-/// user's.
+/// Objects that finished and refused commands used, to be dropped without a lock: they may be the
+/// program's.
 pub(super) type Finished = Vec<Box<Used>>;
 
-/// What a command uses that does something.
+/// The objects that a command with work uses.
 pub(super) struct Used {
     pub(super) work: Work,
     pub(super) extra: Extra,
-    /// What signals instead of the device.
+    /// The job that signals instead of the device.
     pub(super) job: Option<Arc<Job>>,
-    /// What it should have waited for and signalled, if it was refused: the last that keeps an event
-    /// may be among it.
+    /// The waits and the signal of a refused command: the last reference to an event may be among
+    /// them.
     _events: Option<Box<(WaitList, Option<Arc<EventCore>>)>>,
 }
 
@@ -170,7 +171,7 @@ impl Used {
         }
     }
 
-    /// Fails its job, if it has one that hasn't begun.
+    /// Fails the command's job, if it has one that hasn't begun.
     pub(super) fn cancel(&mut self, error: &Error) {
         if let Some(function) = self.job.as_ref().and_then(|job| job.cancel(error)) {
             self.work = Work::Call(function);
@@ -187,7 +188,7 @@ pub(super) struct InFlightList<T> {
     commands: VecDeque<T>,
     /// Ended batches: the fence that the device writes after each, and how many commands are left.
     batches: VecDeque<(u32, usize)>,
-    /// Commands after those.
+    /// The number of commands after the ended batches.
     open: usize,
     weight: u32,
 }
@@ -211,7 +212,7 @@ impl<T> InFlightList<T> {
         self.open > 0
     }
 
-    /// Returns whether it is time for a fence after one more command; with a greater weight that is
+    /// Returns whether it is time for a fence after one more command; a greater weight makes it
     /// sooner.
     pub(super) fn is_fence_due(&self, weight: u32) -> bool {
         self.weight + weight >= FENCE_WEIGHT
@@ -245,7 +246,7 @@ impl<T> InFlightList<T> {
         None
     }
 
-    /// Returns the command that comes so many after the next one, if it is in the batch that is done.
+    /// Returns the command `index` places after the next one, if it is in the finished batch.
     pub(super) fn peek_done(&self, index: usize) -> Option<&T> {
         let (_, left) = self.batches.front()?;
         (index < *left).then(|| self.commands.get(index))?

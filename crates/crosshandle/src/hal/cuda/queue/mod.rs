@@ -1,8 +1,9 @@
-//! Queues: one stream, or several if order is free.
+//! Queues: one stream, or several if the queue is out of order.
 //!
 //! # The way of a command
-//! - *Prepared*: before the queue is locked, its submitter makes what may wait for streams or for memory:
-//!   words that devices can access, memory in between, a hold-off of calls that need quiet.
+//! - *Prepared*: before the queue is locked, the submitter makes everything whose making may wait
+//!   for streams or for memory: words that devices can access, memory in between, a hold-off of
+//!   calls that need quiet.
 //! - *Pending*: the driver does not have it, since its stream is full or must not wait now. Its signal
 //!   has a number. The scheduler's thread, the end of a host function and every later call offer it to
 //!   a stream again. In order, all that comes later is pending too.
@@ -107,20 +108,20 @@ struct QueueInner {
     /// Whether commands are pending, for threads that don't lock the state.
     has_pending: AtomicBool,
     state: Mutex<QueueState>,
-    /// The queue itself, for the scheduler.
+    /// A reference to the queue itself, for the scheduler.
     this: Weak<Self>,
 }
 
 struct QueueState {
     streams: StreamSet,
-    /// Why the device runs nothing any more.
+    /// The reason why the device runs nothing any more.
     broken: Option<Error>,
     /// The scheduler looks after this queue.
     is_watched: bool,
 }
 
-/// The state, locked until drop. What finished commands used is dropped after that: it may be the
-/// user's, and use this queue.
+/// The state, locked until drop. After the unlock, it drops the objects of commands that turned out
+/// to be done: they may be the program's, and use this queue.
 struct Locked<'a>(Option<MutexGuard<'a, QueueState>>);
 
 impl Deref for Locked<'_> {
@@ -183,8 +184,8 @@ impl QueueInner {
         self.state.try_lock().map(|state| Locked(Some(state)))
     }
 
-    /// Makes what a command needs and what may wait for streams or for memory. The caller holds no
-    /// lock.
+    /// Makes everything that a command needs and whose making may wait for streams or for memory.
+    /// The caller holds no lock.
     fn prepare(&self, submission: &Submission) -> Result<Extra> {
         for wait in submission.waits.iter() {
             if !wait.event.is_finished(wait.number) {
@@ -221,8 +222,8 @@ impl QueueInner {
         }
     }
 
-    /// Asks the driver whether nothing is left to do. What comes with the answer is to be dropped
-    /// without a lock: it may be the user's.
+    /// Asks the driver whether nothing is left to do. The caller drops the returned commands
+    /// without a lock: their objects may be the program's.
     fn finish(&self, state: &mut QueueState) -> (bool, Option<Failed>) {
         match state.streams.finish() {
             Ok(is_done) => (is_done, None),
@@ -230,7 +231,7 @@ impl QueueInner {
         }
     }
 
-    /// Returns whether nothing is left to do, as the device says itself.
+    /// Returns whether nothing is left to do, as far as the device has said so.
     fn is_done(&self) -> bool {
         let Ok(_current) = self.gpu.enter() else {
             return false;
@@ -241,7 +242,7 @@ impl QueueInner {
         is_done
     }
 
-    /// Publishes whether commands are pending, and has the scheduler look after those.
+    /// Publishes whether commands are pending, and makes the scheduler look after those.
     fn publish(&self, state: &QueueState) {
         let has_pending = state.streams.has_pending();
         if has_pending != self.has_pending.load(Ordering::Relaxed) {
@@ -252,7 +253,7 @@ impl QueueInner {
         }
     }
 
-    /// Fails everything: the device has stopped, for this process and for good, and no thread must
+    /// Fails everything: the device has stopped, for this process and for good, and no thread may
     /// wait for it.
     #[cold]
     fn break_down(&self, state: &mut QueueState, error: Error) -> Failed {
@@ -278,7 +279,7 @@ impl QueueInner {
         });
     }
 
-    /// Returns whether the scheduler keeps it, as far as can be told.
+    /// Returns whether the scheduler keeps the queue, as far as can be told.
     fn is_watched(&self) -> bool {
         self.try_lock().is_some_and(|state| state.is_watched)
     }

@@ -74,7 +74,7 @@ impl<E> OwnSignals<E> {
         })
     }
 
-    /// Returns whether the stream writes a signal before whatever is submitted now.
+    /// Returns whether the stream writes a signal before the work that is submitted now.
     pub(super) fn contains(&self, event: &Arc<E>, number: u64) -> bool {
         self.find(event).is_some_and(|index| {
             let run = &self.runs[index];

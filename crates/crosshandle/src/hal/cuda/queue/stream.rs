@@ -1,4 +1,5 @@
-//! One stream of a queue, with what is in flight in it.
+//! One stream of a queue, with the commands in flight in it: here waits, work and signals become
+//! calls of the driver.
 
 use super::host_function::{self, HostFence, HostFunctions, Job, Task};
 use super::in_flight::{Finished, InFlight, InFlightList, Pending, Used, issue};
@@ -23,11 +24,11 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-/// What of a submission is left to wait for.
+/// The waits of a submission that are not over.
 pub(super) struct Due {
     /// Indices of the waits that the stream has to wait for.
     pub(super) waits: SmallVec<[u32; 4]>,
-    /// What failed already.
+    /// The error of a wait that has failed already.
     pub(super) failed: Option<Error>,
 }
 
@@ -36,21 +37,21 @@ impl Due {
         self.waits.is_empty()
     }
 
-    /// Returns those waits, out of all of the submission.
+    /// Returns the waits themselves, out of all waits of the submission.
     #[inline]
     pub(super) fn of<'a>(&self, all: &'a [WaitPoint]) -> impl Iterator<Item = &'a WaitPoint> {
         self.waits.iter().map(|index| &all[*index as usize])
     }
 }
 
-/// What the host signals when a command is done.
+/// The event and the ticket that the host signals when a command is done.
 type HostSignal = Option<(Arc<EventCore>, Ticket)>;
 
 /// A stream. In all methods the device's context is current.
 pub(super) struct QueueStream {
     gpu: Arc<Gpu>,
     stream: StreamHandle,
-    /// Unless the stream is the program's.
+    /// Owns the stream, unless that is the program's.
     own: Option<Stream>,
     /// The program submits to it too.
     is_shared: bool,
@@ -59,23 +60,24 @@ pub(super) struct QueueStream {
     /// It goes back to the pool.
     is_pooled: bool,
     in_flight: InFlightList<InFlight>,
-    /// Calls of the driver that those took, at most.
+    /// The most calls of the driver that the commands in flight took.
     calls: u32,
-    /// Where the device writes a fence after each batch, and the latest one.
+    /// The word to which the device writes a fence after each batch, and the latest fence.
     progress: ProcessWord,
     fence: u32,
-    /// Where host functions let the stream go on, and the latest number for that.
+    /// The word by which host functions let the stream go on, and its latest number.
     host_fence: Option<HostFence>,
     own_signals: OwnSignals<EventCore>,
     waits: KnownWaits,
-    /// What the driver does not have yet of the command that is being submitted.
+    /// Operations of the command being submitted that the driver does not have yet.
     ops: Vec<WordOp>,
-    /// Says to other streams how far this one is, and whether anything came after that.
+    /// An event that tells other streams how far this one is, and whether anything was submitted
+    /// after it.
     join: Option<CudaEvent>,
     is_joined: bool,
     /// The latest barrier that this stream comes after.
     pub(super) barrier: u64,
-    /// What commands used that are done, until it is dropped without a lock.
+    /// Objects that finished commands used, until they are dropped without a lock.
     pub(super) finished: Finished,
 }
 
@@ -122,21 +124,21 @@ impl QueueStream {
         self.stream
     }
 
-    /// Ends submitting. If the stream is its maker's, he may destroy it when it is done: so the device
-    /// is to say when that is, and the stream is not touched again.
+    /// Ends submitting. The maker of a borrowed stream may destroy it when it is done: so the
+    /// device writes a fence at that point, and the stream is not touched again.
     pub(super) fn abandon_if_borrowed(&mut self) {
         if self.own.is_none() && self.check_recording().is_ok() {
             self.is_abandoned = !self.in_flight.is_open() || self.write_fence().is_ok();
         }
     }
 
-    /// Returns whether the program records what is submitted, which most questions about the stream
-    /// spoil.
+    /// Returns whether the program records the stream in a graph, which most questions about the
+    /// stream would spoil.
     fn is_recording(&self) -> Result<bool> {
         Ok(self.is_shared && self.gpu.driver().is_recording(self.stream)?)
     }
 
-    /// Refuses to let a stream signal each time that the program replays what it is recording.
+    /// Refuses a stream that the program is recording: it would signal again at each replay.
     pub(super) fn check_recording(&self) -> Result<()> {
         if self.is_recording()? {
             return Err(Error::Unsupported(
@@ -169,7 +171,7 @@ impl QueueStream {
         self.calls == 0 || self.calls + calls_of(submission, due) + 2 <= STREAM_MAX_CALLS
     }
 
-    /// Returns what to wait for, and what has failed.
+    /// Returns the waits that are not over, and the error of one that has failed.
     #[inline]
     pub(super) fn due(&self, waits: &[WaitPoint]) -> Result<Due> {
         let mut due = Due {
@@ -188,7 +190,7 @@ impl QueueStream {
         Ok(due)
     }
 
-    /// Returns how a wait ends, if that is known before the stream has come to it.
+    /// Returns the result of a wait, if it is known before the stream has come to it.
     #[inline]
     fn end_of(&self, wait: &WaitPoint) -> Result<Option<Result<()>>> {
         let (event, number) = (&wait.event, wait.number);
@@ -204,8 +206,8 @@ impl QueueStream {
         }
     }
 
-    /// Returns the signal that the stream has to wait for so that one with this ticket, or the next one
-    /// there is, comes after it.
+    /// Returns the earlier signal that the stream has to wait for before it signals with this
+    /// ticket, or with the next one.
     #[inline]
     pub(super) fn predecessor(
         &self,
@@ -221,8 +223,9 @@ impl QueueStream {
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
     }
 
-    /// Hands a command to the driver, after the waits that are due, and keeps what it uses until it is
-    /// done: also if something was refused, since the rest may be in flight.
+    /// Hands a command to the driver, after the waits that are due, and keeps the objects that it
+    /// uses until it is done. They are kept also if the driver refused a part, since the rest may
+    /// be in flight.
     pub(super) fn submit(
         &mut self,
         pending: &mut Pending,
@@ -280,12 +283,12 @@ impl QueueStream {
             ticket,
         } = pending;
         let (signal, waits) = (&submission.signal, &submission.waits);
-        // What it waits for may have failed by then, and nobody asks the device.
+        // The awaited signals may have failed by then, which the device does not check.
         let is_fallible = submission.may_fail && !due.is_empty();
         for wait in due.of(waits) {
             self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
-        // What is refused stays where it was: the function is the user's.
+        // A refused function stays where it was: it is the program's.
         let call = match submission.work {
             Work::Call(_) => {
                 background::ensure_thread()?;
@@ -320,7 +323,7 @@ impl QueueStream {
         Ok(fence)
     }
 
-    /// Hands to the driver what was put together for it.
+    /// Hands the gathered operations on words to the driver.
     #[inline]
     fn flush(&mut self) -> Result<()> {
         if self.ops.is_empty() {
@@ -333,7 +336,8 @@ impl QueueStream {
         done
     }
 
-    /// Lets the stream wait for a signal, whose word will reach `value`.
+    /// Adds a wait for a signal, whose word will reach `value`. [`flush`](Self::flush) hands it to
+    /// the driver.
     fn wait(&mut self, event: &Arc<EventCore>, number: u64, value: u32) -> Result<()> {
         let word = event.word(number, &self.gpu)? as DeviceAddress;
         self.ops.push(WordOp::Wait(word, value));
@@ -367,7 +371,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Lets the device signal.
+    /// Adds the device's write that is a signal. [`flush`](Self::flush) hands it to the driver.
     #[inline]
     fn signal(
         &mut self,
@@ -393,8 +397,9 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Lets the host signal when it is this command's turn, or find out that it failed; and before that
-    /// call the user's function, while the stream waits. The caller holds quiet calls off.
+    /// Lets the host signal, or fail the signal, when it is this command's turn. Before that the
+    /// host calls the program's function, if there is one, while the stream waits. The caller holds
+    /// quiet calls off.
     fn call(
         &mut self,
         mut task: Task,
@@ -444,7 +449,7 @@ impl QueueStream {
         Ok(fence.clone())
     }
 
-    /// Lets whatever comes later in `other` come after all that is in this stream.
+    /// Makes later work in `other` come after all that is in this stream.
     pub(super) fn join_into(&mut self, other: StreamHandle) -> Result<()> {
         if self.is_joined {
             return Ok(());
@@ -455,8 +460,8 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Lets whatever comes later in this stream come after the latest barrier, whose number and event
-    /// these are.
+    /// Makes later work in this stream come after the latest barrier, given by its number and its
+    /// event.
     pub(super) fn come_after(
         &mut self,
         number: u64,
@@ -493,7 +498,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Takes the commands out that are done, as far as is known without asking the driver.
+    /// Releases the commands that are done, as far as is known without asking the driver.
     #[inline]
     pub(super) fn prune(&mut self) {
         let written = self.progress.read();
@@ -517,8 +522,8 @@ impl QueueStream {
         }
     }
 
-    /// Returns whether everything is done that the device was asked to say so of, which from now on is
-    /// everything up to now. Costs next to nothing.
+    /// Returns whether everything is done, as far as the device has said so. Makes the device write
+    /// a fence behind everything up to now. Costs next to nothing.
     pub(super) fn is_done(&mut self) -> bool {
         self.prune();
         if self.check_recording().is_err() {
@@ -534,7 +539,8 @@ impl QueueStream {
             && (!self.is_shared || matches!(driver.is_stream_done(self.stream), Ok(true)))
     }
 
-    /// Returns whether everything is done. An error is that of the device or of the driver, for good.
+    /// Returns whether everything is done. An error means that the device or the driver has failed
+    /// for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         self.prune();
         if self.in_flight.is_empty() && (!self.is_shared || self.is_abandoned) {
@@ -563,7 +569,8 @@ impl QueueStream {
         Ok(!self.is_recording()? && driver.is_stream_done(self.stream)?)
     }
 
-    /// Fails all that is in flight: the device has stopped. What comes back may be the user's.
+    /// Fails all that is in flight: the device has stopped. The returned commands may be the last
+    /// to keep objects of the program.
     pub(super) fn fail_all(&mut self, error: &Error) -> VecDeque<InFlight> {
         let mut commands = self.take_in_flight();
         for command in &mut commands {
@@ -579,7 +586,7 @@ impl QueueStream {
         commands
     }
 
-    /// Forgets what the stream was to wait for, after that was refused, if nothing is in flight.
+    /// Forgets the stream's waits after the driver has refused them, if nothing is in flight.
     #[cold]
     pub(super) fn clear_waits_if_idle(&mut self) {
         if self.in_flight.is_empty() {
@@ -591,8 +598,8 @@ impl QueueStream {
 
 impl Drop for QueueStream {
     fn drop(&mut self) {
-        // A stream that nobody else knows and in which nothing is in flight goes back; one that is
-        // destroyed still runs what it has.
+        // A stream that only this queue knows and in which nothing is in flight goes back; one that
+        // is destroyed still runs what it has.
         if self.is_pooled
             && !self.is_shared
             && self.in_flight.is_empty()
@@ -628,8 +635,8 @@ fn calls_of(submission: &Submission, due: &Due) -> u32 {
     due.waits.len() as u32 + work::calls(&submission.work) + function + signal
 }
 
-/// Returns how soon a command's end shall be known. The more calls it took, the sooner: until then
-/// they count, and the stream may seem to have no room.
+/// Returns a command's weight: the more calls it took, the sooner its end has to be known. Until
+/// then the calls count, and the stream may seem to have no room.
 fn weight_of(command: &InFlight) -> u32 {
     let least = if command.used.is_some() {
         MEMORY_WEIGHT

@@ -1,8 +1,8 @@
 //! The streams of a queue: which one a command goes to, and which commands stay pending.
 //!
-//! The driver takes only so many commands for a stream that waits, and then makes its caller wait too;
-//! and only so many streams may wait (see [`scheduler`](crate::hal::cuda::scheduler)). What would go
-//! beyond that is kept here, in order, and tried again whenever a thread looks.
+//! The driver takes only so many commands for a stream that waits, and then makes its caller wait
+//! too; and only so many streams may wait (see [`scheduler`](crate::hal::cuda::scheduler)).
+//! Commands beyond that are kept here, in order, and tried again whenever a thread looks.
 
 use super::host_function::HostFunctions;
 use super::in_flight::{Finished, InFlight, Pending};
@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-/// Where a command goes.
+/// The stream that a command goes to, with the waits that are due.
 struct Placement {
     stream: usize,
     due: Due,
-    /// Its stream may begin to wait for a host function until this goes.
+    /// Lets the stream begin to wait for a host function, until dropped.
     _hold_off: Option<HoldOff>,
 }
 
@@ -32,11 +32,12 @@ pub(super) struct StreamSet {
     gpu: Arc<Gpu>,
     order: QueueOrder,
     functions: Arc<HostFunctions>,
-    /// The first one is the only one, if the queue is in order, and has the barriers.
+    /// The first stream has the barriers. In an in-order queue it is the only one.
     streams: Vec<QueueStream>,
-    /// The stream that took the latest command, if order is free.
+    /// The stream that took the latest command, if the queue is out of order.
     latest: usize,
-    /// How many barriers there were, an event that happens after the latest, and what that waits for.
+    /// The number of barriers so far, an event that happens after the latest one, and the waits
+    /// before it.
     barriers: u64,
     barrier: Option<(EventHandle, Vec<Wait>)>,
     pending: VecDeque<Pending>,
@@ -88,8 +89,8 @@ impl StreamSet {
         !self.pending.is_empty()
     }
 
-    /// Takes a command. `Ok` also if it is skipped, because what it waits for has failed. If nothing
-    /// may stay pending, the caller holds quiet calls off.
+    /// Takes a command. Returns `Ok` also if the command is skipped because a signal that it waits
+    /// for has failed. If nothing may stay pending, the caller holds quiet calls off.
     pub(super) fn submit(&mut self, pending: &mut Pending) -> Result<()> {
         if self.order == QueueOrder::InOrder && is_nothing(&pending.submission) {
             return Ok(());
@@ -109,7 +110,8 @@ impl StreamSet {
         Ok(())
     }
 
-    /// Finds where a new command goes. Nowhere if it is to stay pending; then its signal has a number.
+    /// Finds the place of a new command; `None` if the command has to stay pending. Then its signal
+    /// has a number.
     fn place_new(&mut self, pending: &mut Pending) -> Result<Option<Placement>> {
         if self.is_shared {
             self.streams[0].check_recording()?;
@@ -213,7 +215,7 @@ impl StreamSet {
         Ok(Some(placement(due, hold_off)))
     }
 
-    /// Returns what a stream waits for so that a command comes after those before it.
+    /// Returns the waits by which a command comes after those before it.
     fn waits_of_order(&self, index: usize, submission: &Submission) -> Vec<Wait> {
         let mut waits = Vec::new();
         if submission.after_earlier {
@@ -228,7 +230,7 @@ impl StreamSet {
         waits
     }
 
-    /// Chooses the stream for a command in free order, where nothing holds it up, if there is one.
+    /// Chooses a stream where nothing holds a command of an out-of-order queue up, if there is one.
     fn choose(&mut self) -> Result<Option<usize>> {
         for stream in &mut self.streams {
             stream.prune();
@@ -261,7 +263,8 @@ impl StreamSet {
         Ok(Some(index))
     }
 
-    /// Gives the streams the pending commands that they can take now. Returns whether that was any.
+    /// Gives the streams the pending commands that they can take now. Returns whether there were
+    /// any.
     #[inline]
     pub(super) fn feed(&mut self) -> bool {
         match self.pending.is_empty() {
@@ -270,8 +273,8 @@ impl StreamSet {
         }
     }
 
-    /// In order, one after the other; in free order, all that come neither after one that stays nor
-    /// behind a barrier.
+    /// Feeds pending commands: in order, one after the other; out of order, all that come neither
+    /// after one that stays nor behind a barrier.
     fn feed_pending(&mut self) -> bool {
         let mut kept = VecDeque::new();
         let mut before = mem::take(&mut self.pending);
@@ -297,8 +300,9 @@ impl StreamSet {
         has_fed
     }
 
-    /// Gives a pending command to a stream, if one can take it now; otherwise back. What goes wrong now
-    /// its submitter doesn't learn at once.
+    /// Gives a pending command to a stream if one can take it now, and returns it otherwise. An
+    /// error goes to the command's signal or to `finish`, since the call that submitted it has
+    /// returned.
     fn offer(&mut self, mut pending: Pending) -> Option<Pending> {
         // The submitter of a native command held quiet calls off only until it became pending.
         let _hold_off = match pending.submission.work {
@@ -323,8 +327,8 @@ impl StreamSet {
         None
     }
 
-    /// Submits a command to its stream: in free order after all others, if it wants that, and before
-    /// all later ones.
+    /// Submits a command to its stream: in an out-of-order queue after all earlier commands and
+    /// before all later ones, if it asks for that.
     fn enqueue(&mut self, mut placement: Placement, pending: &mut Pending) -> Result<()> {
         let index = placement.stream;
         let failed = placement.due.failed.take();
@@ -359,8 +363,8 @@ impl StreamSet {
         submitted
     }
 
-    /// Returns whether nothing is left to do. An error is that of the device or of the driver, for
-    /// good.
+    /// Returns whether nothing is left to do. An error means that the device or the driver has
+    /// failed for good.
     pub(super) fn finish(&mut self) -> Result<bool> {
         let mut is_done = self.pending.is_empty();
         for stream in &mut self.streams {
@@ -381,7 +385,7 @@ impl StreamSet {
         is_done
     }
 
-    /// Returns whether there is anything that commands used that are done.
+    /// Returns whether there are objects of finished commands to drop.
     #[inline]
     pub(super) fn has_finished(&self) -> bool {
         self.streams
@@ -389,7 +393,7 @@ impl StreamSet {
             .any(|stream| !stream.finished.is_empty())
     }
 
-    /// Takes what commands used that are done. It may be the user's.
+    /// Takes the objects that finished commands used. They may be the program's.
     pub(super) fn take_finished(&mut self) -> Finished {
         let mut finished = Finished::new();
         for stream in &mut self.streams {
@@ -398,7 +402,8 @@ impl StreamSet {
         finished
     }
 
-    /// Fails all that is to be done: the device has stopped. What comes back may be the user's.
+    /// Fails all commands: the device has stopped. The caller drops the result without a lock,
+    /// since it may keep objects of the program.
     pub(super) fn fail_all(&mut self, error: &Error) -> Failed {
         let streams = self.streams.iter_mut();
         let in_flight = streams.flat_map(|stream| stream.fail_all(error)).collect();
@@ -427,7 +432,7 @@ impl StreamSet {
     }
 }
 
-/// Lets whatever comes later in the first stream come after all that is in the others.
+/// Makes later work in the first stream come after all that is in the others.
 fn join_all(streams: &mut [QueueStream]) -> Result<()> {
     let (first, others) = streams.split_first_mut().expect("there always is one");
     let first = first.handle();
@@ -435,7 +440,7 @@ fn join_all(streams: &mut [QueueStream]) -> Result<()> {
     others.try_for_each(|stream| stream.join_into(first))
 }
 
-/// Returns whether nobody can see that a command was there.
+/// Returns whether a command has no effect: it has no work, no waits and no signal.
 fn is_nothing(submission: &Submission) -> bool {
     matches!(submission.work, Work::Marker)
         && submission.waits.is_empty()

@@ -1,4 +1,4 @@
-//! What commands do, as calls of the driver.
+//! The work of commands, as calls of the driver.
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
@@ -11,7 +11,7 @@ use crate::types::{MemoryKind, Pitches, Region};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// What a command uses besides its own memory, until it is done.
+/// Memory that a command uses besides its operands, until it is done.
 #[derive(Default)]
 pub(super) enum Extra {
     #[default]
@@ -22,8 +22,8 @@ pub(super) enum Extra {
     Between(Arc<dyn Segment>),
 }
 
-/// Makes what some work uses besides its own memory. The driver may wait for streams, and memory may
-/// have to be released first, so the caller holds no lock.
+/// Makes the memory that some work uses besides its operands. The driver may wait for streams, and
+/// memory may have to be released first, so the caller holds no lock.
 pub(super) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<Extra> {
     let pattern_of = |to: &Operand, pattern: &[u8]| match is_staged(pattern, address(to)) {
         true => Staging::new(gpu, pattern).map(Extra::Pattern),
@@ -50,7 +50,7 @@ fn is_staged(pattern: &[u8], to: DeviceAddress) -> bool {
     pattern.len() > INLINE_PATTERN_BYTES && word_of(pattern, to).is_none()
 }
 
-/// Returns how many calls of the driver some work takes, at most.
+/// Returns the most calls of the driver that some work takes.
 pub(super) fn calls(work: &Work) -> u32 {
     // Copies that double what is there, up to all of it.
     let doublings = |times: usize| usize::BITS - times.leading_zeros();
@@ -66,8 +66,8 @@ pub(super) fn calls(work: &Work) -> u32 {
     }
 }
 
-/// Returns whether the driver takes work only when it is its turn, since it copies from or to host
-/// memory that it doesn't know.
+/// Returns whether a call that hands work over returns only when it is the work's turn, since it
+/// copies from or to host memory that the driver doesn't know.
 pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
     // What is kept is ours.
     let is_unknown = |place: &Operand| place.keep.is_none() && !gpu.driver().knows(address(place));
@@ -79,7 +79,7 @@ pub(super) fn copies(work: &Work) -> bool {
     matches!(work, Work::Copy { .. } | Work::CopyRect(_))
 }
 
-/// Queues work; what calls the host is not for here. The device's context is current.
+/// Queues work that does not call the host. The device's context is current.
 ///
 /// # Safety
 /// All that the command uses, `extra` included, stays until the stream is past this, also if there

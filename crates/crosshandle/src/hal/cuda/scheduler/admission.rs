@@ -16,12 +16,12 @@ use std::sync::{Arc, OnceLock};
 /// The environment variable from which the driver takes the number of connections.
 const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
-/// Something that a stream waits for.
+/// A condition that a stream waits for.
 #[derive(Clone)]
 pub(crate) enum Wait {
     /// A signal of an event.
     Event(Arc<EventCore>, u64),
-    /// That a word of this process reaches a number: that a host function returns.
+    /// A word of this process that reaches a number: then a host function has returned.
     Word(Arc<ProcessWord>, u32),
     #[cfg(test)]
     Flag(Arc<AtomicBool>),
@@ -47,7 +47,7 @@ impl Wait {
 /// keeps a peer's memory.
 type OverWaits = SmallVec<[Wait; 4]>;
 
-/// What one stream waits for, in order.
+/// The waits of one stream, in order.
 pub(crate) struct StreamWaits {
     scheduler: Arc<Scheduler>,
     list: Mutex<VecDeque<Wait>>,
@@ -60,7 +60,8 @@ impl StreamWaits {
         self.list.lock()
     }
 
-    /// Makes the stream busy, unless it would come behind one that waits. Returns whether it is.
+    /// Makes the stream busy, unless it would come behind one that waits. Returns whether it is
+    /// busy now.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed) || self.begin_first()
@@ -77,7 +78,7 @@ impl StreamWaits {
         true
     }
 
-    /// Makes the stream busy, whatever it comes behind.
+    /// Makes the stream busy, even if it comes behind one that waits.
     #[inline]
     pub(crate) fn begin_anyway(&self) {
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
@@ -126,8 +127,8 @@ impl StreamWaits {
         }
     }
 
-    /// Adds waits if the stream waits already and nobody needs quiet; otherwise returns whether it
-    /// waits for nothing.
+    /// Adds waits if the stream waits already and no deferred call needs quiet. The error says
+    /// whether the stream waits for nothing.
     fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> Result<(), bool> {
         // Before the lock, so that it is dropped after it.
         let _over;
@@ -148,8 +149,8 @@ impl StreamWaits {
         drop(all);
     }
 
-    /// Lets the stream wait for one signal more, if it waits already and nobody needs quiet: what most
-    /// commands need that wait.
+    /// Lets the stream wait for one signal more, if it waits already and no deferred call needs
+    /// quiet. Most commands that wait need no more than this.
     #[inline]
     pub(crate) fn admit_more(&self, wait: &WaitPoint) -> bool {
         let mut list = self.list();
@@ -173,9 +174,9 @@ impl StreamWaits {
         self.admit_among(most_blocked(), SchedulerState::is_halted, waits)
     }
 
-    /// Lets the stream wait until a host function returns. Nobody else can see to that, so one stream
-    /// may even where there is only one connection; and after a second also while calls are due:
-    /// they may need another function, which waits for this one.
+    /// Lets the stream wait until a host function returns. The function runs only while the stream
+    /// waits, so one stream may wait even where there is only one connection. After a second it may
+    /// also wait while calls are due: they may need another function, which waits for this one.
     pub(crate) fn admit_function(&self) -> bool {
         self.admit_among(most_blocked().max(1), SchedulerState::halts_functions, [])
     }
@@ -316,13 +317,13 @@ pub(super) fn connections() -> usize {
     })
 }
 
-/// Returns how many streams may wait at a time: half of the connections are for those that run. None
-/// if there is only one.
+/// Returns the number of streams that may wait at a time: half of the connections are for those
+/// that run. None if there is only one.
 pub(super) fn most_blocked() -> usize {
     connections() / 2
 }
 
-/// Returns how many streams of one queue should run at the same time.
+/// Returns the number of streams of one queue that should run at the same time.
 pub(crate) fn most_running() -> usize {
     (connections() - most_blocked())
         .saturating_sub(1)

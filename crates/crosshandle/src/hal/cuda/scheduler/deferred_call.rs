@@ -2,8 +2,8 @@
 //!
 //! Unregistering host memory and unloading programs are such calls, and sometimes the making of
 //! streams. They are made one at a time on a background thread, since streams of the program may
-//! wait, of which nothing is known here: then the call takes until those go on, and the scheduler's
-//! thread, which streams of ours depend on, must not wait with it.
+//! wait too, which this library does not see. A call then returns only when those go on, and the
+//! scheduler's thread must not wait with it: streams of this library depend on that thread.
 
 use super::{Scheduler, SchedulerState};
 use crate::hal::cuda::driver;
@@ -20,31 +20,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// When a deferred call is made.
+/// The urgency of a deferred call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// When no stream waits.
+    /// Made when no stream waits.
     WhenQuiet,
-    /// At once, although streams wait. It may return only when they go on.
+    /// Made at once, although streams wait. It may return only when they go on.
     AtOnce,
 }
 
 /// One deferred call.
 struct DeferredCall {
-    /// Memory that is free after it, in bytes.
+    /// The memory that the call frees, in bytes.
     bytes: usize,
     act: Box<dyn FnOnce() + Send>,
     has_returned: Arc<AtomicBool>,
 }
 
-/// The calls that a background thread is at: one, or several in turn while it is quiet.
+/// The calls that a background thread makes: one, or several in turn while no stream waits.
 struct Running {
-    /// No stream waited when the first one began, so none begins to.
+    /// No stream waited when the first call began, so none may begin to wait.
     is_quiet: bool,
-    /// When the first of them began, and the present one.
+    /// The times at which the first of the calls and the present one began.
     began: Instant,
     since: Instant,
-    /// How long the present one may take before it counts as stuck.
+    /// The time that the present call may take before it counts as stuck.
     expected: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Running {
         }
     }
 
-    /// Begins the next call, which releases so many bytes.
+    /// Begins the next call, which releases `bytes` bytes.
     fn begin_next(&mut self, bytes: usize) {
         let more = Duration::from_millis((bytes / RELEASED_BYTES_PER_MS) as u64);
         self.since = Instant::now();
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// What is deferred in one context.
+/// The deferred calls of one context.
 #[derive(Default)]
 pub(super) struct DeferredCalls {
     /// Calls that are made when no stream waits, and the memory that they release, in bytes.
@@ -75,15 +75,17 @@ pub(super) struct DeferredCalls {
     quiet_bytes: usize,
     /// Calls that are made at once.
     urgent: VecDeque<DeferredCall>,
-    /// A background thread makes calls, or will: since then, as long as it has not begun.
+    /// Whether a background thread makes calls or was requested to, and the time of the request
+    /// until it begins.
     has_runner: bool,
     requested: Option<Instant>,
     running: Option<Running>,
     /// Threads that wait until all quiet calls have returned.
     waiting: usize,
-    /// Since when calls must be made before streams wait again.
+    /// The time since which calls must be made before streams wait again.
     pressed: Option<Instant>,
-    /// Submitters that need no quiet call to begin: see [`HoldOff`](super::HoldOff).
+    /// The number of submitters that keep quiet calls from beginning: see
+    /// [`HoldOff`](super::HoldOff).
     pub(super) hold_offs: usize,
 }
 
@@ -100,7 +102,7 @@ impl DeferredCalls {
         self.requested.is_some_and(is_late) || self.running.as_ref().is_some_and(is_slow)
     }
 
-    /// Returns whether a call is under way that no stream may get in the way of.
+    /// Returns whether a call is under way during which no stream may begin to wait.
     pub(super) fn needs_quiet(&self) -> bool {
         self.running
             .as_ref()
@@ -147,7 +149,7 @@ impl Scheduler {
         self.is_halted.store(state.is_halted(), Ordering::Relaxed);
     }
 
-    /// Defers a call, which releases so many bytes, and waits a while for its return if it can be
+    /// Defers a call, which releases `bytes` bytes, and waits a while for its return if it can be
     /// made now.
     pub(crate) fn call(
         self: &Arc<Self>,
@@ -213,7 +215,7 @@ impl Scheduler {
         Some((has_returned, state))
     }
 
-    /// Has the scheduler look now, also if it had no thread so far.
+    /// Makes the scheduler look now, also if it had no thread so far.
     pub(crate) fn prompt(self: &Arc<Self>) {
         let mut state = self.state();
         self.start_thread(&mut state);
@@ -222,8 +224,8 @@ impl Scheduler {
         self.publish(&mut state);
     }
 
-    /// Lets a background thread make the calls that can be made now, unless one is at it. Returns
-    /// whether that is new.
+    /// Lets a background thread make the calls that can be made now, unless one does so already.
+    /// Returns whether this call requested it.
     pub(super) fn request_runner(self: &Arc<Self>, state: &mut SchedulerState) -> bool {
         let calls = &state.calls;
         if calls.has_runner || calls.is_empty() {

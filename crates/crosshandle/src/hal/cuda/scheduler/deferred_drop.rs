@@ -1,9 +1,8 @@
-//! Deferred drops: what commands used may be the user's, and its drop may do anything, such as wait
-//! for a queue or for another process.
+//! Deferred drops of objects that commands used. They may be the program's, and such a drop may do
+//! anything, such as wait for a queue or for another process.
 //!
-//! Threads of the user drop it themselves. Threads that queues depend on hand it to the background
-//! service, where a drop that waits for another one gets it. The end of a context waits for those
-//! ([`driver_jobs::wait`]).
+//! The program's threads drop these objects themselves. Threads that queues depend on hand them to
+//! the background service, where a drop that waits for another drop does not hold that one up.
 
 use crate::hal::common::user_code;
 use crate::hal::cuda::driver;
@@ -12,7 +11,7 @@ use std::any::Any;
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether queues depend on this thread, so that it drops nothing of the user's.
+    /// Whether queues depend on this thread, so that it drops nothing of the program's.
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -2,10 +2,10 @@
 //! for, and has one thread that looks after queues with commands in flight.
 //!
 //! # What it decides
-//! A stream that waits gets in the way of others of its context, by the driver's rules (measured, see
-//! `docs/cuda.md`): it occupies one of a few connections to the device, and when all of those are
-//! taken, streams that could run come behind ones that wait. And some calls of the driver return only
-//! when no stream waits. So only so many streams may wait at a time, commands beyond that stay
+//! A stream that waits holds up others of its context, by the driver's rules (measured, see
+//! `docs/cuda.md`). It occupies one of a few connections to the device; when all of those are
+//! taken, streams that could run come behind ones that wait. Also, some calls of the driver return
+//! only when no stream waits. So only so many streams may wait at a time, commands beyond that stay
 //! *pending* in their queues ([`admission`]), and such calls are *deferred* ([`deferred_call`]).
 //!
 //! # States of a stream, as the scheduler sees it
@@ -13,19 +13,20 @@
 //!   are taken and a stream waits.
 //! - *Busy*: commands are in flight, and none of them waits for something that has not happened.
 //!   `StreamWaits::end` makes it idle; an admitted wait makes it waiting.
-//! - *Waiting*: the driver was given a wait that is not over. It is busy again once all of its waits
-//!   are over, which nobody is told: a thread that looks at the list sees it.
+//! - *Waiting*: the driver was given a wait that is not over. It is busy again once all of its
+//!   waits are over. No notice tells that: a thread that looks at the list sees it.
 //!
 //! # States of the deferred calls
 //! - *None*, or *due*: a stream waits, or a submitter holds quiet calls off. The scheduler's thread looks
 //!   again after 1 to 50 ms.
-//! - *Requested*: a background thread was asked for.
+//! - *Requested*: a background thread was requested.
 //! - *Running, quiet*: no stream waited when the call began, so none begins to wait until it returns.
 //! - *Running, beside streams*: an urgent call; streams may begin to wait.
 //! - *Stuck*: the call takes longer than it can explain. Streams may begin to wait again, since it may
 //!   wait for a stream of the program that waits for one of ours.
 //!
-//! Too many bytes due, or a thread that waits for room, *press*: then too no stream begins to wait.
+//! If too many bytes are due, or a thread waits for room, the calls *press*: then, too, no stream
+//! begins to wait.
 //!
 //! # States of the thread
 //! *None* → (a queue becomes busy, a call is deferred) → *idle* (2 s, then it ends) ⇄ *tending* (looks at all
@@ -34,20 +35,21 @@
 //!
 //! # Which thread does what
 //! - Submitters hand commands to the driver, or leave them pending.
-//! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It calls nothing of the driver that waits
-//!   for a stream, and drops nothing of the user's ([`deferred_drop`]).
-//! - Background threads make deferred calls, run host functions, one after the other for each queue,
-//!   and drop what is the user's.
+//! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It calls nothing of the driver that
+//!   waits for a stream, and drops nothing of the program's ([`deferred_drop`]).
+//! - Background threads make deferred calls, run host functions, one after the other for each
+//!   queue, and drop the program's objects.
 //! - A thread of the driver announces host functions and completes signals of commands that may fail.
 //!
 //! # Locks, from first to last
 //! 1. a queue's state; never two of them, except with `try_lock`
 //! 2. the scheduler's state
-//! 3. a stream's list of waits; the list of all schedulers; the words and streams that nobody uses
+//! 3. a stream's list of waits; the list of all schedulers; the words and streams that are not in
+//!    use
 //! 4. a queue's host functions, a host function's task, the service of background threads
 //!
 //! None is held across an allocation of memory or a call that may wait for streams: submitters make
-//! both before they lock the queue. The exception is a stream that the program submits to besides,
+//! both before they lock the queue. The exception is a stream that the program submits to as well,
 //! where nothing is kept pending: there a call of the driver may block as it does for the program.
 
 pub(super) mod admission;
@@ -76,27 +78,27 @@ use std::time::Instant;
 
 /// A queue, as its scheduler looks after it. No method waits for a thread that has the queue locked.
 pub(super) trait Tended: Send + Sync {
-    /// Lets go of what is done, notices a device that has stopped, and helps what streams wait for.
-    /// Returns `false` if another thread has the queue locked.
+    /// Releases finished commands, notices a device that has stopped, and helps the signals that
+    /// streams wait for. Returns `false` if another thread has the queue locked.
     fn tend(&self) -> bool;
 
     /// Offers pending commands to their streams.
     fn feed(&self) -> Fed;
 
-    /// Finds out which of its streams are done.
+    /// Finds out which of the queue's streams are done.
     fn find_finished_streams(&self);
 }
 
-/// What came of offering pending commands to their streams.
+/// The result of offering pending commands to their streams.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Fed {
-    /// A stream has taken one.
+    /// A stream has taken a command.
     pub(super) has_fed: bool,
     /// Commands are still pending.
     pub(super) is_left: bool,
 }
 
-/// Looks after one of the driver's contexts.
+/// The scheduler of one of the driver's contexts.
 pub(super) struct Scheduler {
     state: Mutex<SchedulerState>,
     /// Notified when the thread has something to do.
@@ -105,7 +107,7 @@ pub(super) struct Scheduler {
     call_returned: Condvar,
     /// Whether no stream may begin to wait. Changed under the lock.
     is_halted: AtomicBool,
-    /// Streams in which something is in flight.
+    /// The number of streams in which something is in flight.
     busy: AtomicUsize,
 }
 
@@ -150,8 +152,8 @@ impl SchedulerState {
 /// All schedulers, with the context of each that a program made.
 static ALL: Mutex<Vec<(Option<ContextHandle>, Weak<Scheduler>)>> = Mutex::new(Vec::new());
 
-/// Looks after all queues of the process now: lets go of what their commands don't use any more. The
-/// caller holds no lock.
+/// Looks after all queues of the process now: releases the objects that their commands don't use
+/// any more. The caller holds no lock.
 pub(super) fn tend_every_queue() {
     let all: Vec<_> = ALL
         .lock()
@@ -266,7 +268,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// Runs the scheduler's thread.
+    /// The body of the thread.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {

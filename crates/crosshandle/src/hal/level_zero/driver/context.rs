@@ -17,7 +17,7 @@ pub(crate) const IPC_HANDLE_BYTES: usize = 64;
 pub(crate) struct DriverContext {
     pub(crate) driver: &'static Driver,
     pub(crate) handle: ContextHandle,
-    /// It is destroyed with this value; others are the program's.
+    /// The context is destroyed with this value; others are the program's.
     is_ours: bool,
     pub(super) events: EventPools,
     /// Opened events are known to learn of later signals.

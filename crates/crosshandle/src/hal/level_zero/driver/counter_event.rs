@@ -138,7 +138,7 @@ impl CreatedEvent {
     /// Takes an event that the program created and has given away.
     ///
     /// # Safety
-    /// `handle` is an event of the driver, and nobody else destroys it.
+    /// `handle` is an event of the driver, and no other code destroys it.
     pub(crate) unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
         Self {
             context: Arc::clone(context),

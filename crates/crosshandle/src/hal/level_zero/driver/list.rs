@@ -56,8 +56,8 @@ impl List {
     /// Adopts a list that the program created.
     ///
     /// # Safety
-    /// `handle` is an immediate in-order list of the driver, and lives as long as the result and all
-    /// that was appended; nobody else destroys a list that `is_given`.
+    /// `handle` is an immediate in-order list of the driver, and lives as long as the result and
+    /// all that was appended; no other code destroys a list that `is_given`.
     pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ListHandle,

@@ -185,7 +185,7 @@ impl VirtualMemory<'_> {
     /// Unmaps physical memory.
     ///
     /// # Safety
-    /// It was mapped as one piece, and nobody uses it any more.
+    /// It was mapped as one piece, and is not used any more.
     pub(crate) unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let unmap = self.0.driver.loader.zeVirtualMemUnmap;
         // SAFETY: promised by the caller.
@@ -196,7 +196,7 @@ impl VirtualMemory<'_> {
     /// Changes the access to mapped memory.
     ///
     /// # Safety
-    /// It was mapped as one piece, and nobody relies on more access any longer.
+    /// It was mapped as one piece, and no code relies on more access any longer.
     pub(crate) unsafe fn set_access(
         &self,
         start: NonNull<u8>,

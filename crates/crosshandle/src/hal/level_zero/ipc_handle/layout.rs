@@ -1,10 +1,11 @@
-//! Where Intel's driver has the fields of its IPC handles that this library reads or writes.
+//! The places of the fields that this library reads or writes in the IPC handles of Intel's driver.
 //!
-//! The bytes are opaque by the specification; these are `IpcMemoryData`, `IpcOpaqueMemoryData` and
-//! `IpcCounterBasedEventData` of its sources, from 25.05 to 26.31 and the development branch after
-//! it. The driver has one of two kinds of handles: *legacy* ones, whose descriptor the importer has
-//! to bring, and *opaque* ones, since 25.35, whose descriptor the driver fetches from the exporting
-//! process. Only opaque handles have that process's number.
+//! The bytes are opaque by the specification; the fields are those of `IpcMemoryData`,
+//! `IpcOpaqueMemoryData` and `IpcCounterBasedEventData` in the driver's sources, from 25.05 to
+//! 26.31 and the development branch after it. The driver has one of two kinds of handles: *legacy*
+//! ones, whose descriptor the importer has to bring, and *opaque* ones, since 25.35, whose
+//! descriptor the driver fetches from the exporting process. Only opaque handles have that
+//! process's number.
 //!
 //! | handle | descriptor | process | told from others by |
 //! |---|---|---|---|
@@ -49,7 +50,7 @@ pub(super) fn descriptor_in(subject: Subject, handle: &Bytes) -> RawFd {
     RawFd::from_ne_bytes(word(handle, place_of_descriptor(subject, handle)))
 }
 
-/// Returns the place of the exporting process's number in handles whose descriptor the driver fetches from
+/// Returns the place of the exporting process's number, in handles whose descriptor the driver fetches from
 /// that process.
 pub(super) fn place_of_process(
     subject: Subject,

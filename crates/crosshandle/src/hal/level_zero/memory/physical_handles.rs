@@ -36,8 +36,9 @@ struct Handles {
 type Key = (u64, u64, usize);
 
 /// Memory of which there are descriptors, so that this process can open it again. The lock is held
-/// while handles are imported and destroyed, so that nobody opens memory that is about to go; those
-/// calls wait for no command, since the memory is mapped nowhere. Locked before a memory's handles.
+/// while handles are imported and destroyed, so that no thread opens memory that is about to go;
+/// those calls wait for no command, since the memory is mapped nowhere. Locked before a memory's
+/// handles.
 static SHARED_HANDLES: Mutex<BTreeMap<Key, Arc<PhysicalHandles>>> = Mutex::new(BTreeMap::new());
 
 fn shared_handles() -> MutexGuard<'static, BTreeMap<Key, Arc<PhysicalHandles>>> {

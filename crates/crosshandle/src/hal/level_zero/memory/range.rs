@@ -51,7 +51,7 @@ impl Mapped {
     /// Unmaps the part from an address.
     ///
     /// # Safety
-    /// It is mapped there, and nobody uses it any more.
+    /// It is mapped there, and is not used any more.
     unsafe fn unmap(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
         let mut places = self.places();
         // SAFETY: promised by the caller.

@@ -41,7 +41,7 @@ enum Source {
     },
     /// The program's, which frees it.
     Adopted {
-        /// As above.
+        /// Made with the first handle, as for allocated memory.
         exported: OnceLock<Exported>,
     },
     /// Opened by a driver's handle: closed in the end.

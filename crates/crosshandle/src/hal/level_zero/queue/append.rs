@@ -1,4 +1,4 @@
-//! How commands get into the driver's list, with the fences behind them.
+//! Appending of commands to the driver's list, with the fences behind them.
 //!
 //! A command is as few calls of the driver as it would be without this library. A fence stands for
 //! its command and all before it: most short commands have none of their own, and end with a later
@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 /// A way for a list to wait for a signal.
 enum DeviceWait<'a> {
-    /// It has come.
+    /// The signal has come.
     Done,
-    /// Only the host can wait.
+    /// Only the host can wait for the signal.
     Host,
-    /// By the native mirror, which nobody signals meanwhile.
+    /// The native mirror, which no queue signals meanwhile.
     Mirror(EventHandle, MirrorHold<'a>),
 }
 
@@ -35,7 +35,7 @@ impl Inner {
     /// wait for something first. A command that the driver refuses fails when its turn comes.
     pub(super) fn append_next(&self, end: &mut ListEnd, command: Command) -> Option<Command> {
         if end.has_new_fences() {
-            // There was a panic, and they are behind a part of a command that nobody knows.
+            // There was a panic, and they are behind an unknown part of a command.
             self.lose_fences(end.take_back_fences(0));
         }
         // Once the list has a part of it, a panic must not drop what it uses.
@@ -147,8 +147,8 @@ impl Inner {
         }
     }
 
-    /// Returns the mirror of an event if the latest signal of that is number `number`, and keeps it
-    /// so until the result is dropped.
+    /// Returns the mirror of an event, if its latest signal is number `number`. It stays so until
+    /// the result is dropped.
     fn hold_mirror<'a>(
         &self,
         event: &'a Arc<EventCore>,
@@ -349,7 +349,7 @@ impl Inner {
         Ok(fence)
     }
 
-    /// Lets the list tell when it is done with all that it has.
+    /// Makes the list signal a fence when it is done with all that it has.
     pub(super) fn fence_all(&self, state: &mut ListState) -> Result<()> {
         let last = state.end.appended - 1;
         self.append_fence(&mut state.end, last)?;

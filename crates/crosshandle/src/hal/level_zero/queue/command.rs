@@ -36,7 +36,7 @@ pub(super) struct Command {
     pub(super) ends_with_previous: bool,
     /// The list was seen to have waited for its waits.
     pub(super) has_started: bool,
-    /// The list may have a part of it whose end nobody will see.
+    /// The list may have a part of the command whose end no fence will tell.
     pub(super) may_be_partial: bool,
 }
 
@@ -45,15 +45,15 @@ pub(super) struct Extras {
     pub(super) staging: Staging,
     /// Commands of other lists that it comes after.
     pub(super) after: Vec<Arc<CompletionFlag>>,
-    /// Raised when it has ended, if commands of other lists may come after it.
+    /// Raised when the command has ended, if commands of other lists may come after it.
     pub(super) completion: Option<Arc<CompletionFlag>>,
-    /// Why it fails: the driver has refused it, or there was no memory for it.
+    /// The reason why the command fails: the driver has refused it, or there was no memory for it.
     pub(super) failure: Option<Error>,
 }
 
 impl Extras {
     /// Makes the extras of a command that comes after others, and that commands of other lists may
-    /// come after. Returns its completion too.
+    /// come after.
     pub(super) fn after(
         after: Vec<Arc<CompletionFlag>>,
     ) -> (Arc<CompletionFlag>, Option<Box<Self>>) {
@@ -105,8 +105,8 @@ impl Command {
         }
     }
 
-    /// Returns whether the host has something to do before the list can go on with it, other than
-    /// to wait for signals.
+    /// Returns whether the host has something to do before the list can go on with the command,
+    /// other than to wait for signals.
     pub(super) fn needs_host(&self) -> bool {
         let is_after = |extras: &Extras| extras.after.iter().any(|flag| !flag.is_raised());
         self.is_claimed
@@ -114,12 +114,12 @@ impl Command {
             || self.extras.as_deref().is_some_and(is_after)
     }
 
-    /// Returns whether the list waits for the driver's events before it.
+    /// Returns whether the list waits for the driver's events before the command.
     pub(super) fn waits_on_device(&self) -> bool {
         self.waits.iter().any(|wait| wait.promise.is_some())
     }
 
-    /// Returns whether a thread may wait for its end.
+    /// Returns whether a thread may wait for the command's end.
     pub(super) fn is_awaited(&self) -> bool {
         let extras = self.extras.as_ref();
         self.signal.is_some() || extras.is_some_and(|extras| extras.completion.is_some())
@@ -142,7 +142,8 @@ impl Command {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Keeps what it uses for as long as the process lives: the driver may access it at any time.
+    /// Keeps the objects that the command uses for as long as the process lives: the driver may
+    /// access it at any time.
     pub(super) fn leak_used(&self) {
         let kept = self
             .work
@@ -155,9 +156,9 @@ impl Command {
         mem::forget(self.staging().clone());
     }
 
-    /// Drops what it used, and signals. This runs code of the program's, so no lock may be held.
-    /// Returns the event if the list still uses its mirror. More commands may signal it unless the
-    /// queue `is_closed`.
+    /// Drops the objects that the command used, and signals. This runs code of the program's, so no
+    /// lock may be held. Returns the event if the list still uses its mirror. More commands may
+    /// signal it unless the queue `is_closed`.
     pub(super) fn end(
         self,
         queue: &QueueCommon,

@@ -16,16 +16,16 @@
 //! The thread waits for the first fence in flight, and ends its command with all before it. It does
 //! so at once for *urgent* commands, for which a thread may wait; for others after
 //! [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY), so that most submissions
-//! wake nobody. If urgent commands have no fence behind them, the thread appends one.
+//! wake no thread. If urgent commands have no fence behind them, the thread appends one.
 //!
 //! # States of the list
 //! - **Running**: as above.
 //! - **Given up**: the list waits for a signal that will never reach it, since a process died. It is
 //!   leaked with all that its commands use, their mirrors' promises are revoked, and the commands
 //!   are pending again, for a new list. So a command in flight may become pending.
-//! - **Unsure**: the driver refused a fence or a part of a command, so that nobody knows when the
-//!   list is done. Commands fail, and what they use is leaked. A later fence that is signalled ends
-//!   this state; a list that is dropped in it is leaked.
+//! - **Unsure**: the driver refused a fence or a part of a command, so that no thread knows when
+//!   the list is done. Commands fail, and what they use is leaked. A later fence that is signalled
+//!   ends this state; a list that is dropped in it is leaked.
 //! - **Closed**: its queue was dropped. The thread ends what is left, destroys the list, and exits.
 //!
 //! # Locks
@@ -77,15 +77,16 @@ pub(super) struct Inner {
     pub(super) completed: CompletionCount,
 }
 
-/// How the thread spends its time, as submitters need to know it.
+/// The state of the thread, as submitters need to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum Rest {
-    /// It looks at what is submitted, or waits for the device and looks after that.
+    /// The thread looks at submitted commands, or waits for the device and looks after that.
     #[default]
     Awake,
-    /// It looks again after [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY).
+    /// The thread looks again after
+    /// [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY).
     Napping,
-    /// It looks when it is notified.
+    /// The thread looks when it is notified.
     Asleep,
 }
 
@@ -100,7 +101,7 @@ pub(super) struct ListState {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The driver's list, and what is to be known of its end to append to it.
+/// The driver's list, with the facts about its end that appending needs.
 #[derive(Default)]
 pub(super) struct ListEnd {
     /// Created with the first command, destroyed by the thread.
@@ -220,7 +221,7 @@ impl CommandList {
     }
 
     /// Takes a command of a queue that has no other list; returns `false` if this one is shut. The
-    /// caller drops what is refused, which may be the program's, without locks.
+    /// caller drops a refused command without locks, since its objects may be the program's.
     #[inline]
     pub(super) fn submit(&self, submission: &mut Submission) -> Result<bool> {
         let is_marker = matches!(submission.work, Work::Marker) && submission.waits.is_empty();
@@ -253,7 +254,7 @@ impl CommandList {
     }
 
     /// Takes a command, prepared by [`QueueCommon::prepare`], that comes after some of other lists.
-    /// Returns what it raises at its end.
+    /// Returns the flag that it raises at its end.
     pub(super) fn submit_after(
         &self,
         submission: &mut Submission,
@@ -272,8 +273,8 @@ impl CommandList {
         Ok(completion)
     }
 
-    /// Takes no more commands. Returns what is raised when those that it has have ended; `None` if
-    /// they have.
+    /// Takes no more commands. Returns the flag that is raised when the list's commands have ended;
+    /// `None` if they have.
     pub(super) fn shut(&self) -> Result<Option<Arc<CompletionFlag>>> {
         let mut marker = Submission::new(Work::Marker);
         let (completion, extras) = Extras::after(Vec::new());

@@ -1,4 +1,4 @@
-//! How lists tell other threads that commands have ended.
+//! Completion counts and flags, by which lists tell other threads that commands have ended.
 
 use crate::sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -21,7 +21,7 @@ pub(super) struct InFlight {
     pub(super) late_fences: Vec<EventHandle>,
     /// Events of ended commands that the list signals after their fences, and so still uses.
     pub(super) retained_events: Vec<Arc<EventCore>>,
-    /// The list may have a part of a command whose end nobody will see.
+    /// The list may have a part of a command whose end no fence will tell.
     pub(super) is_unsure: bool,
 }
 
@@ -64,8 +64,8 @@ impl InFlight {
         std::mem::take(&mut self.commands)
     }
 
-    /// Returns the number of commands that end with the one at `index`: all up to that, and those
-    /// behind it that need no more of the list.
+    /// Returns the number of commands that end with the one at `index`, counted from the first: itself, and
+    /// those behind it that need no more of the list.
     pub(super) fn ended_with(&self, index: usize) -> usize {
         index + 1 + self.ended_from(index + 1)
     }

@@ -18,7 +18,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the thread does next. Indexes are of commands in flight.
+/// The next step of the thread. Indexes are of commands in flight.
 enum Step {
     /// The queue was dropped, and all commands have ended.
     Exit,
@@ -37,7 +37,7 @@ enum Step {
     RunPending,
 }
 
-/// What submitters had told when the thread looked.
+/// The submitters' counts when the thread looked.
 #[derive(Clone, Copy)]
 struct Seen {
     submitted: u64,
@@ -49,7 +49,7 @@ struct Seen {
 enum Waited {
     Signalled,
     Failed(Error),
-    /// The list will never signal it.
+    /// The list will never signal the fence.
     InVain,
 }
 
@@ -290,7 +290,7 @@ impl Inner {
             .for_each(|fence| context.recycle_fence(fence));
     }
 
-    /// Leaks what the first commands use: nobody will know when they are done.
+    /// Leaks the objects that the first commands use: no fence will tell when they are done.
     fn leak_first(&self, in_flight: &mut InFlight, count: usize) {
         let end = in_flight.first + count as u64;
         self.lose_fences(in_flight.fences.take_before(end));
@@ -333,8 +333,8 @@ impl Inner {
         }
     }
 
-    /// Does what the host has to do for the first pending command, if nothing is in flight before
-    /// it, and ends the command if that was all.
+    /// Does the host's part of the first pending command, if nothing is in flight before it, and
+    /// ends the command if that was all.
     fn run_pending(&self, ended: &mut VecDeque<Command>) {
         let mut state = self.state.lock();
         // A submitter may have appended it.
@@ -398,8 +398,8 @@ impl Inner {
         self.end_first(1, result, 0, ended);
     }
 
-    /// Leaves a list that waits for ever, and appends its commands to a new one. What they use is
-    /// leaked: the driver may access it for as long as the old list exists.
+    /// Leaves a list that waits for ever, and appends its commands to a new one. The objects that
+    /// they use are leaked: the driver may access them for as long as the old list exists.
     fn give_up_list(&self) {
         let new_list = self.create_list().inspect_err(|error| {
             tracing::error!(%error, "there is no new command list");
@@ -484,8 +484,8 @@ impl Inner {
     }
 }
 
-/// Returns what the list waits for before the end of the command at `index`. The list is past the
-/// waits of commands whose start it was seen to have reached.
+/// Returns the signals that the list waits for before the end of the command at `index`. Of
+/// commands with a fence at their start, the list is past the waits.
 fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
     let count = match in_flight.is_any_waiting() {
         true => index + 1,

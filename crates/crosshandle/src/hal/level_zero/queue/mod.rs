@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use work::Staging;
 
-/// What all lists of a queue share.
+/// The state that all lists of a queue share.
 pub(super) struct QueueCommon {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,

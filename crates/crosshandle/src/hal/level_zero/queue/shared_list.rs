@@ -145,7 +145,7 @@ impl SharedList {
     }
 
     /// Appends a command, prepared by [`QueueCommon::prepare`], to run after those of other lists.
-    /// Returns what it raises at its end. A command that is refused signals no event.
+    /// Returns the flag that it raises at its end. A command that is refused signals no event.
     pub(super) fn submit(
         &self,
         submission: &mut Submission,
@@ -351,7 +351,7 @@ impl Inner {
         }
     }
 
-    /// Does what the host has to do for the first command, and lets the list go on.
+    /// Does the host's part of the first command, and lets the list go on.
     fn run_host_part(
         &self,
         host_fence: &HostFence,
@@ -412,7 +412,7 @@ impl SharedCommand {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Takes what the list uses.
+    /// Takes the objects that the list uses.
     fn take_used(&mut self) -> Used {
         let work = mem::take(&mut self.work);
         let waits = mem::take(&mut self.waits);
@@ -426,7 +426,7 @@ impl SharedCommand {
         ))
     }
 
-    /// Signals its event.
+    /// Signals the command's event.
     fn end(self, queue: &QueueCommon, result: Result<()>) {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);

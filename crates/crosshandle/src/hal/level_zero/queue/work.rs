@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// copy.
 pub(super) type Staging = Option<Arc<LevelZeroSegment>>;
 
-/// Returns the number of bytes that a command writes. With none, the list has nothing of it.
+/// Returns the number of bytes that a command writes; with none, the list has nothing of it.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
         Work::Marker | Work::Call(_) => 0,
