@@ -303,7 +303,7 @@ impl Tended for QueueInner {
         drop(state);
         drop_or_defer(failed);
         // For functions and drops that none has come for: the system may have had none to spare.
-        background::start_missing_thread();
+        background::start_missing_threads();
         for (event, number) in blockers {
             event.help_device_wait(number);
         }
