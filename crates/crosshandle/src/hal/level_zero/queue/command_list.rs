@@ -375,7 +375,7 @@ impl Inner {
         self.wake(state, true);
     }
 
-    /// Wakes the thread if it is asleep; for something urgent also if it naps.
+    /// Wakes the thread if it is asleep; for something urgent also while it dozes.
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
         // Notifying costs as much as a call of the driver, even if no thread waits.
