@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless there is more to do than was seen. Returns whether a nap went to its end.
+    /// Sleeps, unless there is more to do than was seen. Returns whether a sleep of limited length went to its end.
     fn rest(&self, rest: Rest, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let now = self.look(seen.urgent);
