@@ -167,8 +167,8 @@ struct Listener {
 }
 
 impl Listener {
-    /// Refuses an importer for want of a descriptor, rather than let it wait for ever: accepts it with
-    /// the descriptor that was kept in reserve. Returns `false` if even that fails.
+    /// Refuses an importer when no descriptor is left: gives up the spare one to accept it and say
+    /// so, rather than let it wait for ever. Returns `false` if even that fails.
     fn refuse(&self) -> bool {
         let mut spare_place = self.spare.lock();
         drop(spare_place.take());
