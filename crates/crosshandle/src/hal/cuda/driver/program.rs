@@ -158,7 +158,7 @@ impl Driver {
             return Err(self.refusal("cuLinkCreate", code, &options));
         }
         let linked = self.link_into(programs, state, images, &options);
-        // SAFETY: created above, and destroyed once; nobody uses its binary any more.
+        // SAFETY: created above, and destroyed once; its binary is not used any more.
         let code = unsafe { (programs.link_destroy)(state) };
         self.note("cuLinkDestroy", code);
         linked.map(|module| (module, text_of(&options.info)))

@@ -547,7 +547,7 @@ impl QueueStream {
         match self.ask_driver() {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            // Nobody may ask now.
+            // Asking is not allowed now.
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
