@@ -159,7 +159,8 @@ impl Drop for LivenessLock {
         if process::is_forked() {
             return;
         }
-        if let Err(error) = link.lock().release(self.file) {
+        let released = link.lock().release(self.file);
+        if let Err(error) = released {
             tracing::error!(%error, "a liveness lock stays until this process ends");
         }
     }

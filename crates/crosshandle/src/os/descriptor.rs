@@ -34,6 +34,24 @@ pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
     })
 }
 
+/// Returns whether a file lies in a file system that no other running kernel has too, as far as is
+/// known.
+pub(crate) fn is_on_this_machine_alone(file: impl AsFd) -> bool {
+    /// The magic numbers of file systems in memory and on disks of one machine.
+    const LOCAL: [u64; 9] = [
+        0x0102_1994, // tmpfs
+        0x8584_58f6, // ramfs
+        0xef53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683e, // Btrfs
+        0xf2f5_2010, // F2FS
+        0x2fc1_2fc1, // ZFS
+        0xca45_1a4e, // bcachefs
+        0x794c_7630, // overlayfs
+    ];
+    fs::fstatfs(file).is_ok_and(|status| LOCAL.contains(&(status.f_type as u64 & 0xffff_ffff)))
+}
+
 /// Closes a descriptor that a driver made in programs that this process starts.
 pub(crate) fn close_on_exec(file: impl AsFd) -> Result<(), Errno> {
     io::fcntl_setfd(file, FdFlags::CLOEXEC)

@@ -102,13 +102,6 @@ pub(crate) fn stop_if_unused() -> bool {
     sleepers.ticking == Ticking::Stopped
 }
 
-/// Stops the wakes for want of a thread. Sleepers return once, and have timers of their own from
-/// then on.
-pub(crate) fn stop() {
-    SLEEPERS.lock().ticking = Ticking::Stopped;
-    wake_all();
-}
-
 /// Wakes all sleepers of this process, and returns their number. Called at intervals, and when
 /// something has happened that their words don't tell.
 pub(crate) fn wake_all() -> usize {

@@ -379,13 +379,15 @@ impl<T> Pool<T> {
     pub(crate) fn close(&self) -> Vec<T> {
         self.is_closed.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
+        // Dropped without a lock, like what is returned: the last use of a segment ends in the driver.
+        let (mut blocks, mut spans) = (Vec::new(), Vec::new());
         for class in &self.classes {
             let mut class = class.lock();
             all.append(&mut class.freed);
-            class.blocks.clear();
-            class.span = None;
+            blocks.append(&mut class.blocks);
+            spans.extend(class.span.take());
         }
-        *self.current.lock() = None;
+        let _current = self.current.lock().take();
         let mut large = self.large.lock();
         large.bytes = 0;
         all.extend(large.kept.drain(..).map(|(_, freed)| freed));

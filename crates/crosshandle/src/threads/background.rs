@@ -75,15 +75,16 @@ pub(crate) fn repeat(interval: Duration, mut round: impl FnMut() -> bool + Send 
     });
 }
 
-/// Makes sure that a thread is available, so that a job which follows does not wait for one.
+/// Makes sure that a thread is available beside those that queued jobs will take, so that a job which
+/// follows does not wait for one.
 ///
 /// # Errors
 /// [`Error::LimitReached`](crate::Error::LimitReached) if the system starts no more threads.
 pub(crate) fn ensure_thread() -> Result<()> {
     let service = SERVICE.lock();
-    match service.available {
-        0 => start_thread(service),
-        _ => Ok(()),
+    match service.available > service.startable() {
+        true => Ok(()),
+        false => start_thread(service),
     }
 }
 
@@ -92,10 +93,10 @@ pub(crate) fn is_own_thread() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Starts a thread if there are jobs that none will take, because earlier starts have failed.
-pub(crate) fn start_missing_thread() {
+/// Starts threads if there are jobs that none will take, because earlier starts have failed.
+pub(crate) fn start_missing_threads() {
     if !process::is_forked() {
-        start_if_short(SERVICE.lock());
+        start_missing(SERVICE.lock());
     }
 }
 
@@ -112,16 +113,18 @@ fn submit(job: Job, class: Class) {
     }
     // Also if a thread is started: an idle one may be faster.
     QUEUED.notify_one();
-    start_if_short(service);
+    start_missing(service);
 }
 
-/// Starts a thread if the threads available are fewer than the jobs that may run now.
-fn start_if_short(service: MutexGuard<'_, Service>) {
-    if service.available >= service.startable() {
-        return;
-    }
-    if let Err(error) = start_thread(service) {
-        tracing::warn!(%error, "a background job waits for a thread");
+/// Starts threads while those available are fewer than the jobs that may run now: one as a rule,
+/// more after starts that failed.
+fn start_missing(mut service: MutexGuard<'_, Service>) {
+    while service.available < service.startable() {
+        if let Err(error) = start_thread(service) {
+            tracing::warn!(%error, "a background job waits for a thread");
+            return;
+        }
+        service = SERVICE.lock();
     }
 }
 
@@ -177,7 +180,7 @@ fn work() {
 }
 
 /// Calls `f`; `None` if it panicked.
-fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(value) => Some(value),
         Err(panic) => {

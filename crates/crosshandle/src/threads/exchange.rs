@@ -5,6 +5,7 @@
 //! work that might do either to the background service.
 
 use super::ThreadKind;
+use super::background::contain;
 use super::driver_jobs;
 use super::tuning::{EPOLL_EVENTS, IDLE_TICKS, SOURCE_REST};
 use crate::error::{Error, Result};
@@ -17,8 +18,9 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A descriptor that the exchange thread attends to.
@@ -107,10 +109,8 @@ pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
 
 /// Makes the exchange thread wake sleepers at intervals from now on; returns `false` if it cannot.
 fn start_ticking() -> bool {
-    Exchange::get().is_ok_and(|exchange| {
-        !exchange.has_ended.load(Ordering::Relaxed)
-            && rustix::io::write(&exchange.wake, &1_u64.to_ne_bytes()).is_ok()
-    })
+    Exchange::get()
+        .is_ok_and(|exchange| rustix::io::write(&exchange.wake, &1_u64.to_ne_bytes()).is_ok())
 }
 
 struct Exchange {
@@ -119,8 +119,6 @@ struct Exchange {
     wake: OwnedFd,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
     next: AtomicU64,
-    /// Whether the thread has ended, which it does only if the program closed its epoll instance.
-    has_ended: AtomicBool,
 }
 
 /// The registration number of [`Exchange::wake`].
@@ -156,7 +154,6 @@ impl Exchange {
             wake,
             sources: Mutex::default(),
             next: AtomicU64::new(0),
-            has_ended: AtomicBool::new(false),
         }))
     }
 
@@ -200,36 +197,43 @@ impl Exchange {
     fn run(&self) {
         let mut events = Vec::with_capacity(EPOLL_EVENTS);
         let mut timers = Timers::default();
+        let mut has_failed = false;
         loop {
             let timeout = timers.next(Instant::now());
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
+                // The program has closed the epoll instance. Sleepers without a timer still have to
+                // be woken.
                 Err(error) => {
-                    tracing::error!(%error, "the exchange thread cannot wait");
-                    break;
+                    if !has_failed {
+                        tracing::error!(%error, "the exchange thread cannot wait");
+                    }
+                    has_failed = true;
+                    thread::sleep(WAKE_INTERVAL);
                 }
             }
             if !events.is_empty() {
-                // What it lets go of meanwhile may be the last of something of a driver's, which
-                // it hands on.
+                // A source may drop the last reference to a driver's object: it hands that drop on.
                 let _announced = driver_jobs::announce();
                 for event in &events {
                     self.attend(event.data.u64(), &mut timers);
                 }
             }
         }
-        self.has_ended.store(true, Ordering::Relaxed);
-        wake_ticker::stop();
     }
 
     fn attend(&self, number: u64, timers: &mut Timers) {
         let source = self.sources.lock().get(&number).cloned();
+        let Some(source) = source else {
+            return;
+        };
         let registration = Registration(number);
-        match source.map(|source| source.ready(registration)) {
-            None | Some(Next::Continue) => {}
+        // A panic costs one source; without this thread, sleepers would not be woken any more.
+        match contain(move || source.ready(registration)) {
+            Some(Next::Continue) => {}
             Some(Next::Rest) => timers.rest(registration.pause()),
-            Some(Next::Forget) => self.forget(number),
+            Some(Next::Forget) | None => self.forget(number),
         }
     }
 }
@@ -294,11 +298,15 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use crate::os::socket;
     use std::os::fd::AsFd;
-    use std::sync::mpsc::{Sender, channel};
+    use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
     const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socket::pair().expect("two descriptors")
+    }
 
     struct Resting(OwnedFd, Sender<Instant>);
 
@@ -319,15 +327,49 @@ mod tests {
 
     #[test]
     fn a_source_that_rests_is_called_again_later() {
-        let flags = SocketFlags::CLOEXEC;
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-        let (ours, theirs) = pair.unwrap();
+        let (ours, theirs) = pair();
         let (called, calls) = channel();
         let _watch = watch(Arc::new(Resting(ours, called))).unwrap();
         rustix::io::write(&theirs, b"never read").unwrap();
         let first = calls.recv_timeout(DEADLINE).expect("it is called");
         let second = calls.recv_timeout(DEADLINE).expect("it is called again");
         assert!(second >= first + SOURCE_REST);
+    }
+
+    #[test]
+    fn a_source_that_panics_is_forgotten_and_others_are_not() {
+        struct Panicking(
+            OwnedFd,
+            #[expect(dead_code, reason = "its drop tells")] Sender<()>,
+        );
+        impl Source for Panicking {
+            fn descriptor(&self) -> BorrowedFd<'_> {
+                self.0.as_fd()
+            }
+
+            fn wants_messages(&self) -> bool {
+                true
+            }
+
+            fn ready(&self, _: Registration) -> Next {
+                panic!("on purpose")
+            }
+        }
+        let (panicking, peer) = pair();
+        let (kept, is_dropped) = channel();
+        let _watch = watch(Arc::new(Panicking(panicking, kept))).unwrap();
+        rustix::io::write(&peer, b"never read").unwrap();
+        let dropped = is_dropped.recv_timeout(DEADLINE);
+        assert_eq!(
+            dropped,
+            Err(RecvTimeoutError::Disconnected),
+            "it is dropped"
+        );
+        let (other, peer) = pair();
+        let (called, calls) = channel();
+        let _watch = watch(Arc::new(Resting(other, called))).unwrap();
+        rustix::io::write(&peer, b"never read").unwrap();
+        calls.recv_timeout(DEADLINE).expect("others are called");
     }
 
     #[test]

@@ -354,14 +354,14 @@ pub(crate) mod shared_copy {
 
         /// Moves one register's width between two addresses by one load and one store.
         macro_rules! move_one {
-            ($name:ident, $class:ident, $modifier:literal, $load:literal, $type:ty) => {
+            ($name:ident, $class:ident, $modifier:literal, $move:literal) => {
                 #[inline(always)]
                 unsafe fn $name(from: *const u8, to: *mut u8) {
                     // SAFETY: the caller of `copy` promised the bytes on both sides.
                     unsafe {
                         asm!(
-                            concat!($load, " {value", $modifier, "}, [{from}]"),
-                            concat!($load, " [{to}], {value", $modifier, "}"),
+                            concat!($move, " {value", $modifier, "}, [{from}]"),
+                            concat!($move, " [{to}], {value", $modifier, "}"),
                             value = out($class) _,
                             from = in(reg) from,
                             to = in(reg) to,
@@ -372,11 +372,11 @@ pub(crate) mod shared_copy {
             };
         }
 
-        move_one!(move_1, reg_byte, "", "mov", u8);
-        move_one!(move_2, reg, ":x", "mov", u16);
-        move_one!(move_4, reg, ":e", "mov", u32);
-        move_one!(move_8, reg, ":r", "mov", u64);
-        move_one!(move_16, xmm_reg, "", "movups", u128);
+        move_one!(move_1, reg_byte, "", "mov");
+        move_one!(move_2, reg, ":x", "mov");
+        move_one!(move_4, reg, ":e", "mov");
+        move_one!(move_8, reg, ":r", "mov");
+        move_one!(move_16, xmm_reg, "", "movups");
 
         /// Copies bytes that don't overlap. An aligned element of 1, 2, 4 or 8 bytes moves as one.
         ///

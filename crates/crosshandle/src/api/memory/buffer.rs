@@ -128,9 +128,11 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// As [`elements`](Self::elements).
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        let mut elements = vec![T::new_zeroed(); self.len()];
-        self.read(0, &mut elements)?;
-        Ok(elements)
+        // First, so that memory for the copy is only taken if there will be one.
+        let elements = self.elements()?;
+        let mut copies = vec![T::new_zeroed(); elements.len()];
+        elements.read(0, &mut copies)?;
+        Ok(copies)
     }
 
     /// Returns all of the buffer as a range, for a command.

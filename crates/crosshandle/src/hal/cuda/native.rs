@@ -65,8 +65,7 @@ impl NativeContext for CudaContext {
         let gpu = self.gpu();
         let driver = gpu.driver();
         let _current = gpu.enter()?;
-        // SAFETY: promised by the caller.
-        if unsafe { driver.context_of(stream)? } != gpu.context()? {
+        if driver.context_of(stream)? != gpu.context()? {
             return Err(Error::invalid(
                 "this stream belongs to another context; adopt that one first",
             ));

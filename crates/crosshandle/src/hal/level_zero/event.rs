@@ -38,7 +38,7 @@ impl DriverEvents for LevelZeroEvents {
         // For events, drivers that fetch the descriptor don't see that a number was put in place.
         let event = if let Some(pid) = handle.fetched_from {
             check_fetch(pid, &handle, &import.file)?;
-            handle.open_unchanged(open)?
+            open(handle.bytes)?
         } else {
             handle.open_with(&import.file, driver, open)?
         };

@@ -252,6 +252,41 @@ fn a_command_of_the_program_that_fails_takes_nothing_along() {
     }
 }
 
+#[test]
+fn what_a_refused_command_used_is_kept_until_the_list_is_past_it() {
+    if !simulated("what_a_refused_command_used_is_kept_until_the_list_is_past_it") {
+        return;
+    }
+    let context = context();
+    let queue = context.create_queue().unwrap();
+    // From now on, all goes to the list that the program may append to.
+    queue.native().unwrap();
+    let memory = context.allocate(BYTES).unwrap();
+    let [gates, done] = [(); 2].map(|()| context.create_event().unwrap());
+    for value in [1, 2] {
+        let fill = Command::fill(memory.all(), &[9]).unwrap();
+        let fill = fill.after_value(&gates, value).signal(&done);
+        queue.submit(fill).unwrap();
+    }
+    let used = Arc::new(());
+    let kept = Arc::downgrade(&used);
+    // SAFETY: does nothing.
+    let refused = unsafe {
+        Command::native(move |_| {
+            let _ = &used;
+            Err("no, thank you")
+        })
+    };
+    queue.submit(refused).unwrap_err();
+    gates.signal().unwrap();
+    done.wait_value_timeout(1, SOON).unwrap();
+    // The list has ended a command, but stands before the refused one.
+    assert!(kept.upgrade().is_some());
+    gates.signal().unwrap();
+    queue.finish_timeout(SOON).unwrap();
+    assert!(kept.upgrade().is_none());
+}
+
 /// Returns whether a thread of this process sleeps in the kernel.
 fn is_asleep(thread: rustix::process::Pid) -> bool {
     let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());

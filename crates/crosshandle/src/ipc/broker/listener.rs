@@ -136,7 +136,7 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     match opened.and_then(|file| locks.hold(file.as_fd(), index, LockKind::Shared)) {
         Ok(lock) => Ok(Some(lock)),
         Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-            Err(Error::os("locking a cell in the socket directory")(errno))
+            Err(Error::os("locking a place in the socket directory")(errno))
         }
         Err(error) => {
             tracing::debug!(%error, "no liveness lock in the socket directory");

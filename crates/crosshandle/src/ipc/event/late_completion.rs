@@ -53,7 +53,7 @@ pub(super) fn complete_later(
     drop(late);
     if had_job {
         // The job may still wait for a thread.
-        background::start_missing_thread();
+        background::start_missing_threads();
     } else {
         background::repeat(LATE_COMPLETION_INTERVAL, try_all);
     }

@@ -2,7 +2,7 @@
 //!
 //! In all calls the program's context must be current (see `Driver::enter`).
 
-use super::{Code, Driver, FunctionHandle, StreamHandle};
+use super::{Code, Driver, FunctionHandle, INVALID_VALUE, StreamHandle};
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -12,7 +12,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-const INVALID_VALUE: Code = 1;
 const LAUNCH_OUT_OF_RESOURCES: Code = 701;
 const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 const INVALID_CLUSTER_SIZE: Code = 912;

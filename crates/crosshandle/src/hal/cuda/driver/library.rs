@@ -181,7 +181,7 @@ program_library! {
         func_get_attribute = cuFuncGetAttribute(&mut c_int, c_uint, FunctionHandle);
         func_set_attribute = cuFuncSetAttribute(FunctionHandle, c_uint, c_int);
         occupancy_blocks = cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut c_int, FunctionHandle, c_int, usize);
-        occupancy_block_size = cuOccupancyMaxPotentialBlockSize(&mut c_int, &mut c_int, FunctionHandle, Option<unsafe extern "C" fn(c_int) -> usize>, usize, c_int);
+        occupancy_block_size = cuOccupancyMaxPotentialBlockSize(&mut c_int, &mut c_int, FunctionHandle, Option<extern "C" fn(c_int) -> usize>, usize, c_int);
     }
     unsafe {
         module_load = cuModuleLoadDataEx(*mut ModuleHandle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);

@@ -127,6 +127,8 @@ impl Driver {
         Ok(start)
     }
 
+    /// Frees addresses.
+    ///
     /// # Safety
     /// What [`reserve_addresses`](Self::reserve_addresses) returned, once, with nothing mapped.
     pub(crate) unsafe fn free_addresses(&self, start: DeviceAddress, len: usize) -> Result<()> {
@@ -154,6 +156,8 @@ impl Driver {
         })
     }
 
+    /// Unmaps memory.
+    ///
     /// # Safety
     /// Exactly what one call of [`map`](Self::map) mapped, with no use of it outstanding.
     pub(crate) unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
@@ -222,8 +226,10 @@ impl Driver {
         Ok(address)
     }
 
+    /// Ends what [`register_host`](Self::register_host) began.
+    ///
     /// # Safety
-    /// What was registered at this start, with no use outstanding.
+    /// Memory is registered at this start, with no use outstanding.
     pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };

@@ -35,8 +35,10 @@ pub(super) use words::WordOp;
 type Code = c_uint;
 
 const SUCCESS: Code = 0;
+const INVALID_VALUE: Code = 1;
 const OUT_OF_MEMORY: Code = 2;
 const NO_DEVICE: Code = 100;
+const NOT_FOUND: Code = 500;
 const NOT_READY: Code = 600;
 const PEER_ACCESS_UNSUPPORTED: Code = 217;
 

@@ -3,8 +3,8 @@
 //! In all calls the device's context must be current (see `Driver::enter`).
 
 use super::{
-    Allocation, Code, ContextHandle, CudaEvent, DeviceAddress, DeviceHandle, Driver, EventHandle,
-    SUCCESS, Stream, StreamHandle,
+    Allocation, ContextHandle, DeviceAddress, DeviceHandle, Driver, INVALID_VALUE, NOT_FOUND,
+    SUCCESS, StreamHandle,
 };
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
@@ -13,10 +13,6 @@ use cudarc::driver::sys::{
 };
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
-
-/// The status for an address that the driver does not know.
-const INVALID_VALUE: Code = 1;
-const NOT_FOUND: Code = 500;
 
 /// Bytes that name an allocation to other processes, in the driver's older way of sharing. They
 /// don't keep it.
@@ -46,11 +42,8 @@ impl Driver {
         Ok(DeviceHandle(device))
     }
 
-    /// Returns the context that a stream belongs to; for a default stream, the current context.
-    ///
-    /// # Safety
-    /// A stream of the driver.
-    pub(crate) unsafe fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
+    /// Returns the context that a stream belongs to; of the default streams, the current one.
+    pub(crate) fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
         self.check(
             "cuStreamGetCtx",
@@ -69,26 +62,11 @@ impl Driver {
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
     }
 
-    /// Takes a stream over, to destroy it.
-    ///
-    /// # Safety
-    /// A stream of the driver, which no other code destroys.
-    pub(crate) unsafe fn take_stream(&'static self, stream: StreamHandle) -> Stream {
-        Stream::given(self, stream)
-    }
-
-    /// Takes an event over, to destroy it.
-    ///
-    /// # Safety
-    /// An event of the driver, which no other code destroys.
-    pub(crate) unsafe fn take_event(&'static self, event: EventHandle) -> CudaEvent {
-        CudaEvent::given(self, event)
-    }
-
-    /// Returns the allocation at an address; `None` if the driver knows none there.
+    /// Returns what is at an address; `None` if the driver knows of nothing there.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
+        // For an address that is nothing to the driver.
         if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }
@@ -158,6 +136,8 @@ impl Driver {
         Ok(start)
     }
 
+    /// Unmaps another process's allocation.
+    ///
     /// # Safety
     /// What one call of [`open_legacy`](Self::open_legacy) returned, once, with no use outstanding.
     pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {

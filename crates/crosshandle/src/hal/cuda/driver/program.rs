@@ -4,7 +4,9 @@
 //! not all functions for programs, none is asked for: its devices run none.
 
 use super::library::ProgramLibrary;
-use super::{Code, DeviceAddress, Driver, FunctionHandle, ModuleHandle, SUCCESS};
+use super::{
+    Code, DeviceAddress, Driver, FunctionHandle, INVALID_VALUE, ModuleHandle, NOT_FOUND, SUCCESS,
+};
 use crate::error::{Error, Result};
 use crate::hal::cuda::tuning::COMPILER_LOG_BYTES;
 use crate::handle::BackendKind;
@@ -12,10 +14,7 @@ use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 
-const INVALID_VALUE: Code = 1;
-const NOT_FOUND: Code = 500;
-
-/// The format of an image's bytes.
+/// What the bytes of an image are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ImageKind {
     Ptx,

@@ -19,11 +19,6 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Takes over an object that the program made and gave to us.
-    pub(super) fn given(driver: &'static Driver, handle: StreamHandle) -> Self {
-        Self { driver, handle }
-    }
-
     pub(crate) fn handle(&self) -> StreamHandle {
         self.handle
     }
@@ -56,11 +51,6 @@ pub(crate) struct CudaEvent {
 }
 
 impl CudaEvent {
-    /// Takes over an object that the program made and gave to us.
-    pub(super) fn given(driver: &'static Driver, handle: EventHandle) -> Self {
-        Self { driver, handle }
-    }
-
     pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
@@ -90,7 +80,18 @@ impl Driver {
         })
     }
 
-    /// Returns whether everything in a stream is done. An error may belong to any earlier command.
+    /// Takes a stream over from the program: the drop of the result destroys it.
+    ///
+    /// # Safety
+    /// Nobody else destroys the stream.
+    pub(crate) unsafe fn take_stream(&'static self, handle: StreamHandle) -> Stream {
+        Stream {
+            driver: self,
+            handle,
+        }
+    }
+
+    /// Returns whether everything in a stream is done. An error may be that of any earlier command.
     pub(crate) fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
         let code = (self.library.stream_query)(stream);
         if code == NOT_READY {
@@ -212,7 +213,18 @@ impl Driver {
         })
     }
 
-    /// Records an event behind all that a stream has so far.
+    /// Takes an event over from the program: the drop of the result destroys it.
+    ///
+    /// # Safety
+    /// Nobody else destroys the event.
+    pub(crate) unsafe fn take_event(&'static self, handle: EventHandle) -> CudaEvent {
+        CudaEvent {
+            driver: self,
+            handle,
+        }
+    }
+
+    /// Notes in an event how far a stream is.
     pub(crate) fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.check("cuEventRecord", (self.library.event_record)(event, stream))
     }

@@ -27,68 +27,27 @@ pub(crate) enum WordOp {
 }
 
 impl Driver {
-    /// Lets a stream wait until a word is at `value` or beyond, cyclically:
-    /// `(word - value) as i32 >= 0`.
+    /// Lets a stream do such operations, one after the other, in as few calls as can be: two in one
+    /// call take little longer than one.
     ///
     /// # Safety
-    /// The word is aligned and stays accessible to the device until the stream is past this.
+    /// The words are aligned, and stay accessible to the device until the stream is past this.
     #[inline]
-    pub(crate) unsafe fn wait_for_word(
-        &self,
-        stream: StreamHandle,
-        word: DeviceAddress,
-        value: u32,
-    ) -> Result<()> {
-        // SAFETY: promised by the caller.
-        self.check("cuStreamWaitValue32", unsafe {
-            (self.library.stream_wait_value_32)(stream, word, value, WAIT)
-        })
-    }
-
-    /// Lets a stream write a word, after everything before it is done and visible to all.
-    ///
-    /// # Safety
-    /// As for [`wait_for_word`](Self::wait_for_word), for writing.
-    #[inline]
-    pub(crate) unsafe fn write_word(
-        &self,
-        stream: StreamHandle,
-        word: DeviceAddress,
-        value: u32,
-    ) -> Result<()> {
-        // SAFETY: promised by the caller.
-        self.check("cuStreamWriteValue32", unsafe {
-            (self.library.stream_write_value_32)(stream, word, value, WRITE)
-        })
-    }
-
-    /// Queues one operation in a stream.
-    ///
-    /// # Safety
-    /// As for the single ones.
-    #[inline]
-    pub(crate) unsafe fn word_op(&self, stream: StreamHandle, op: WordOp) -> Result<()> {
-        // SAFETY: promised by the caller.
-        unsafe {
-            match op {
-                WordOp::Wait(word, value) => self.wait_for_word(stream, word, value),
-                WordOp::Write(word, value) => self.write_word(stream, word, value),
-            }
-        }
-    }
-
-    /// Queues several operations in a stream, one after the other, in as few calls as possible: two
-    /// in one call take little longer than one.
-    ///
-    /// # Safety
-    /// As for the single ones.
     pub(crate) unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
+        let library = &self.library;
         for ops in ops.chunks(WORD_OPS_PER_CALL) {
             // SAFETY: promised by the caller.
             unsafe {
                 match *ops {
                     // Alone it takes less time as itself.
-                    [only] => self.word_op(stream, only)?,
+                    [WordOp::Wait(word, value)] => self.check(
+                        "cuStreamWaitValue32",
+                        (library.stream_wait_value_32)(stream, word, value, WAIT),
+                    )?,
+                    [WordOp::Write(word, value)] => self.check(
+                        "cuStreamWriteValue32",
+                        (library.stream_write_value_32)(stream, word, value, WRITE),
+                    )?,
                     _ => self.word_batch(stream, ops)?,
                 }
             }
@@ -96,8 +55,10 @@ impl Driver {
         Ok(())
     }
 
+    /// Lets a stream do several operations in one call.
+    ///
     /// # Safety
-    /// As for the single ones; there are at most `WORD_OPS_PER_CALL`.
+    /// As for [`word_ops`](Self::word_ops); there are at most `WORD_OPS_PER_CALL`.
     unsafe fn word_batch(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
         let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; WORD_OPS_PER_CALL];
         for (param, op) in params.iter_mut().zip(ops) {

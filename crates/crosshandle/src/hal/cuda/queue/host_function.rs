@@ -164,18 +164,10 @@ pub(super) struct HostFunctions {
 #[derive(Default)]
 struct FunctionsState {
     announced: VecDeque<Arc<Job>>,
-    runner: Runner,
+    /// A background job runs announced functions, or will.
+    has_runner: bool,
     /// The first error of a command that signals no event.
     error: Option<Error>,
-}
-
-/// The background job that runs announced functions.
-#[derive(Default, PartialEq, Eq)]
-enum Runner {
-    #[default]
-    None,
-    Requested,
-    Running,
 }
 
 impl HostFunctions {
@@ -190,8 +182,7 @@ impl HostFunctions {
     fn add(self: Arc<Self>, job: Arc<Job>) {
         let mut state = self.state.lock();
         state.announced.push_back(job);
-        if state.runner == Runner::None {
-            state.runner = Runner::Requested;
+        if !std::mem::replace(&mut state.has_runner, true) {
             drop(state);
             background::run_blocking(move || self.run_announced());
         }
@@ -199,7 +190,6 @@ impl HostFunctions {
 
     fn run_announced(&self) {
         driver::ignore_captures();
-        self.state.lock().runner = Runner::Running;
         // Functions behind this one must not wait for a drop.
         deferred_drop::handing_over(|| {
             while let Some(job) = self.next() {
@@ -215,17 +205,8 @@ impl HostFunctions {
     fn next(&self) -> Option<Arc<Job>> {
         let mut state = self.state.lock();
         let job = state.announced.pop_front();
-        if job.is_none() {
-            state.runner = Runner::None;
-        }
+        state.has_runner = job.is_some();
         job
-    }
-
-    /// Asks for a thread again if none has come: the system may have had none to spare.
-    pub(super) fn retry(&self) {
-        if self.state.lock().runner == Runner::Requested {
-            background::run_blocking(|| {});
-        }
     }
 
     /// Keeps an error, if it is the first.

@@ -34,7 +34,7 @@ use super::device::{Gpu, await_condition};
 use super::driver::{Stream, StreamHandle};
 use super::memory;
 use super::scheduler::admission::HoldOff;
-use super::scheduler::deferred_drop::{self, drop_or_defer};
+use super::scheduler::deferred_drop::drop_or_defer;
 use super::scheduler::{Fed, Tended};
 use super::tuning::{
     CONTEXT_END_WAIT, FINISH_QUERY_INTERVAL, FINISH_SLEEP_LONGEST, FINISH_SLEEP_SHORTEST,
@@ -45,6 +45,7 @@ use crate::hal::{BackendQueue, NativeQueue, Submission, Work};
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
+use crate::threads::{background, driver_jobs};
 use crate::types::QueueOrder;
 use host_function::HostFunctions;
 use in_flight::Pending;
@@ -268,7 +269,7 @@ impl QueueInner {
         let Ok(_current) = self.gpu.enter() else {
             return;
         };
-        // A thread that has it locked for longer sees to the streams itself.
+        // In vain if another thread has it locked for longer.
         await_condition(QUEUE_LOCK_WAIT, || {
             let state = self.try_lock();
             state.is_some_and(|mut state| {
@@ -301,7 +302,8 @@ impl Tended for QueueInner {
         let blockers = state.streams.blockers();
         drop(state);
         drop_or_defer(failed);
-        self.functions.retry();
+        // For functions and drops that none has come for: the system may have had none to spare.
+        background::start_missing_threads();
         for (event, number) in blockers {
             event.help_device_wait(number);
         }
@@ -367,7 +369,7 @@ impl BackendQueue for CudaQueue {
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
-            // Of this call alone, or is it over?
+            // Is it an error of this call alone, or has the device stopped?
             let (_, failed) = inner.finish(&mut state);
             drop(state);
             drop(failed);
@@ -463,7 +465,7 @@ impl Drop for CudaQueue {
         await_condition(CONTEXT_END_WAIT, || inner.tend());
         await_condition(CONTEXT_END_WAIT, || is_alone() || inner.is_watched());
         if is_alone() {
-            await_condition(CONTEXT_END_WAIT, deferred_drop::are_finished);
+            driver_jobs::wait();
         }
     }
 }

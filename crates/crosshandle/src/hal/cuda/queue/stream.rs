@@ -356,8 +356,10 @@ impl QueueStream {
         if matches!(work, Work::Marker) && profile.is_none() {
             return Ok(());
         }
-        self.flush()?;
+        // The command keeps it from here on, also if the driver refuses something: it may be the
+        // user's, and the queue is locked.
         let used = command.used.insert(Box::new(Used::new(work, extra)));
+        self.flush()?;
         let times = profile.map(|_| CommandTimes::begin(&self.gpu, self.stream));
         let times = times.transpose()?;
         // SAFETY: the command keeps both until the stream is past this.
@@ -488,9 +490,9 @@ impl QueueStream {
     /// Lets the device say when it is done with everything up to now.
     fn write_fence(&mut self) -> Result<()> {
         let fence = self.fence.wrapping_add(1);
-        let (driver, word) = (self.gpu.driver(), self.progress.address());
+        let write = WordOp::Write(self.progress.address(), fence);
         // SAFETY: a word of this process, aligned, that the stream keeps.
-        unsafe { driver.write_word(self.stream, word, fence)? };
+        unsafe { self.gpu.driver().word_ops(self.stream, &[write])? };
         self.fence = fence;
         self.in_flight.end_batch(fence);
         Ok(())
@@ -579,7 +581,6 @@ impl QueueStream {
 
     fn take_in_flight(&mut self) -> VecDeque<InFlight> {
         self.calls = 0;
-        self.waits.clear();
         let commands = self.in_flight.take_all();
         self.waits.end();
         commands

@@ -332,15 +332,18 @@ impl StreamSet {
     fn enqueue(&mut self, mut placement: Placement, pending: &mut Pending) -> Result<()> {
         let index = placement.stream;
         let failed = placement.due.failed.take();
+        let is_skipped = failed.is_some();
+        let before_later = pending.submission.before_later;
         let functions = &self.functions;
         let submit = |stream: &mut QueueStream, pending: &mut Pending| match failed {
             Some(error) => pending.skip(error, functions, &mut stream.finished),
             None => stream.submit(pending, &placement.due, functions),
         };
-        if self.order == QueueOrder::InOrder {
+        // Without an effect on the order: a command that is skipped does not come to the stream, which
+        // must not wait for others then, unknown to the scheduler.
+        if self.order == QueueOrder::InOrder || is_skipped && !before_later {
             return submit(&mut self.streams[index], pending);
         }
-        let before_later = pending.submission.before_later;
         let ordered = match pending.submission.after_earlier {
             true => join_all(&mut self.streams),
             false => self.streams[index].come_after(self.barriers, &self.barrier),

@@ -86,11 +86,13 @@ impl StreamWaits {
         }
     }
 
-    /// Makes the stream idle.
+    /// Makes the stream idle: nothing is in flight, so it waits for nothing. A wait that was refused
+    /// would otherwise count until it is over, and one that is over keep its event.
     #[inline]
     pub(crate) fn end(&self) {
         if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
             self.scheduler.busy.fetch_sub(1, Ordering::SeqCst);
+            self.clear();
         }
     }
 

@@ -112,6 +112,11 @@ impl DeferredCalls {
 }
 
 impl SchedulerState {
+    /// Returns whether no stream waits, and no submitter lets one begin to.
+    fn is_quiet(&self) -> bool {
+        self.calls.hold_offs == 0 && self.blocked() == 0
+    }
+
     /// Returns whether calls must be made before streams wait again.
     fn is_pressed(&self) -> bool {
         let calls = &self.calls;
@@ -226,10 +231,8 @@ impl Scheduler {
         if calls.has_runner || calls.is_empty() {
             return false;
         }
-        if calls.urgent.is_empty() && (calls.hold_offs > 0 || state.blocked() > 0) {
-            return false;
-        }
-        if !state.can_start_threads() {
+        let can_begin = !calls.urgent.is_empty() || state.is_quiet();
+        if !can_begin || !state.can_start_threads() {
             return false;
         }
         state.calls.has_runner = true;
@@ -269,13 +272,10 @@ impl Scheduler {
             // Published before the streams are looked at: see `StreamWaits::extend`.
             state.calls.running = Some(Running::begin());
             self.publish(state);
-            if state.calls.hold_offs > 0 || state.blocked() > 0 {
+            if !state.is_quiet() {
                 // Others may begin to wait beside those.
-                let is_quiet = false;
-                state.calls.running = Some(Running {
-                    is_quiet,
-                    ..Running::begin()
-                });
+                let running = state.calls.running.as_mut();
+                running.expect("begun above").is_quiet = false;
                 self.publish(state);
             }
             return Some(call);
@@ -285,7 +285,7 @@ impl Scheduler {
         running.begin_next(bytes);
         // As above.
         self.publish(state);
-        if state.calls.hold_offs > 0 || state.blocked() > 0 {
+        if !state.is_quiet() {
             state.calls.running = None;
             self.publish(state);
             return None;

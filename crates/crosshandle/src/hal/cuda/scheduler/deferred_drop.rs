@@ -6,13 +6,9 @@
 
 use crate::hal::common::user_code;
 use crate::hal::cuda::driver;
-use crate::threads::background;
+use crate::threads::driver_jobs;
 use std::any::Any;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The number of drops that were handed over and have not ended.
-static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Whether queues depend on this thread, so that it drops nothing of the program's.
@@ -34,37 +30,30 @@ pub(crate) fn drop_or_defer<T: Any + Send>(values: impl IntoIterator<Item = T>) 
         return;
     }
     for value in values {
-        UNFINISHED.fetch_add(1, Ordering::SeqCst);
         // One job for each value, so that a drop which waits for another one gets it; a bounded number
         // of threads, since a whole queue's commands may end at once.
-        background::run(move || {
+        driver_jobs::run(move || {
             driver::ignore_captures();
             user_code::drop_contained(value);
-            UNFINISHED.fetch_sub(1, Ordering::SeqCst);
         });
     }
-}
-
-/// Returns whether no handed-over drop is under way that the caller could wait for. A background
-/// thread waits for none, since it may be at one itself.
-pub(crate) fn are_finished() -> bool {
-    background::is_own_thread() || UNFINISHED.load(Ordering::SeqCst) == 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, channel};
-    use std::time::{Duration, Instant};
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+    use std::time::Duration;
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Waits for another value to be dropped when it is dropped.
-    struct Waits(Receiver<()>);
+    /// Waits for another value to be dropped when it is dropped, and tells when it was.
+    struct Waits(Receiver<()>, Sender<bool>);
 
     impl Drop for Waits {
         fn drop(&mut self) {
-            let _ = self.0.recv_timeout(SOON);
+            let waited = self.0.recv_timeout(SOON);
+            let _ = self.1.send(waited == Err(RecvTimeoutError::Disconnected));
         }
     }
 
@@ -73,16 +62,15 @@ mod tests {
         type Thing = Box<dyn Any + Send>;
         let (dropped, waits) = channel();
         let (let_go, others) = channel();
+        let (ended, ends) = channel();
         handing_over(|| {
-            drop_or_defer([Box::new(Waits(waits)) as Thing, Box::new(Waits(others))]);
+            let one = Waits(waits, ended.clone());
+            drop_or_defer([Box::new(one) as Thing, Box::new(Waits(others, ended))]);
             // Dropped after those that wait for it, and so to be dropped by another thread.
             drop_or_defer([Box::new(dropped) as Thing]);
         });
-        let began = Instant::now();
+        assert_eq!(ends.recv_timeout(SOON / 2), Ok(true));
         drop(let_go);
-        while !are_finished() {
-            assert!(began.elapsed() < SOON / 2);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        assert_eq!(ends.recv_timeout(SOON / 2), Ok(true));
     }
 }

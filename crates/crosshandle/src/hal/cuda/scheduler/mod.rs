@@ -227,9 +227,11 @@ impl Scheduler {
         self.state().queues.retain(is_other);
     }
 
-    /// Makes the thread feed queues, since commands are pending.
-    pub(super) fn hurry(&self) {
-        self.state().is_hurried = true;
+    /// Has the thread feed queues, since commands are pending. Starts it if that has failed before.
+    pub(super) fn hurry(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.is_hurried = true;
+        self.start_thread(&mut state);
         self.prompted.notify_one();
     }
 

@@ -6,7 +6,7 @@
 mod programs;
 
 use super::device::{Gpu, first_gpu};
-use super::driver::{DeviceAddress, Driver, FillWord, StreamHandle};
+use super::driver::{DeviceAddress, Driver, FillWord, StreamHandle, WordOp};
 use super::memory::{CudaPhysical, Reservation};
 use crate::error::{Error, Result};
 use crate::ipc::Shared;
@@ -207,17 +207,15 @@ fn streams_wait_cyclically_and_write_upper_halves_alone() {
     words[0].store(0xFFFF_FFFE << 32 | 0x1234, relaxed);
     let _current = gpu.enter().unwrap();
     // SAFETY: aligned, and alive until the stream has finished.
-    unsafe {
-        driver.wait_for_word(handle, address + 4, 1).unwrap();
-        driver.write_word(handle, address + 12, 7).unwrap();
-    }
+    let do_op = |op| unsafe { driver.word_ops(handle, &[op]).unwrap() };
+    do_op(WordOp::Wait(address + 4, 1));
+    do_op(WordOp::Write(address + 12, 7));
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert!(!driver.is_stream_done(handle).unwrap());
     words[0].store(1 << 32 | 0x1234, relaxed);
     finish(driver, handle).unwrap();
     assert_eq!(words[1].load(relaxed), 7 << 32);
-    // SAFETY: as above.
-    unsafe { driver.write_word(handle, address + 4, 9).unwrap() };
+    do_op(WordOp::Write(address + 4, 9));
     finish(driver, handle).unwrap();
     assert_eq!(words[0].load(relaxed), 9 << 32 | 0x1234);
 }

@@ -78,21 +78,21 @@ impl EventPools {
     fn grow(&self, context: &DriverContext, signaller: Signaller) -> Result<()> {
         let pool = create_pool(context, EVENTS_PER_POOL, 0)?;
         let mut events = Vec::new();
-        let mut created = Ok(());
         for index in 0..EVENTS_PER_POOL {
             match create_event(context, pool, index) {
                 Ok(event) => events.push(event),
-                Err(error) => {
-                    created = Err(error);
-                    break;
+                Err(error) if events.is_empty() => {
+                    destroy_pool(context, pool);
+                    return Err(error);
                 }
+                Err(_) => break,
             }
         }
         self.change(|state| {
             state.pools.push(pool);
             state.free(signaller).append(&mut events);
         });
-        created
+        Ok(())
     }
 
     /// Destroys all events and pools: their context ends, so that none is in use.

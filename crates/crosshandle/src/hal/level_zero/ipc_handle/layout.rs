@@ -77,6 +77,24 @@ pub(super) fn process_in(subject: Subject, driver_version: u32, handle: &Bytes) 
     Some(u32::from_ne_bytes(word(handle, place)))
 }
 
+/// Returns whether the driver might read a process's number where [`place_of_process`] finds none,
+/// and fetch a descriptor from that process unasked. No driver makes such a handle.
+pub(super) fn has_hidden_process(subject: Subject, driver_version: u32, handle: &Bytes) -> bool {
+    if place_of_process(subject, driver_version, handle).is_some() {
+        return false;
+    }
+    let build = build(driver_version);
+    let zeros = match subject {
+        // Byte 16 is the kind of memory.
+        Subject::Memory if build >= OPAQUE_MEMORY && handle[21] == 0 => 17..20,
+        Subject::Memory if build >= OPAQUE_MEMORY => 16..20,
+        Subject::Event if build > LAST_WITH_ZEROS => 20..24,
+        Subject::Event if build >= OPAQUE_EVENTS => 48..52,
+        _ => 0..0,
+    };
+    handle[zeros].iter().any(|byte| *byte != 0)
+}
+
 fn word(handle: &Bytes, place: Range<usize>) -> [u8; 4] {
     handle[place].try_into().expect("four bytes")
 }
@@ -133,6 +151,36 @@ mod tests {
     }
 
     #[test]
+    fn a_process_where_another_layout_has_it_is_noticed() {
+        let is_hidden = |subject, version, words: &[(usize, u32)]| {
+            has_hidden_process(subject, version, &handle(words))
+        };
+        // The descriptor first, so that these drivers' own place is not looked at.
+        assert!(is_hidden(
+            Subject::Event,
+            V26_27,
+            &[(0, 5), (8, 7), (48, 9)]
+        ));
+        assert!(!is_hidden(Subject::Event, V26_27, &[(0, 5), (8, 7)]));
+        assert!(!is_hidden(Subject::Event, V26_27, &[(8, 7), (48, 9)]));
+        assert!(!is_hidden(Subject::Event, V26_09, &[(0, 5), (48, 9)]));
+        // Zeros first, so that the later place is not.
+        assert!(is_hidden(Subject::Event, LATER, &[(8, 7), (20, 9)]));
+        // Neither a descriptor nor a kind of memory.
+        for kind in [0, 1, 1 | 2 << 8] {
+            let words = [(0, 5), (16, 999), (20, kind)];
+            assert!(is_hidden(Subject::Memory, V26_27, &words));
+            assert!(!is_hidden(Subject::Memory, V25_31, &words));
+        }
+        assert!(!is_hidden(Subject::Memory, V26_27, &[(0, 5), (16, 2)]));
+        assert!(!is_hidden(
+            Subject::Memory,
+            V26_27,
+            &[(0, 5), (16, 999), (20, 2 << 8)]
+        ));
+    }
+
+    #[test]
     fn a_field_that_holds_1_or_2_is_no_process() {
         for pid in [1, 2] {
             // Of legacy memory: the offset in a pool, and the kind of memory (2 on devices).
@@ -148,6 +196,9 @@ mod tests {
             assert_eq!(process_in(Subject::Event, V26_27, &event), None);
             let physical = handle(&[(16, pid), (20, 2 << 8), (48, pid)]);
             assert_eq!(process_in(Subject::Physical, V26_27, &physical), None);
+            for (subject, handle) in [(Subject::Memory, memory), (Subject::Event, event)] {
+                assert!(!has_hidden_process(subject, V26_27, &handle));
+            }
         }
     }
 }

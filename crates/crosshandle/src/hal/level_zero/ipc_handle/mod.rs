@@ -49,7 +49,8 @@ struct RawBlob {
 /// An exporter's handle, as an importer received it.
 pub(super) struct ReceivedHandle {
     subject: Subject,
-    bytes: [u8; IPC_HANDLE_BYTES],
+    /// The handle as the exporter made it.
+    pub(super) bytes: [u8; IPC_HANDLE_BYTES],
     /// The process in the handle that the driver fetches the descriptor from, if it does so by
     /// itself.
     pub(super) fetched_from: Option<u32>,
@@ -92,7 +93,9 @@ pub(super) fn decode(
         )));
     }
     let fetched_from = layout::process_in(subject, driver.version, &raw.handle);
-    if fetched_from.unwrap_or(0) != raw.fetched_from.get() {
+    if fetched_from.unwrap_or(0) != raw.fetched_from.get()
+        || layout::has_hidden_process(subject, driver.version, &raw.handle)
+    {
         return Err(Error::Protocol("its driver's handle is of another process"));
     }
     Ok(ReceivedHandle {
@@ -106,14 +109,6 @@ impl ReceivedHandle {
     /// Returns the exporter's number of the descriptor.
     pub(super) fn descriptor(&self) -> RawFd {
         layout::descriptor_in(self.subject, &self.bytes)
-    }
-
-    /// Has `open` open the handle as the exporter made it.
-    pub(super) fn open_unchanged<T>(
-        &self,
-        open: impl FnOnce([u8; IPC_HANDLE_BYTES]) -> Result<T>,
-    ) -> Result<T> {
-        open(self.bytes)
     }
 
     /// Has `open` open the handle with the number of a descriptor of this process's in it: another

@@ -145,9 +145,11 @@ impl Command {
     /// Keeps the objects that the command uses for as long as the process lives: the driver may
     /// access it at any time.
     pub(super) fn leak_used(&self) {
-        for operand in work::kept_operands(&self.work) {
-            operand.keep.iter().cloned().for_each(leak_registry::leak);
-        }
+        let kept = self
+            .work
+            .operands()
+            .filter_map(|operand| operand.keep.clone());
+        kept.for_each(leak_registry::leak);
         let events = self.waits.iter().map(|wait| Arc::clone(&wait.event));
         mem::forget(events.collect::<Vec<_>>());
         mem::forget(self.signal.as_ref().map(|(event, _)| Arc::clone(event)));

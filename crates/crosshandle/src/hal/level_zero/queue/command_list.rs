@@ -132,7 +132,7 @@ impl ListEnd {
         self.fence_before = last;
     }
 
-    /// All that the list has has ended, or has this fence behind it.
+    /// Notes that all that the list has has ended, or has this fence behind it.
     pub(super) fn set_all_fenced(&mut self, last: Option<Position>) {
         (self.last_fence, self.fence_before) = (last, None);
         (self.unfenced, self.is_awaited, self.has_waits) = (0, false, false);
@@ -375,19 +375,19 @@ impl Inner {
         self.wake(state, true);
     }
 
-    /// Wakes the thread if it is asleep, and for something urgent also while it sleeps for a limited time.
+    /// Wakes the thread if it is asleep; for something urgent also while it dozes.
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
         // Notifying costs as much as a call of the driver, even if no thread waits.
         if state.rest == Rest::Asleep || is_urgent && state.rest == Rest::Napping {
             state.rest = Rest::Awake;
-            // The thread shall not find the lock taken.
+            // Otherwise the thread would find the lock taken.
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// Takes a command. The thread runs.
+    /// Takes a command. The thread has been started.
     #[inline]
     fn add(
         &self,

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 pub(super) struct Position(u64);
 
 impl Position {
-    /// Before a command's work, after the driver's events that it waits for.
+    /// Makes the place before a command's work, after the driver's events that it waits for.
     pub(super) fn start_of(command: u64) -> Self {
         Self(command << 1)
     }
 
-    /// After a command, and so after all before it.
+    /// Makes the place after a command, and so after all before it.
     pub(super) fn end_of(command: u64) -> Self {
         Self(command << 1 | 1)
     }

@@ -499,7 +499,7 @@ fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
         .collect()
 }
 
-/// Lets time pass, awake: a sleep of some microseconds takes many times as long.
+/// Lets time pass without sleeping: a sleep of some microseconds takes many times as long.
 fn pause(time: Duration) {
     // The submitter may have this CPU, or share its context.
     std::thread::yield_now();

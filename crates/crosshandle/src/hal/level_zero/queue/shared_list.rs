@@ -51,9 +51,9 @@ struct Inner {
 struct SharedState {
     submitted: u64,
     in_flight: VecDeque<SharedCommand>,
-    /// Objects of refused commands of which the list may have a part, kept until a later command
-    /// ends.
-    unsure: Vec<Used>,
+    /// What refused commands used, of which the list may have a part, with the number of the next
+    /// command: the end of that, or of a later one, tells that the list is past it.
+    unsure: Vec<(u64, Used)>,
     thread: Option<JoinHandle<()>>,
     is_closed: bool,
 }
@@ -181,7 +181,10 @@ impl SharedList {
                 host_fence.open();
             }
             let used: Used = Box::new((submission, staging, host_fence, fence));
-            inner.state.lock().unsure.push(used);
+            let mut state = inner.state.lock();
+            let next = state.submitted;
+            state.unsure.push((next, used));
+            drop(state);
             // The end of what comes behind it tells when the list is past it.
             if let Ok(marker) = inner.append_marker() {
                 inner.push(marker);
@@ -337,13 +340,11 @@ impl Inner {
                 _ => Work::Marker,
             };
             drop(state);
-            let mut result = match host_fence {
+            let result = match host_fence {
                 Some(host_fence) => self.run_host_part(&host_fence, &waits, after, work),
-                None => Ok(()),
+                // All signals had come, or failed, when it was submitted.
+                None => wait_for_signals(&waits),
             };
-            for wait in &waits {
-                result = result.and(wait.event.wait(wait.number, None));
-            }
             let ended = self.queue.wait_for_fence(fence.handle());
             drop(fence);
             self.end_first(result, ended);
@@ -358,14 +359,12 @@ impl Inner {
         after: Vec<Arc<CompletionFlag>>,
         work: Work,
     ) -> Result<()> {
-        let mut result = match &host_fence.reached {
+        let reached = match &host_fence.reached {
             Some(reached) => self.queue.wait_for_fence(reached.handle()),
             None => Ok(()),
         };
         after.iter().for_each(|flag| flag.wait());
-        for wait in waits {
-            result = result.and(wait.event.wait(wait.number, None));
-        }
+        let mut result = reached.and(wait_for_signals(waits));
         if let Some(profile) = self.state.lock().in_flight[0].profile() {
             Profile::stamp(&profile.started);
         }
@@ -382,24 +381,30 @@ impl Inner {
 
     /// Ends the first command. The list is past it, or `ended` says why that is not known.
     fn end_first(&self, result: Result<()>, ended: Result<()>) {
-        let is_past = match &ended {
-            Ok(()) => true,
-            Err(error) => self.list.is_lost(error),
+        let number = self.completed.get();
+        // A device that is lost executes nothing of the list any more.
+        let past_number = match &ended {
+            Ok(()) => Some(number),
+            Err(error) => self.list.is_lost(error).then_some(u64::MAX),
         };
         let mut state = self.state.lock();
         let Some(mut command) = state.in_flight.pop_front() else {
             return;
         };
-        state.unsure.push(command.take_used());
-        let past = match is_past {
-            true => mem::take(&mut state.unsure),
-            false => Vec::new(),
-        };
+        state.unsure.push((number, command.take_used()));
+        let is_past = |(next, _): &mut (u64, Used)| past_number.is_some_and(|past| *next <= past);
+        let past: Vec<_> = state.unsure.extract_if(.., is_past).collect();
         drop(state);
         past.into_iter().for_each(drop_contained);
         command.end(&self.queue, result.and(ended));
         self.completed.add(1);
     }
+}
+
+/// Waits for all signals, and returns the first failure.
+fn wait_for_signals(waits: &[WaitPoint]) -> Result<()> {
+    let wait_for = |wait: &WaitPoint| wait.event.wait(wait.number, None);
+    waits.iter().map(wait_for).fold(Ok(()), Result::and)
 }
 
 impl SharedCommand {

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::hal::level_zero::driver::{DriverContext, EventHandle, List};
 use crate::hal::level_zero::gpu::Gpu;
 use crate::hal::level_zero::memory::LevelZeroSegment;
-use crate::hal::{Operand, Segment, Work};
+use crate::hal::{Segment, Work};
 use crate::os::mapping::page_size;
 use crate::types::Address;
 use crate::types::MemoryKind;
@@ -150,8 +150,8 @@ impl<'a> Target<'a> {
         unsafe { self.list.copy(raw(to), raw(from), len, signal) }
     }
 
-    /// Copies between ranges that may overlap: the driver copies in any order, so that the source
-    /// of the copy to `to` must be elsewhere then.
+    /// Copies between ranges, through the staging memory if they overlap: the driver copies bytes
+    /// in any order.
     ///
     /// # Safety
     /// As for `append`.
@@ -281,11 +281,6 @@ impl<'a> Target<'a> {
         }
         Ok(())
     }
-}
-
-/// Returns the operands of a command that keep their memory alive.
-pub(super) fn kept_operands(work: &Work) -> impl Iterator<Item = &Operand> {
-    work.operands().filter(|operand| operand.keep.is_some())
 }
 
 fn raw(address: Address) -> *mut c_void {
