@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 
-/// What the bytes of an image are.
+/// The format of an image's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ImageKind {
     Ptx,

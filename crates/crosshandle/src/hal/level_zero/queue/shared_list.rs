@@ -51,7 +51,7 @@ struct Inner {
 struct SharedState {
     submitted: u64,
     in_flight: VecDeque<SharedCommand>,
-    /// What refused commands used, of which the list may have a part, with the number of the next
+    /// Objects of refused commands of which the list may have a part, with the number of the next
     /// command: the end of that, or of a later one, tells that the list is past it.
     unsure: Vec<(u64, Used)>,
     thread: Option<JoinHandle<()>>,
