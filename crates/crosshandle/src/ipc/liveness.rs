@@ -167,7 +167,7 @@ impl Drop for LivenessLock {
 }
 
 impl ThreadLink {
-    /// Has the thread lock a byte of the file behind `descriptor`.
+    /// Makes the thread lock a byte of the file behind `descriptor`.
     fn hold(&mut self, descriptor: BorrowedFd<'_>, request: Request) -> Result<(), Errno> {
         if !self.locked.insert(request.file) {
             return Err(Errno::EXIST);
@@ -180,7 +180,7 @@ impl ThreadLink {
         result
     }
 
-    /// Has the thread end the lock on a file, soon.
+    /// Makes the thread end the lock on a file, soon.
     fn release(&mut self, file: FileId) -> Result<(), Errno> {
         self.locked.remove(&file);
         self.send(&Request::new(file, 0, LockKind::Exclusive), None)

@@ -219,7 +219,7 @@ impl Driver {
         // SAFETY: the result is live, and the memory was registered a moment ago.
         let code = unsafe { (self.library.mem_host_get_device_pointer)(&mut address, pointer, 0) };
         if code != SUCCESS {
-            // SAFETY: registered above, and nobody knows of it.
+            // SAFETY: registered above, and no other code knows of it.
             unsafe { self.unregister_host(start) };
         }
         self.check("cuMemHostGetDevicePointer", code)?;

@@ -24,13 +24,13 @@ pub(crate) struct Found {
     pub(crate) start: DeviceAddress,
     pub(crate) len: usize,
     pub(crate) device: c_int,
-    /// It is the device's memory, rather than the host's.
+    /// The allocation is the device's memory, rather than the host's.
     pub(crate) is_device: bool,
-    /// It moves between device and host.
+    /// The allocation moves between device and host.
     pub(crate) is_managed: bool,
     /// The older way of sharing takes it.
     pub(crate) has_legacy_handle: bool,
-    /// It was made to be exported as a descriptor.
+    /// The allocation was made to be exported as a descriptor.
     pub(crate) has_descriptor: bool,
 }
 

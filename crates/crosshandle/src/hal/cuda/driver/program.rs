@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUjit_option, CUjitInputType, CUlinkState};
 use std::ffi::{CStr, c_uint, c_void};
 use std::ptr;
 
-/// What the bytes of an image are.
+/// The format of an image's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ImageKind {
     Ptx,
@@ -157,7 +157,7 @@ impl Driver {
             return Err(self.refusal("cuLinkCreate", code, &options));
         }
         let linked = self.link_into(programs, state, images, &options);
-        // SAFETY: created above, and destroyed once; nobody uses its binary any more.
+        // SAFETY: created above, and destroyed once; its binary is not used any more.
         let code = unsafe { (programs.link_destroy)(state) };
         self.note("cuLinkDestroy", code);
         linked.map(|module| (module, text_of(&options.info)))

@@ -174,7 +174,7 @@ impl Reservation {
         let driver = self.gpu.driver();
         let start = self.address(offset);
         let _current = self.gpu.enter()?;
-        // SAFETY: promised by the caller; what was just mapped is in use by nobody.
+        // SAFETY: promised by the caller; the new mapping is not in use yet.
         unsafe {
             driver.map(start, len, memory.allocation(), memory_offset)?;
             let set = driver.set_access(start, len, self.gpu.handle(), access);
@@ -198,7 +198,7 @@ impl Reservation {
         };
         for peer in gpu.peer_devices() {
             let start = self.address(offset);
-            // SAFETY: mapped at once, and nobody of this process uses it from there yet.
+            // SAFETY: mapped at once, and no code of this process uses it from there yet.
             let set = unsafe { gpu.driver().set_access(start, len, *peer, access) };
             if let Err(error) = set {
                 tracing::debug!(%error, "another device can't access this memory");

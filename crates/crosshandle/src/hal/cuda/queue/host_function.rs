@@ -103,7 +103,7 @@ impl Job {
             Profile::stamp(&profile.ended);
         }
         task.end(&self.functions, result);
-        // Only now, so that whatever comes later in the stream comes after the signal.
+        // Only now, so that later work in the stream comes after the signal.
         if let Some(fence) = fence {
             fence.word.write(fence.number);
         }

@@ -374,7 +374,7 @@ impl BackendQueue for CudaQueue {
             drop(state);
             drop(failed);
         } else if is_first_pending && inner.gpu.scheduler().is_crowded() {
-            // Perhaps only because nobody has looked which streams are done.
+            // Perhaps only because no thread has looked which streams are done.
             drop(state);
             inner.gpu.scheduler().find_finished_streams();
             inner.feed();
@@ -383,7 +383,7 @@ impl BackendQueue for CudaQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // The driver runs whatever there is.
+        // The driver runs all that it has without a flush.
         Ok(())
     }
 

@@ -55,9 +55,9 @@ pub(super) struct QueueStream {
     own: Option<Stream>,
     /// The program submits to it too.
     is_shared: bool,
-    /// Its maker may destroy it once what was submitted here is done.
+    /// The stream's maker may destroy it once the work submitted here is done.
     is_abandoned: bool,
-    /// It goes back to the pool.
+    /// The stream goes back to the pool.
     is_pooled: bool,
     in_flight: InFlightList<InFlight>,
     /// The most calls of the driver that the commands in flight took.
@@ -549,7 +549,7 @@ impl QueueStream {
         match self.ask_driver() {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            // Nobody may ask now.
+            // Asking is not allowed now.
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }

@@ -227,7 +227,8 @@ impl Scheduler {
         self.state().queues.retain(is_other);
     }
 
-    /// Has the thread feed queues, since commands are pending. Starts it if that has failed before.
+    /// Makes the thread feed queues, since commands are pending. Starts it if that has failed
+    /// before.
     pub(super) fn hurry(self: &Arc<Self>) {
         let mut state = self.state();
         state.is_hurried = true;
@@ -268,7 +269,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// The body of the thread.
+    /// Runs the thread until it has nothing to do for a while.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {

@@ -94,7 +94,7 @@ pub(super) struct Driver {
     pub(super) api: (u32, u32),
     /// The driver's own number for its build.
     pub(super) version: u32,
-    /// It can share memory between processes.
+    /// The driver can share memory between processes.
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
     context: Mutex<Weak<DriverContext>>,

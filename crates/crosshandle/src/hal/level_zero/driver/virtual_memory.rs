@@ -175,7 +175,7 @@ impl VirtualMemory<'_> {
         // Intel's driver fails after mapping if it can't make the memory resident.
         if mapped.is_err() && self.0.knows(start) {
             let unmap = self.0.driver.loader.zeVirtualMemUnmap;
-            // SAFETY: mapped by the call above, as the driver says, and used by nobody.
+            // SAFETY: mapped by the call above, as the driver says, and not in use.
             let code = unsafe { unmap(self.0.handle.0, start, len) };
             tracing::debug!(code = code.0, "unmapped what could not be mapped");
         }

@@ -88,7 +88,7 @@ impl LoanedDescriptor {
         // SAFETY: for the length of a system call, which fails if it is closed.
         let number = unsafe { BorrowedFd::borrow_raw(self.number) };
         if identity(number).is_ok_and(|file| file == self.file) {
-            // SAFETY: open, and ours: nobody else was given this number for this file.
+            // SAFETY: open, and ours: no other code was given this number for this file.
             drop(unsafe { OwnedFd::from_raw_fd(self.number) });
         }
     }

@@ -111,8 +111,8 @@ impl ReceivedHandle {
         layout::descriptor_in(self.subject, &self.bytes)
     }
 
-    /// Has `open` open the handle with the number of a descriptor of this process's in it: another
-    /// number than the exporter's, since only then the driver takes it for put in place.
+    /// Lets `open` open the handle with the number of a descriptor of this process in it. The
+    /// number differs from the exporter's, since only then the driver takes it for put in place.
     pub(super) fn open_with<T>(
         &self,
         file: &OwnedFd,

@@ -138,7 +138,7 @@ impl LevelZeroPhysical {
         let mapped = unsafe { memory.map(start, self.len, self.handle, 0, Access::ReadWrite) };
         let file = mapped.and_then(|()| {
             let file = memory.descriptor(start, kind).and_then(keep);
-            // SAFETY: mapped here, and used by nobody.
+            // SAFETY: mapped here, and not in use.
             unsafe { memory.unmap(start, self.len)? };
             file
         });

@@ -341,7 +341,7 @@ impl Inner {
     pub(super) fn append_bare_fence(&self, end: &ListEnd) -> Result<EventHandle> {
         let list = end.list()?;
         let fence = self.queue.context.take_fence()?;
-        // SAFETY: nobody gives it back before the list has signalled it.
+        // SAFETY: it is not given back before the list has signalled it.
         if let Err(error) = unsafe { list.signal(fence) } {
             self.queue.context.return_fence(fence);
             return Err(error);

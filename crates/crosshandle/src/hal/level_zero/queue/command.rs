@@ -21,9 +21,9 @@ pub(super) struct Command {
     /// An event, and the number of its signal.
     pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) extras: Option<Box<Extras>>,
-    /// It takes so long that it shares no fence with the commands before.
+    /// The command takes so long that it shares no fence with the commands before.
     pub(super) is_long: bool,
-    /// Its event took timestamps when it was submitted.
+    /// The command's event took timestamps when the command was submitted.
     pub(super) is_timed: bool,
     /// The list signals the native mirror of its event.
     pub(super) signals_mirror: bool,
@@ -32,7 +32,8 @@ pub(super) struct Command {
     pub(super) retains_mirror: bool,
     /// The list's thread is about to append it or to call its function; no other thread may.
     pub(super) is_claimed: bool,
-    /// It ends as soon as all before it have ended: the list has nothing of it that takes time.
+    /// The command ends as soon as all before it have ended: the list has nothing of it that takes
+    /// time.
     pub(super) ends_with_previous: bool,
     /// The list was seen to have waited for its waits.
     pub(super) has_started: bool,

@@ -96,7 +96,7 @@ pub(super) struct ListState {
     /// Commands that are not in the driver's list yet.
     pub(super) pending: VecDeque<Command>,
     pub(super) rest: Rest,
-    /// It takes no more commands: they go to a shared list.
+    /// The list takes no more commands: they go to a shared list.
     is_shut: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -116,9 +116,9 @@ pub(super) struct ListEnd {
     pub(super) fence_before: Option<Position>,
     /// Number of commands behind the last fence.
     pub(super) unfenced: u32,
-    /// A thread may wait for one of those.
+    /// A thread may wait for one of the commands behind the last fence.
     pub(super) is_awaited: bool,
-    /// One of those waits for the driver's events.
+    /// One of the commands behind the last fence waits for the driver's events.
     pub(super) has_waits: bool,
 }
 
@@ -196,7 +196,7 @@ impl CommandList {
         self.0.is_idle()
     }
 
-    /// Has the thread find out soon whether commands have ended.
+    /// Makes the thread find out soon whether commands have ended.
     pub(super) fn look(&self) {
         self.0.make_all_urgent(self.0.state.lock());
     }

@@ -161,7 +161,7 @@ impl Inner {
         if has_fence {
             return;
         }
-        // The list may take nothing any more, not even a fence: nobody will know when it is done.
+        // The list may take nothing any more, not even a fence: no fence will tell when it is done.
         if let Err(error) = self.fence_all(&mut state) {
             let is_lost = state.end.is_lost(&error);
             state.end.set_all_fenced(None);

@@ -184,7 +184,7 @@ impl BackendQueue for OrderedQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // Immediate lists run whatever they have.
+        // Immediate lists run all that they have without a flush.
         Ok(())
     }
 
@@ -332,7 +332,7 @@ impl BackendQueue for UnorderedQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // Immediate lists run whatever they have.
+        // Immediate lists run all that they have without a flush.
         Ok(())
     }
 

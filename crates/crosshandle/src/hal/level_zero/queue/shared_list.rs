@@ -51,7 +51,7 @@ struct Inner {
 struct SharedState {
     submitted: u64,
     in_flight: VecDeque<SharedCommand>,
-    /// What refused commands used, of which the list may have a part, with the number of the next
+    /// Objects of refused commands of which the list may have a part, with the number of the next
     /// command: the end of that, or of a later one, tells that the list is past it.
     unsure: Vec<(u64, Used)>,
     thread: Option<JoinHandle<()>>,
@@ -211,7 +211,7 @@ impl SharedList {
             host_fence,
             fence,
         });
-        // What is refused here runs, but nobody will hear of it.
+        // A refused command may still run, but no signal will tell of it.
         refused.map_or(Ok(completion), Err)
     }
 }
@@ -229,7 +229,7 @@ impl Drop for SharedList {
         let is_idle = state.in_flight.is_empty();
         drop(state);
         self.0.work_added.notify_one();
-        // What was submitted still runs. If all has ended, nobody uses the list after this.
+        // What was submitted still runs. If all has ended, the list is not used after this.
         match thread {
             Some(thread) if is_idle => drain::join(thread),
             Some(thread) => {
@@ -327,7 +327,7 @@ impl Inner {
             let mut state = self.work_added.wait_while(state, is_waiting);
             let Some(first) = state.in_flight.front_mut() else {
                 if !state.unsure.is_empty() {
-                    // Nobody knows how far the list is with that.
+                    // It is unknown how far the list is with that.
                     mem::forget(Arc::clone(&self));
                 }
                 return;
