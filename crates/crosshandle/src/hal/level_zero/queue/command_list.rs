@@ -85,7 +85,7 @@ pub(super) enum Rest {
     Awake,
     /// The thread looks again after
     /// [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY).
-    Napping,
+    Dozing,
     /// The thread looks when it is notified.
     Asleep,
 }
@@ -379,7 +379,7 @@ impl Inner {
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
         // Notifying costs as much as a call of the driver, even if no thread waits.
-        if state.rest == Rest::Asleep || is_urgent && state.rest == Rest::Napping {
+        if state.rest == Rest::Asleep || is_urgent && state.rest == Rest::Dozing {
             state.rest = Rest::Awake;
             // Otherwise the thread would find the lock taken.
             drop(state);

@@ -58,14 +58,14 @@ impl Inner {
     pub(super) fn run(&self) {
         drain::begin_own_thread();
         let mut ended = VecDeque::new();
-        let mut has_napped = false;
+        let mut has_dozed = false;
         let mut last_busy = Instant::now();
         // Commands up to here are to end now, even if they are not urgent.
         let mut due = 0;
         loop {
             let seen = self.look(due);
-            let step = self.next_step(&seen, has_napped);
-            has_napped = false;
+            let step = self.next_step(&seen, has_dozed);
+            has_dozed = false;
             match step {
                 Step::Exit => return self.destroy_list(),
                 Step::Rest(_) if last_busy.elapsed() < AWAKE_TIME && self.is_idle() => {
@@ -73,8 +73,8 @@ impl Inner {
                     continue;
                 }
                 Step::Rest(rest) => {
-                    has_napped = self.rest(rest, &seen);
-                    if has_napped {
+                    has_dozed = self.rest(rest, &seen);
+                    if has_dozed {
                         due = self.submitted();
                     }
                     continue;
@@ -102,7 +102,7 @@ impl Inner {
         }
     }
 
-    fn next_step(&self, seen: &Seen, has_napped: bool) -> Step {
+    fn next_step(&self, seen: &Seen, has_dozed: bool) -> Step {
         let in_flight = self.in_flight.lock();
         if in_flight.commands.is_empty() {
             let has_retained =
@@ -111,8 +111,8 @@ impl Inner {
                 () if self.completed.get() < seen.submitted => Step::RunPending,
                 () if has_retained => Step::AwaitRest,
                 () if seen.is_closed => Step::Exit,
-                () if has_napped => Step::Rest(Rest::Asleep),
-                () => Step::Rest(Rest::Napping),
+                () if has_dozed => Step::Rest(Rest::Asleep),
+                () => Step::Rest(Rest::Dozing),
             };
         }
         let count = in_flight.ended_from(0);
@@ -120,7 +120,7 @@ impl Inner {
             return Step::End(count);
         }
         if self.completed.get() >= seen.urgent && !seen.is_closed {
-            return Step::Rest(Rest::Napping);
+            return Step::Rest(Rest::Dozing);
         }
         let Some((fence, position)) = in_flight.fences.first() else {
             return Step::AppendFence;
@@ -132,7 +132,7 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless there is more to do than was seen. Returns whether a sleep of limited length went to its end.
+    /// Sleeps, unless there is more to do than was seen. Returns whether a doze went to its end.
     fn rest(&self, rest: Rest, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let now = self.look(seen.urgent);
@@ -143,14 +143,14 @@ impl Inner {
         state.rest = rest;
         let is_resting = |state: &mut ListState| state.rest == rest;
         let mut state = match rest {
-            Rest::Napping => {
+            Rest::Dozing => {
                 let wake = &self.work_added;
                 wake.wait_timeout_while(state, UNAWAITED_DELAY, is_resting)
                     .0
             }
             _ => self.work_added.wait_while(state, is_resting),
         };
-        mem::take(&mut state.rest) == Rest::Napping
+        mem::take(&mut state.rest) == Rest::Dozing
     }
 
     /// Appends a fence behind all that the list has, unless there is one by now.
