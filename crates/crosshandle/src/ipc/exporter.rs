@@ -20,7 +20,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
@@ -115,13 +115,23 @@ impl Exporter {
         Ok(Record { index, generation })
     }
 
+    /// Remembers that a record's object calls no driver any more when an importer fetches it.
+    fn mark_prepared(&self, record: u32, generation: u32) {
+        let mut records = self.records();
+        let is_current = self.arena.generation(record).load(Ordering::SeqCst) == generation;
+        let export = records.exports.get_mut(record as usize);
+        if let Some(export) = export.and_then(Option::as_mut).filter(|_| is_current) {
+            export.is_prepared = true;
+        }
+    }
+
     /// Lets importers fetch an event's native mirror.
     pub(super) fn offer_mirror(&self, record: Record, mirror: Arc<dyn Shared>) {
         let export = Export {
             object: mirror,
             segment: MIRROR_SEGMENT,
             access: Access::ReadWrite,
-            is_prepared: AtomicBool::new(false),
+            is_prepared: false,
         };
         self.records().set_export(record.index, export);
     }
@@ -140,7 +150,7 @@ impl Exporter {
             object: Arc::clone(memory),
             segment,
             access,
-            is_prepared: AtomicBool::new(true),
+            is_prepared: true,
         })?;
         let set = place.get_or_set(record);
         if set != record {
@@ -305,26 +315,19 @@ impl Closed {
     }
 }
 
-impl Export {
-    /// Answers an importer. Calls a driver unless the object is prepared.
-    fn fetch(&self, access: Access) -> Result<Fetched, Refusal> {
-        let file = self
-            .object
-            .descriptor(access)
-            .map_err(|error| match error {
-                // An event without a native mirror.
-                Error::Unsupported(_) => Refusal::Stale,
-                _ => Refusal::NoRoom,
-            })?;
-        let fetched = Fetched {
-            file,
-            segment: self.segment,
-            len: self.object.len() as u64,
-            note: self.object.note(),
-        };
-        self.is_prepared.store(true, Ordering::Release);
-        Ok(fetched)
-    }
+/// Answers an importer's fetch of an object. Calls a driver unless the object is prepared.
+fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, Refusal> {
+    let file = object.descriptor(access).map_err(|error| match error {
+        // An event without a native mirror.
+        Error::Unsupported(_) => Refusal::Stale,
+        _ => Refusal::NoRoom,
+    })?;
+    Ok(Fetched {
+        file,
+        segment,
+        len: object.len() as u64,
+        note: object.note(),
+    })
 }
 
 impl Liveness for Exporter {
@@ -370,17 +373,19 @@ impl Exports for Exporter {
         if access == Access::ReadWrite && export.access == Access::ReadOnly {
             return Err(Refusal::ReadOnly);
         }
-        let export = Arc::clone(export);
-        drop(records);
-        if !export.is_prepared.load(Ordering::Acquire) {
-            return Ok(Fetch::CallsDriver(Box::new(move || export.fetch(access))));
+        if export.is_prepared {
+            // Under the lock still: it calls no driver, and a reference taken along could be the last.
+            return answer(&*export.object, export.segment, access).map(Fetch::Ready);
         }
-        let fetched = export.fetch(access);
-        if let Some(last) = Arc::into_inner(export) {
-            // It was retired meanwhile.
-            driver_jobs::drop_later(last);
-        }
-        fetched.map(Fetch::Ready)
+        let (object, segment) = (Arc::clone(&export.object), export.segment);
+        let exporter = self.this.clone();
+        Ok(Fetch::CallsDriver(Box::new(move || {
+            let fetched = answer(&*object, segment, access)?;
+            if let Some(exporter) = exporter.upgrade() {
+                exporter.mark_prepared(record, generation);
+            }
+            Ok(fetched)
+        })))
     }
 
     fn detach(&self, owner: u16) {

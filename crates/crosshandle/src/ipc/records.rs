@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The segment number in records of native events. No segment has it.
 pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
@@ -79,7 +79,7 @@ pub(super) struct Export {
     /// The most access that handles grant.
     pub(super) access: Access,
     /// Whether asking for the descriptor calls no driver any more.
-    pub(super) is_prepared: AtomicBool,
+    pub(super) is_prepared: bool,
 }
 
 /// All records of a context.
@@ -88,9 +88,8 @@ pub(super) struct Records {
     pub(super) free: Vec<u32>,
     /// The number of records that were ever used.
     used: u32,
-    /// The object that each record lets importers fetch, if any. In an `Arc`, so that the exchange
-    /// thread can tell whether it has the last reference to one.
-    pub(super) exports: Vec<Option<Arc<Export>>>,
+    /// The object that each record lets importers fetch, if any.
+    pub(super) exports: Vec<Option<Export>>,
     /// Records that were freed but are still open somewhere, each with what must not be used again
     /// until they are closed.
     pub(super) retired: VecDeque<(u32, KeepAlive)>,
@@ -107,7 +106,7 @@ impl Records {
         if record >= self.exports.len() {
             self.exports.resize_with(record + 1, || None);
         }
-        self.exports[record] = Some(Arc::new(export));
+        self.exports[record] = Some(export);
     }
 
     pub(super) fn is_full(&self) -> bool {
