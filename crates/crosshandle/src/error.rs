@@ -3,7 +3,9 @@
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
+use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,8 +98,8 @@ pub enum Error {
     TimedOut(&'static str),
 
     /// The process that was to signal has ended without doing so.
-    #[error("the process that was to signal has ended")]
-    PeerDied,
+    #[error("{0}")]
+    PeerDied(Box<PeerDeath>),
 
     /// The command that was to signal failed, or a command that it waited for.
     #[error("a command failed: {0}")]
@@ -186,6 +188,40 @@ pub enum Error {
     },
 }
 
+/// What is known of a process that ended before it signalled, and of the event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerDeath {
+    /// The process id, in the exporter's PID namespace; `None` if it has none there.
+    pub pid: Option<u32>,
+    /// The name of the process's program; empty if it is not known.
+    pub program: String,
+    /// When it was found to have ended; `None` if only its silence tells.
+    pub ended: Option<SystemTime>,
+    /// The event's name, or its number in its context.
+    pub event: String,
+    /// The number of the signal that never came.
+    pub number: u64,
+}
+
+impl fmt::Display for PeerDeath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process that was to signal has ended: ")?;
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => f.write_str("a process of another PID namespace")?,
+        }
+        if !self.program.is_empty() {
+            write!(f, " ({})", self.program)?;
+        }
+        if let Some(ended) = self.ended {
+            let ago = SystemTime::now().duration_since(ended).unwrap_or_default();
+            write!(f, " ended {:.1} s ago", ago.as_secs_f64())?;
+        }
+        write!(f, "; signal {} of event {}", self.number, self.event)
+    }
+}
+
 /// Formats a text to follow a message, if there is one.
 fn after_colon(text: &str) -> String {
     match text.trim() {
@@ -243,7 +279,7 @@ impl Error {
             | Self::WrongDevice { .. }
             | Self::Extent { .. } => ErrorKind::BadHandle,
             Self::Stale => ErrorKind::Stale,
-            Self::PeerDied | Self::ExporterGone { .. } => ErrorKind::PeerDead,
+            Self::PeerDied(_) | Self::ExporterGone { .. } => ErrorKind::PeerDead,
             Self::ReadOnly | Self::WrongKey | Self::NotAdmitted { .. } => {
                 ErrorKind::PermissionDenied
             }
@@ -267,7 +303,7 @@ impl Error {
 
     /// Returns whether another process ended before it did what this call needs.
     pub fn is_peer_dead(&self) -> bool {
-        matches!(self, Self::PeerDied | Self::ExporterGone { .. })
+        matches!(self, Self::PeerDied(_) | Self::ExporterGone { .. })
     }
 
     /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle.

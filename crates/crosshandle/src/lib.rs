@@ -149,7 +149,7 @@ pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
 pub use api::virtual_range::VirtualRange;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;

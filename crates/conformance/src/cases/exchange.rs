@@ -255,9 +255,9 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     inner.ask("submit q barrier signal=own")?;
     let killed = inner.kill();
     let failed = event.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     let failed = own.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     Ok(Outcome::Passed(format!(
         "death known after {:?}",
         killed.elapsed()

@@ -249,7 +249,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     drop(peers);
     for other in &others? {
         let failed = other.wait_timeout(deadline());
-        assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+        assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     }
     PASSED
 }

@@ -178,6 +178,18 @@ impl Event {
         &self.core
     }
 
+    /// Gives the event a name, which tools and errors of all processes that share it show: at most
+    /// 32 bytes of UTF-8, the rest is cut off. Only the process that created the event can name it;
+    /// otherwise this does nothing.
+    pub fn set_name(&self, name: &str) {
+        self.core.set_name(name);
+    }
+
+    /// Returns the name that the event was given, if any.
+    pub fn name(&self) -> Option<String> {
+        self.core.name()
+    }
+
     /// Returns a handle to the event.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Physical memory: memory without an address.
 
-use crate::api::core::ContextCore;
+use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
@@ -25,6 +25,7 @@ struct Physical {
     number: u32,
     /// The records under which it is exported, for writing and for reading only.
     exports: [ExportCell; 2],
+    name: ObjectName,
     opened: Option<(Arc<Attachment>, Record)>,
 }
 
@@ -71,6 +72,7 @@ impl PhysicalMemory {
                 access,
                 number: core.next_segment_number(),
                 exports: Default::default(),
+                name: ObjectName::default(),
                 opened,
             }),
         }
@@ -79,6 +81,32 @@ impl PhysicalMemory {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.inner.memory.len()
+    }
+
+    /// Gives the memory a name, as [`Memory::set_name`](crate::Memory::set_name) does.
+    pub fn set_name(&self, name: &str) {
+        let Physical {
+            name: own,
+            exports,
+            opened: None,
+            core,
+            ..
+        } = &*self.inner
+        else {
+            return;
+        };
+        own.set(name);
+        for export in exports.iter().filter_map(ExportCell::get) {
+            core.exporter().set_name(export.record, name);
+        }
+    }
+
+    /// Returns the name that the memory was given, if any.
+    pub fn name(&self) -> Option<String> {
+        match &self.inner.opened {
+            Some((attachment, record)) => attachment.name_of(record.index),
+            None => self.inner.name.get(),
+        }
     }
 
     /// Returns whether the memory is empty, which physical memory never is.
@@ -129,6 +157,9 @@ impl PhysicalMemory {
         let Physical { memory, number, .. } = &*self.inner;
         let kind = HandleKind::PhysicalMemory;
         let credential = exporter.export_at(&cell, kind, memory, *number, Access::ReadWrite)?;
+        if let Some(name) = self.inner.name.get() {
+            exporter.set_name(credential.record, &name);
+        }
         Ok(PhysicalMemoryExport {
             memory: self.clone(),
             credential,
@@ -197,7 +228,11 @@ impl Physical {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
                 let kind = HandleKind::PhysicalMemory;
-                exporter.export_at(cell, kind, &self.memory, self.number, access)?
+                let exported = exporter.export_at(cell, kind, &self.memory, self.number, access)?;
+                if let Some(name) = self.name.get() {
+                    exporter.set_name(exported.record, &name);
+                }
+                exported
             }
         };
         Ok(self.handle_with(credential, access))

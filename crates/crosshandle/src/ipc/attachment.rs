@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,8 @@ enum Link {
     /// To another process.
     Remote {
         connection: Connection,
-        has_hung_up: AtomicBool,
+        /// When that was noticed, in nanoseconds since 1970; 0: it has not.
+        hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },
 }
@@ -192,7 +193,7 @@ impl Attachment {
             owner,
             link: Link::Remote {
                 connection,
-                has_hung_up: AtomicBool::new(false),
+                hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),
             },
             origin: ContextId::of(fields),
@@ -222,6 +223,20 @@ impl Attachment {
 
     pub(super) fn catalog(&self) -> &Catalog {
         &self.catalog
+    }
+
+    /// Returns the name of an object that is open here, if it has one.
+    pub(crate) fn name_of(&self, record: u32) -> Option<String> {
+        Some(self.catalog.name(record)).filter(|name| !name.is_empty())
+    }
+
+    /// Returns when the exporter was found to have ended, in nanoseconds since 1970; 0 if it lives, as
+    /// far as is known.
+    pub(super) fn hung_up_at(&self) -> u64 {
+        match &self.link {
+            Link::Local(_) => 0,
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire),
+        }
     }
 
     /// Returns the arena and the index of the slot of an event that is in one of the context's own.
@@ -431,7 +446,7 @@ impl Attachment {
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {
             Link::Local(exporter) => exporter.strong_count() == 0,
-            Link::Remote { has_hung_up, .. } => has_hung_up.load(Ordering::Acquire),
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
         }
     }
 }
@@ -542,8 +557,8 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { has_hung_up, .. } = &attachment.link {
-            has_hung_up.store(true, Ordering::Release);
+        if let Link::Remote { hung_up_at, .. } = &attachment.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
             attachment.fail_orphans();
             // Waits for signals that no process has submitted are over too.
             wake_ticker::wake_all();

@@ -113,6 +113,14 @@ impl Exporter {
         &self.arenas
     }
 
+    /// Names a record's object, for people.
+    pub(crate) fn set_name(&self, record: Record, name: &str) {
+        let _records = self.records();
+        if self.is_current(record) {
+            self.catalog.set_name(record.index, name);
+        }
+    }
+
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
         if self.broker.get().is_some() {
@@ -152,6 +160,7 @@ impl Exporter {
 
     /// Puts a record whose chunk is there to use.
     fn start_use(&self, index: u32, kind: HandleKind) -> Record {
+        self.catalog.clear_name(index);
         let generation = self.catalog.generation(index).expect("its chunk is there");
         Record {
             index,

@@ -135,7 +135,7 @@ fn result_of(error: &Error) -> ur_result_t {
         Error::ReadOnly | Error::NotAdmitted { .. } => {
             ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION
         }
-        Error::PeerDied | Error::CommandFailed(_) => {
+        Error::PeerDied(_) | Error::CommandFailed(_) => {
             ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS
         }
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,

@@ -1,6 +1,6 @@
 //! Memory that this process has allocated.
 
-use super::{ContextCore, Pool};
+use super::{ContextCore, ObjectName, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, HandleKind, MemoryHandle};
@@ -25,6 +25,7 @@ pub(crate) struct Allocation {
     len: AtomicUsize,
     /// The records under which it is exported, for writing and for reading only.
     exports: [ExportCell; 2],
+    name: ObjectName,
 }
 
 impl Allocation {
@@ -74,6 +75,7 @@ impl Allocation {
             kind: options.kind,
             len: AtomicUsize::new(options.len),
             exports: Default::default(),
+            name: ObjectName::default(),
         });
         core.note_address(start.get(), &allocation);
         Ok(allocation)
@@ -89,6 +91,7 @@ impl Allocation {
         // The length comes first: a thread that exports the memory by a pointer at this moment reads
         // the length last, so that either it finds the memory freed, or the export is seen below.
         self.len.swap(0, Ordering::SeqCst);
+        self.name.clear();
         self.pool.note_freed(self.class);
         if Arc::strong_count(&self) == 1 && !self.is_exported() {
             let pool = Arc::clone(&self.pool);
@@ -118,6 +121,18 @@ impl Allocation {
 
     fn block(&self) -> &Block {
         self.block.as_ref().expect("present until drop")
+    }
+
+    /// Names the allocation, for people.
+    pub(crate) fn set_name(&self, name: &str) {
+        self.name.set(name);
+        for export in self.exports.iter().filter_map(ExportCell::get) {
+            self.core.exporter().set_name(export.record, name);
+        }
+    }
+
+    pub(crate) fn name(&self) -> Option<String> {
+        self.name.get()
     }
 
     fn is_exported(&self) -> bool {
@@ -156,7 +171,12 @@ impl Allocation {
         let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
-        exporter.export_at(cell, HandleKind::Memory, &memory, segment.number, access)
+        let kind = HandleKind::Memory;
+        let credential = exporter.export_at(cell, kind, &memory, segment.number, access)?;
+        if let Some(name) = self.name.get() {
+            exporter.set_name(credential.record, &name);
+        }
+        Ok(credential)
     }
 }
 

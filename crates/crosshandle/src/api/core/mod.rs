@@ -2,10 +2,12 @@
 
 mod allocation;
 mod imports;
+mod object_name;
 mod options;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use imports::Imported;
+pub(crate) use object_name::ObjectName;
 pub use options::ContextOptions;
 
 use crate::api::device::Device;

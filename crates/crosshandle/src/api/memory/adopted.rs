@@ -1,6 +1,6 @@
 //! Memory that the program allocated with the driver, without this library.
 
-use crate::api::core::ContextCore;
+use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::{Fields, HandleKind, MemoryHandle};
@@ -18,6 +18,7 @@ pub(super) struct Adopted {
     len: usize,
     /// The records under which it is exported, for writing and for reading only.
     exports: [ExportCell; 2],
+    name: ObjectName,
 }
 
 impl Adopted {
@@ -35,6 +36,7 @@ impl Adopted {
             offset,
             len,
             exports: Default::default(),
+            name: ObjectName::default(),
         }
     }
 
@@ -48,6 +50,17 @@ impl Adopted {
 
     pub(super) fn segment(&self) -> (&dyn Segment, usize) {
         (&*self.segment, self.offset)
+    }
+
+    pub(super) fn set_name(&self, name: &str) {
+        self.name.set(name);
+        for export in self.exports.iter().filter_map(ExportCell::get) {
+            self.core.exporter().set_name(export.record, name);
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        self.name.get()
     }
 
     /// Returns a handle to the bytes from `offset` to the end.
@@ -65,7 +78,12 @@ impl Adopted {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
                 let exporter = self.core.exporter();
-                exporter.export_at(cell, HandleKind::Memory, &memory, self.number, access)?
+                let kind = HandleKind::Memory;
+                let exported = exporter.export_at(cell, kind, &memory, self.number, access)?;
+                if let Some(name) = self.name.get() {
+                    exporter.set_name(exported.record, &name);
+                }
+                exported
             }
         };
         Ok(MemoryHandle::new(&Fields {

@@ -47,6 +47,10 @@ impl Opened {
         self.len
     }
 
+    pub(super) fn name(&self) -> Option<String> {
+        self.imported.attachment.name_of(self.record)
+    }
+
     pub(super) fn access(&self) -> Access {
         self.access
     }

@@ -61,6 +61,8 @@ pub(crate) struct CatalogChunk {
     chunk: usize,
     /// The descriptor to send to importers, in the process that made the chunk.
     file: Option<Arc<OwnedFd>>,
+    /// A bit for each record whose object has a name, in the process that made the chunk: few have.
+    named: Box<[AtomicU64]>,
 }
 
 /// Returns the offset of a chunk's generations in bytes.
@@ -91,6 +93,9 @@ impl CatalogChunk {
             mapping,
             chunk,
             file: Some(Arc::new(file)),
+            named: std::iter::repeat_with(AtomicU64::default)
+                .take(capacity(chunk).div_ceil(64))
+                .collect(),
         };
         created.magic().store(MAGIC, Ordering::Release);
         Ok(created)
@@ -106,6 +111,7 @@ impl CatalogChunk {
             mapping: Self::map(file, len as usize, Access::ReadOnly)?,
             chunk,
             file: None,
+            named: Box::default(),
         };
         if opened.magic().load(Ordering::Acquire) != MAGIC {
             return Err(Error::Protocol("its catalog has another layout"));
@@ -208,7 +214,23 @@ impl Catalog {
             return;
         };
         if let Some(chunk) = self.chunks[place.chunk].get() {
+            let (word, bit) = (&chunk.named[place.index / 64], 1 << (place.index % 64));
+            word.fetch_or(bit, Ordering::Relaxed);
             store_text(chunk.name(place.index), name);
+        }
+    }
+
+    /// Removes the name that a record's former object had. The exporter only, which makes sure that
+    /// the chunk is here.
+    #[inline]
+    pub(crate) fn clear_name(&self, record: u32) {
+        let place = place_of(record);
+        if let Some(place) = place
+            && let Some(chunk) = self.chunks[place.chunk].get()
+            && chunk.named[place.index / 64].load(Ordering::Relaxed) & 1 << (place.index % 64) != 0
+        {
+            chunk.named[place.index / 64].fetch_and(!(1 << (place.index % 64)), Ordering::Relaxed);
+            store_text(chunk.name(place.index), "");
         }
     }
 

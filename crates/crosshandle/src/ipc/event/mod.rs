@@ -18,7 +18,7 @@ use super::attachment::Attachment;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
-use crate::error::{Error, Result};
+use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 use native_mirror::NativeMirror;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// An event that this process has, as its creator or by opening a handle. Parts that few events
 /// need are in boxes of their own, so that opening and closing touches no more than two cache
@@ -410,13 +410,61 @@ impl EventCore {
         match error {
             WaitError::TimedOut => Error::TimedOut("waiting for an event"),
             WaitError::Failed(reason) => self.failure_of(number, reason),
-            WaitError::Abandoned => Error::PeerDied,
+            WaitError::Abandoned => self.abandoned(number),
         }
+    }
+
+    /// Returns the error for a number that never comes, since the event's creator has ended.
+    #[cold]
+    pub(crate) fn abandoned(&self, number: u64) -> Error {
+        self.death(number, Some(Owner::EXPORTER))
+    }
+
+    /// Returns the error for a number whose submitter has ended.
+    #[cold]
+    fn death(&self, number: u64, owner: Option<Owner>) -> Error {
+        let (catalog, hung_up_at) = match &self.role {
+            Role::Creator(exporter) => (&**exporter.catalog(), 0),
+            Role::Opener(attachment) => (attachment.catalog(), attachment.hung_up_at()),
+        };
+        let peer = owner.map(|owner| catalog.peer(owner)).unwrap_or_default();
+        let ended = match peer.ended {
+            0 if owner == Some(Owner::EXPORTER) => hung_up_at,
+            ended => ended,
+        };
+        let ended = UNIX_EPOCH.checked_add(Duration::from_nanos(ended));
+        let name = catalog.name(self.record.index);
+        Error::PeerDied(Box::new(PeerDeath {
+            pid: Some(peer.pid).filter(|pid| *pid != 0),
+            program: peer.program,
+            ended: ended.filter(|ended| *ended != UNIX_EPOCH),
+            event: match name.is_empty() {
+                true => self.record.index.to_string(),
+                false => format!("\"{name}\""),
+            },
+            number,
+        }))
+    }
+
+    /// Gives the event a name, if this process created it.
+    pub(crate) fn set_name(&self, name: &str) {
+        if let Role::Creator(exporter) = &self.role {
+            exporter.set_name(self.record, name);
+        }
+    }
+
+    /// Returns the event's name, if it has one.
+    pub(crate) fn name(&self) -> Option<String> {
+        match &self.role {
+            Role::Creator(exporter) => Some(exporter.catalog().name(self.record.index)),
+            Role::Opener(attachment) => attachment.name_of(self.record.index),
+        }
+        .filter(|name| !name.is_empty())
     }
 
     fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
         if reason == FailureReason::OwnerDied {
-            return Error::PeerDied;
+            return self.death(number, None);
         }
         let failure = self.failure.lock();
         let failure = failure.as_ref().filter(|failure| failure.number == number);
