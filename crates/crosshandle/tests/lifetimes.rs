@@ -246,7 +246,10 @@ fn a_death_after_the_exporters_is_noticed_without_a_wait() {
     };
     assert!(matches!(last, Err(Error::PeerDied(_))), "{last:?}");
     let latest = event.status().latest;
-    assert!(matches!(latest, Some(Err(Error::PeerDied(_)))), "{latest:?}");
+    assert!(
+        matches!(latest, Some(Err(Error::PeerDied(_)))),
+        "{latest:?}"
+    );
     let wait = event.wait_timeout(DEADLINE);
     assert!(matches!(wait, Err(Error::PeerDied(_))), "{wait:?}");
 }

@@ -1,4 +1,5 @@
-//! The ledger: how often one importing process has each record of one context open.
+//! The ledger: how often one importing process has each record of one context open, and which of its
+//! threads sleep until an event of the context is signalled.
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
@@ -14,12 +15,53 @@ use crate::types::Access;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;
 /// The byte of the importer's liveness lock, behind the counts.
 const LOCK_AT: u64 = 1 << 40;
+
+/// The start of the first chunk. All of it is atomic, and any bits are valid in it.
+#[repr(C)]
+struct Header {
+    /// Bytes that commands of the process have copied from or to the context's memory.
+    copied_bytes: AtomicU64,
+    _reserved: [AtomicU64; 7],
+    sleepers: [SleeperEntry; SLEEPERS],
+}
+
+/// The number of sleeping threads of one process that others can see.
+const SLEEPERS: usize = (HEADER_BYTES - 64) / size_of::<SleeperEntry>();
+
+/// A thread that sleeps until a signal has finished.
+#[repr(C)]
+#[derive(Default)]
+struct SleeperEntry {
+    /// One more than the event's record; 0 while the entry is free.
+    record: AtomicU32,
+    thread: AtomicU32,
+    number: AtomicU64,
+    /// When the wait began, in nanoseconds of the monotonic clock.
+    since: AtomicU64,
+    _reserved: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+
+/// A sleeping thread, as a ledger tells of it. The process that it belongs to may have written
+/// anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sleeper {
+    /// The record of the event that the thread waits for.
+    pub(crate) record: u32,
+    /// The number of the signal that the thread waits for.
+    pub(crate) number: u64,
+    /// The thread's id in its own PID namespace.
+    pub(crate) thread: u32,
+    /// When the wait began, in nanoseconds of the monotonic clock.
+    pub(crate) since: u64,
+}
 
 /// A mapped chunk of a ledger.
 pub(crate) struct LedgerChunk {
@@ -62,6 +104,13 @@ impl LedgerChunk {
             .map_err(Error::memory("mapping a ledger", len))?;
         mapping.exclude_from_dumps();
         Ok(Self { mapping, chunk })
+    }
+
+    /// Returns the header. The first chunk only.
+    fn header(&self) -> &Header {
+        assert!(self.chunk == 0);
+        // SAFETY: the first chunk starts with a header, by `counts_at`; as for the counts.
+        unsafe { self.mapping.start().cast().as_ref() }
     }
 
     /// Returns the count of opens of the record with this index in the chunk.
@@ -142,6 +191,72 @@ impl Ledger {
         Some(self.chunks[place.chunk].get()?.count(place.index))
     }
 
+    /// Tells others that the calling thread sleeps until an event of the context is signalled. Returns
+    /// the number to [end](Self::leave) that with; `None` if there is no room, and others are not told.
+    pub(crate) fn enter(&self, sleeper: Sleeper) -> Option<usize> {
+        let entries = &self.chunks[0].get()?.header().sleepers;
+        // Threads start at different entries, so that the first one is free as a rule.
+        let start = sleeper.thread as usize % SLEEPERS;
+        let taken = sleeper.record.checked_add(1)?;
+        let index = (start..SLEEPERS).chain(0..start).find(|index| {
+            let record = &entries[*index].record;
+            record.load(Ordering::Relaxed) == 0
+                && record
+                    .compare_exchange(0, taken, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        let entry = &entries[index];
+        entry.thread.store(sleeper.thread, Ordering::Relaxed);
+        entry.number.store(sleeper.number, Ordering::Relaxed);
+        entry.since.store(sleeper.since, Ordering::Release);
+        Some(index)
+    }
+
+    /// Ends what [`enter`](Self::enter) began.
+    pub(crate) fn leave(&self, index: usize) {
+        let first = self.chunks[0].get();
+        if let Some(entry) = first.and_then(|first| first.header().sleepers.get(index)) {
+            entry.since.store(0, Ordering::Relaxed);
+            entry.record.store(0, Ordering::Release);
+        }
+    }
+
+    /// Returns the threads that sleep, as far as they have entered themselves.
+    pub(crate) fn sleepers(&self) -> Vec<Sleeper> {
+        let Some(first) = self.chunks[0].get() else {
+            return Vec::new();
+        };
+        let entries = first.header().sleepers.iter();
+        entries
+            .filter_map(|entry| {
+                let sleeper = Sleeper {
+                    record: entry.record.load(Ordering::Acquire).checked_sub(1)?,
+                    since: entry.since.load(Ordering::Acquire),
+                    number: entry.number.load(Ordering::Relaxed),
+                    thread: entry.thread.load(Ordering::Relaxed),
+                };
+                // 0: it is being entered.
+                (sleeper.since != 0).then_some(sleeper)
+            })
+            .collect()
+    }
+
+    /// Counts bytes that a command of the process copies from or to the context's memory.
+    pub(crate) fn add_copied(&self, bytes: u64) {
+        if let Some(first) = self.chunks[0].get() {
+            let copied = &first.header().copied_bytes;
+            copied.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of bytes that commands of the process have copied.
+    pub(crate) fn copied(&self) -> u64 {
+        let first = self.chunks[0].get();
+        first.map_or(0, |first| {
+            first.header().copied_bytes.load(Ordering::Relaxed)
+        })
+    }
+
     /// Returns whether the importer has a record open.
     pub(crate) fn is_open(&self, record: u32) -> bool {
         self.count(record).is_some_and(open_count::is_open)
@@ -169,5 +284,35 @@ impl Ledger {
         let file = self.file.as_ref();
         // Where the kernel cannot say, the memory is kept.
         file.is_some_and(|file| lock::is_held(file.as_fd(), LOCK_AT).unwrap_or(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleepers_are_seen_until_they_leave() {
+        let (ledger, file) = Ledger::create(false).expect("a ledger");
+        let view = Ledger::default();
+        view.add(LedgerChunk::open(&file, 0).expect("the same"));
+        let sleeper = |thread| Sleeper {
+            record: 3,
+            number: 70,
+            thread,
+            since: 5,
+        };
+        let all: Vec<_> = (0..SLEEPERS as u32)
+            .map(|thread| ledger.enter(sleeper(thread)).expect("room"))
+            .collect();
+        assert_eq!(ledger.enter(sleeper(9_999)), None, "it is full");
+        let mut seen = view.sleepers();
+        seen.sort_by_key(|sleeper| sleeper.thread);
+        assert_eq!(seen.len(), SLEEPERS);
+        assert_eq!(seen[17], sleeper(17));
+        all.into_iter().for_each(|index| ledger.leave(index));
+        assert_eq!(view.sleepers(), []);
+        ledger.add_copied(40);
+        assert_eq!(view.copied(), 40);
     }
 }
