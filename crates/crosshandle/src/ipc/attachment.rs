@@ -254,7 +254,10 @@ impl Attachment {
         let (arenas, record) = (self.arenas(), credential.record.index);
         if arenas.common(record).is_none() {
             let place = place_of(record).ok_or(Error::Stale)?;
-            arenas.add_common(record, self.fetch_arena(credential, capacity(place.chunk))?);
+            arenas.add_common(
+                record,
+                self.fetch_arena(credential, capacity(place.chunk()))?,
+            );
         }
         arenas.common(record).ok_or(Error::Stale)
     }
@@ -290,12 +293,12 @@ impl Attachment {
             // The exporter's own arenas are all here.
             return Err(Error::Stale);
         };
-        let (reply, [file]) = connection.ask(Request::Arena(*credential))?;
+        let (reply, [file, liveness]) = connection.ask(Request::Arena(*credential))?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
-        let arena = EventArena::open(file, slots)?;
-        arena.lock_liveness(self.owner)?;
+        let arena = EventArena::open(&file, slots)?;
+        self.arenas().show_liveness_in(liveness, self.owner)?;
         Ok(arena)
     }
 
@@ -318,10 +321,15 @@ impl Attachment {
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
-        let catalog = CatalogChunk::open(&catalog, place.chunk)?;
-        self.ledger.add(LedgerChunk::open(&ledger, place.chunk)?);
+        let catalog = CatalogChunk::open(&catalog, place.chunk())?;
+        self.ledger.add(LedgerChunk::open(&ledger, place.chunk())?);
         self.catalog.add(catalog);
         Ok(())
+    }
+
+    /// Fails what dead processes left unfinished in the events that this process has opened.
+    fn fail_orphans(&self) {
+        self.arenas().for_each(|arena| arena.fail_orphans(self));
     }
 
     /// Returns the owner that this process signals as.
@@ -451,32 +459,18 @@ impl Attachment {
     }
 }
 
-impl Attachment {
-    /// Returns whether the process that signals events of `arena` as `owner` has ended.
-    pub(super) fn is_dead(&self, arena: &EventArena, owner: Owner) -> bool {
+impl Liveness for Attachment {
+    fn is_dead(&self, owner: Owner) -> bool {
         match &self.link {
             // Our own signals are alive, whatever became of the context.
             _ if owner == self.owner => false,
             Link::Local(exporter) => match exporter.upgrade() {
-                Some(exporter) => exporter.is_dead(arena, owner),
-                None => !arena.is_alive(owner),
+                Some(exporter) => exporter.is_dead(owner),
+                None => !self.arenas().is_alive(owner),
             },
             Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
-            Link::Remote { .. } => !arena.is_alive(owner),
+            Link::Remote { .. } => !self.arenas().is_alive(owner),
         }
-    }
-
-    /// Fails what dead processes left unfinished in the events that this process has opened.
-    fn fail_orphans(&self) {
-        /// The liveness of the processes that have an arena.
-        struct Users<'a>(&'a Attachment, &'a EventArena);
-        impl Liveness for Users<'_> {
-            fn is_dead(&self, owner: Owner) -> bool {
-                self.0.is_dead(self.1, owner)
-            }
-        }
-        self.arenas()
-            .for_each(|arena| arena.fail_orphans(&Users(self, arena)));
     }
 }
 

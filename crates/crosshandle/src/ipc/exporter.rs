@@ -11,7 +11,8 @@ use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
 use super::record::{Credential, Record};
 use super::records::{
-    Export, ExportCell, Exported, ExportedMemory, KeepAlive, MIRROR_SEGMENT, Records, Shared,
+    Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
+    Records, Shared,
 };
 use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
@@ -191,15 +192,14 @@ impl Exporter {
         mirror: Option<Arc<dyn Shared>>,
     ) -> Result<Credential> {
         self.go_public()?;
+        self.arenas.show_liveness()?;
         match isolated {
             Some(arena) => {
-                arena.lock_liveness(Owner::EXPORTER)?;
                 self.arenas.add_isolated(record, arena);
                 arena.mark_shared(0);
             }
             None => {
                 let (arena, index) = self.arenas.common(record.index).expect("it has a slot");
-                arena.lock_liveness(Owner::EXPORTER)?;
                 arena.mark_shared(index);
             }
         }
@@ -219,7 +219,9 @@ impl Exporter {
         }
         let key = records.take_key()?;
         let isolated = isolated.cloned();
-        let object = Exported::Event { isolated, mirror };
+        let event = ExportedEvent { isolated, mirror };
+        let is_plain = event.isolated.is_none() && event.mirror.is_none();
+        let object = Exported::Event((!is_plain).then(|| Box::new(event)));
         records.set_export(record.index, Export { key, object });
         Ok(Credential { record, key })
     }
@@ -391,10 +393,11 @@ impl Exporter {
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
     }
 
-    /// Returns whether the process that signals events of `arena` as `owner` has ended.
-    pub(super) fn is_dead(&self, arena: &EventArena, owner: Owner) -> bool {
+    /// Returns whether the process that signals as `owner` has ended.
+    pub(super) fn is_dead(&self, owner: Owner) -> bool {
         owner != Owner::EXPORTER
-            && (!self.importers().by_owner.contains_key(&owner.get()) || !arena.is_alive(owner))
+            && (!self.importers().by_owner.contains_key(&owner.get())
+                || !self.arenas.is_alive(owner))
     }
 
     /// Locks the records, after reclaiming all that importers have closed if they are full.
@@ -535,10 +538,10 @@ impl Exports for Exporter {
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
         self.find(&self.records(), credential)?;
         let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
-        let catalog = self.catalog.file(place.chunk).ok_or(Refusal::Stale)?;
+        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
         let importers = self.importers();
         let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
-        let ledger = importer.ledger.extend(place.chunk);
+        let ledger = importer.ledger.extend(place.chunk());
         let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
         // It asks once for each chunk.
         let ledger = ledger.ok_or(Refusal::BadRequest)?;
@@ -549,32 +552,35 @@ impl Exports for Exporter {
         let records = self.records();
         match self.find(&records, credential)? {
             Exported::Memory(memory) => self.fetch(memory, credential.record, access),
-            Exported::Event { .. } => Err(Refusal::BadRequest),
+            Exported::Event(_) => Err(Refusal::BadRequest),
         }
     }
 
-    fn arena(&self, credential: &Credential) -> Result<Arc<OwnedFd>, Refusal> {
+    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
         let records = self.records();
-        match self.find(&records, credential)? {
-            Exported::Memory(_) => Err(Refusal::BadRequest),
-            Exported::Event {
-                isolated: Some(arena),
-                ..
-            } => Ok(Arc::clone(arena.file())),
-            Exported::Event { isolated: None, .. } => {
-                let common = self.arenas.common(credential.record.index);
-                let (arena, _) = common.ok_or(Refusal::Stale)?;
-                Ok(Arc::clone(arena.file()))
+        let file = match self.find(&records, credential)? {
+            Exported::Memory(_) => return Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
+                    Some(arena) => arena.file(),
+                    None => {
+                        let common = self.arenas.common(credential.record.index);
+                        common.and_then(|(arena, _)| arena.file())
+                    }
+                }
             }
-        }
+        };
+        let file = file.ok_or(Refusal::Stale)?;
+        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
     }
 
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
         let records = self.records();
         match self.find(&records, credential)? {
             Exported::Memory(_) => Err(Refusal::BadRequest),
-            Exported::Event { mirror, .. } => {
-                let mirror = mirror.as_ref().ok_or(Refusal::Stale)?;
+            Exported::Event(event) => {
+                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
+                let mirror = mirror.ok_or(Refusal::Stale)?;
                 self.fetch(mirror, credential.record, Access::ReadWrite)
             }
         }

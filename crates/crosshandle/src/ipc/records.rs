@@ -74,11 +74,15 @@ pub(super) struct Export {
 
 pub(super) enum Exported {
     Memory(ExportedMemory),
-    Event {
-        /// The event's arena, if it has one to itself.
-        isolated: Option<Arc<EventArena>>,
-        mirror: Option<ExportedMemory>,
-    },
+    /// An event; most have neither an arena nor a mirror.
+    Event(Option<Box<ExportedEvent>>),
+}
+
+/// What few events have.
+pub(super) struct ExportedEvent {
+    /// The event's arena, if it has one to itself.
+    pub(super) isolated: Option<Arc<EventArena>>,
+    pub(super) mirror: Option<ExportedMemory>,
 }
 
 impl Exported {
@@ -86,7 +90,7 @@ impl Exported {
     pub(super) fn memory_mut(&mut self) -> Option<&mut ExportedMemory> {
         match self {
             Self::Memory(memory) => Some(memory),
-            Self::Event { mirror, .. } => mirror.as_mut(),
+            Self::Event(event) => event.as_mut()?.mirror.as_mut(),
         }
     }
 }

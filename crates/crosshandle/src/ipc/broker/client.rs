@@ -36,8 +36,8 @@ pub(crate) trait Exports: Send + Sync {
     /// Finds memory.
     fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal>;
 
-    /// Finds the arena of an event.
-    fn arena(&self, credential: &Credential) -> Result<Arc<OwnedFd>, Refusal>;
+    /// Finds the arena of an event, and the file of locks.
+    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
@@ -223,7 +223,7 @@ impl Client {
             }
             Request::Arena(credential) => {
                 let arena = self.with_exports(|exports, _| exports.arena(&credential));
-                let sent = arena.map(|file| Answer::new(Reply::Sent, [file]));
+                let sent = arena.map(|files| Answer::new(Reply::Sent, files));
                 return self.answer(sent, serial);
             }
             Request::Memory { credential, access } => {

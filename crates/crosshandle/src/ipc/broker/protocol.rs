@@ -80,7 +80,8 @@ pub(crate) enum Request {
         credential: Credential,
         access: Access,
     },
-    /// Asks for an event's arena. Answered with its descriptor.
+    /// Asks for an event's arena. Answered with its descriptor, and that of the file in which the
+    /// processes that signal events show that they live.
     Arena(Credential),
     /// Asks for an event's native mirror. Answered with its descriptor.
     Mirror(Credential),

@@ -143,19 +143,26 @@ impl CatalogChunk {
         unsafe { self.at(0) }
     }
 
-    /// Returns the generation of the record with this index in the chunk.
+    /// Returns the generation of a record of this chunk.
     #[inline]
-    pub(crate) fn generation(&self, index: usize) -> &AtomicU64 {
-        assert!(index < capacity(self.chunk));
-        // SAFETY: the generations of all indices below the capacity lie in the mapping, by `len_of`;
-        // they start at a multiple of eight.
-        unsafe { self.at(generations_at(self.chunk) + index * size_of::<AtomicU64>()) }
+    fn generation(&self, place: Place) -> &AtomicU64 {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        // SAFETY: a catalog keeps each chunk under its own number, so the place is of this chunk and
+        // its index below the capacity. All generations up to that lie in the mapping, by `len_of`,
+        // from a multiple of eight on.
+        unsafe { self.at(generations_at(self.chunk) + place.index() * size_of::<AtomicU64>()) }
     }
 
-    fn name(&self, index: usize) -> &NameWords {
-        assert!(index < capacity(self.chunk));
+    fn name(&self, place: Place) -> &NameWords {
+        debug_assert_eq!(place.chunk(), self.chunk);
         // SAFETY: as for the generations, behind which the names lie.
-        unsafe { self.at(names_at(self.chunk) + index * MAX_NAME_BYTES) }
+        unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
+    }
+
+    /// Returns the word and the bit that tell whether a record's object has a name.
+    #[inline]
+    fn named(&self, place: Place) -> (&AtomicU64, u64) {
+        (&self.named[place.index() / 64], 1 << (place.index() % 64))
     }
 
     /// Returns an owner's entry. The first chunk only.
@@ -176,17 +183,28 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
+    /// Returns the chunk that a record lies in, if it is here, and the record's place.
+    #[inline]
+    fn chunk_of(&self, record: u32) -> Option<(&CatalogChunk, Place)> {
+        let place = place_of(record)?;
+        Some((self.chunks[place.chunk()].get()?, place))
+    }
+
     /// Makes sure that a record's chunk is there. The exporter only.
+    #[inline]
     pub(crate) fn ensure(&self, record: u32) -> Result<()> {
-        let Some(Place { chunk, .. }) = place_of(record) else {
-            return Err(Error::Stale);
-        };
-        if self.chunks[chunk].get().is_some() {
-            return Ok(());
+        match self.chunk_of(record) {
+            Some(_) => Ok(()),
+            None => self.make(record),
         }
+    }
+
+    #[cold]
+    fn make(&self, record: u32) -> Result<()> {
+        let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
         let _making = self.making.lock();
         if self.chunks[chunk].get().is_none() {
-            let _ = self.chunks[chunk].set(CatalogChunk::create(chunk)?);
+            self.add(CatalogChunk::create(chunk)?);
         }
         Ok(())
     }
@@ -204,41 +222,35 @@ impl Catalog {
     /// Returns the generation of a record, if its chunk is here.
     #[inline]
     pub(crate) fn generation(&self, record: u32) -> Option<&AtomicU64> {
-        let place = place_of(record)?;
-        Some(self.chunks[place.chunk].get()?.generation(place.index))
+        let (chunk, place) = self.chunk_of(record)?;
+        Some(chunk.generation(place))
     }
 
     /// Names a record's object. The exporter only, which makes sure that the chunk is here.
     pub(crate) fn set_name(&self, record: u32, name: &str) {
-        let Some(place) = place_of(record) else {
-            return;
-        };
-        if let Some(chunk) = self.chunks[place.chunk].get() {
-            let (word, bit) = (&chunk.named[place.index / 64], 1 << (place.index % 64));
+        if let Some((chunk, place)) = self.chunk_of(record) {
+            let (word, bit) = chunk.named(place);
             word.fetch_or(bit, Ordering::Relaxed);
-            store_text(chunk.name(place.index), name);
+            store_text(chunk.name(place), name);
         }
     }
 
-    /// Removes the name that a record's former object had. The exporter only, which makes sure that
-    /// the chunk is here.
+    /// Removes the name that a record's former object had. The exporter only.
     #[inline]
     pub(crate) fn clear_name(&self, record: u32) {
-        let place = place_of(record);
-        if let Some(place) = place
-            && let Some(chunk) = self.chunks[place.chunk].get()
-            && chunk.named[place.index / 64].load(Ordering::Relaxed) & 1 << (place.index % 64) != 0
-        {
-            chunk.named[place.index / 64].fetch_and(!(1 << (place.index % 64)), Ordering::Relaxed);
-            store_text(chunk.name(place.index), "");
+        if let Some((chunk, place)) = self.chunk_of(record) {
+            let (word, bit) = chunk.named(place);
+            if word.load(Ordering::Relaxed) & bit != 0 {
+                word.fetch_and(!bit, Ordering::Relaxed);
+                store_text(chunk.name(place), "");
+            }
         }
     }
 
     /// Returns the name of a record's object; empty if it has none.
     pub(crate) fn name(&self, record: u32) -> String {
-        let place = place_of(record);
-        let chunk = place.and_then(|place| Some((self.chunks[place.chunk].get()?, place.index)));
-        chunk.map_or_else(String::new, |(chunk, index)| load_text(chunk.name(index)))
+        let found = self.chunk_of(record);
+        found.map_or_else(String::new, |(chunk, place)| load_text(chunk.name(place)))
     }
 
     /// Describes the process that attached as `owner`. The exporter only.
@@ -309,7 +321,7 @@ mod tests {
                 .expect("there")
                 .store(7, Ordering::SeqCst);
             catalog.set_name(record, "weights of the größte model, layer 17");
-            let chunk = place_of(record).expect("a place").chunk;
+            let chunk = place_of(record).expect("a place").chunk();
             let file = catalog.file(chunk).expect("ours");
             let view = Catalog::default();
             view.add(CatalogChunk::open(&file, chunk).expect("opened"));

@@ -113,14 +113,16 @@ impl LedgerChunk {
         unsafe { self.mapping.start().cast().as_ref() }
     }
 
-    /// Returns the count of opens of the record with this index in the chunk.
+    /// Returns the count of opens of a record of this chunk.
     #[inline]
-    fn count(&self, index: usize) -> &AtomicU32 {
-        assert!(index < capacity(self.chunk));
-        let offset = counts_at(self.chunk) + index * size_of::<AtomicU32>();
-        // SAFETY: in bounds by the assertion and `len_of`. The mapping starts at a page, so counts
-        // are aligned; its file is sealed against shrinking, and it lives as long as `self`. All
-        // accesses, also those of other processes, are atomic, and any bits are a valid count.
+    fn count(&self, place: Place) -> &AtomicU32 {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        let offset = counts_at(self.chunk) + place.index() * size_of::<AtomicU32>();
+        // SAFETY: a ledger keeps each chunk under its own number, so the place is of this chunk, its
+        // index below the capacity, and the count in bounds, by `len_of`. The mapping starts at a
+        // page, so counts are aligned; its file is sealed against shrinking, and it lives as long as
+        // `self`. All accesses, also those of other processes, are atomic, and any bits are a valid
+        // count.
         unsafe { self.mapping.start().add(offset).cast().as_ref() }
     }
 }
@@ -170,9 +172,7 @@ impl Ledger {
 
     /// Makes sure that a record's count is there. For a process's opens of its own exports.
     pub(crate) fn ensure(&self, record: u32) -> Result<()> {
-        let Some(Place { chunk, .. }) = place_of(record) else {
-            return Err(Error::Stale);
-        };
+        let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
         if self.chunks[chunk].get().is_none() {
             self.extend(chunk)?;
         }
@@ -188,7 +188,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn count(&self, record: u32) -> Option<&AtomicU32> {
         let place = place_of(record)?;
-        Some(self.chunks[place.chunk].get()?.count(place.index))
+        Some(self.chunks[place.chunk()].get()?.count(place))
     }
 
     /// Tells others that the calling thread sleeps until an event of the context is signalled. Returns

@@ -16,16 +16,32 @@ use crate::os::mapping::page_size;
 /// The number of objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
 /// The number of chunks.
-pub(crate) const CHUNKS: usize = 11;
+pub(crate) const CHUNKS: usize = 6;
 
 /// The binary logarithm of the number of records in the first chunk.
 const FIRST_LOG: u32 = 10;
+/// The binary logarithm of the factor by which a chunk ends later than the one before: large, because
+/// each chunk is a mapping, and small, because it takes that many more addresses than are used.
+const GROWTH_LOG: u32 = 2;
 
-/// A record's chunk, and its index there.
+/// A record's chunk, and its index there, which is below the chunk's capacity. Only [`place_of`]
+/// makes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
-    pub(crate) chunk: usize,
-    pub(crate) index: usize,
+    chunk: usize,
+    index: usize,
+}
+
+impl Place {
+    #[inline]
+    pub(crate) fn chunk(self) -> usize {
+        self.chunk
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        self.index
+    }
 }
 
 /// Returns the place of a record; `None` if no context has such a record.
@@ -40,18 +56,24 @@ pub(crate) fn place_of(record: u32) -> Option<Place> {
     if record >= MAX_RECORDS {
         return None;
     }
-    let log = record.ilog2();
+    let chunk = (record.ilog2() - FIRST_LOG) / GROWTH_LOG + 1;
     Some(Place {
-        chunk: (log - FIRST_LOG) as usize + 1,
-        index: (record - (1 << log)) as usize,
+        chunk: chunk as usize,
+        index: record as usize - end_of(chunk - 1),
     })
+}
+
+/// Returns the first record behind a chunk.
+#[inline]
+const fn end_of(chunk: u32) -> usize {
+    1 << (FIRST_LOG + GROWTH_LOG * chunk)
 }
 
 /// Returns the number of records in a chunk.
 pub(crate) const fn capacity(chunk: usize) -> usize {
     match chunk {
-        0 => 1 << FIRST_LOG,
-        chunk => 1 << (FIRST_LOG as usize + chunk - 1),
+        0 => end_of(0),
+        chunk => end_of(chunk as u32) - end_of(chunk as u32 - 1),
     }
 }
 

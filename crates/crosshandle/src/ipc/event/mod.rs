@@ -26,8 +26,8 @@ use crate::event_protocol::{
 use crate::handle::Key;
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// An event that this process has, as its creator or by opening a handle. Parts that few events
@@ -36,11 +36,15 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 pub(crate) struct EventCore {
     role: Role,
     slot: SlotPlace,
-    record: Record,
+    // A `Record`, without the gap that it would leave.
+    index: u32,
+    generation: u64,
     owner: Owner,
     mode: WaitMode,
-    /// The key that opens the event: the handle's, or once a handle was made.
-    key: OnceLock<Key>,
+    /// Whether a handle to the event was ever made, in the process that created it; then `key` is its
+    /// key.
+    exported: AtomicBool,
+    key: [AtomicU64; 2],
     /// The event's arena, if it has one to itself.
     isolated: Option<Arc<EventArena>>,
     /// Present if the event can take timestamps; then it cannot be shared.
@@ -98,9 +102,8 @@ impl EventCore {
         let slot = unsafe { SlotPlace::new(slot) };
         let role = Role::Creator(Arc::clone(exporter));
         let profile = profiling.then(Box::default);
-        Ok(Self::new(
-            role, slot, arena, record, None, mode, profile, mirror,
-        ))
+        let mirror = mirror.map(|events| NativeMirror::new(events, None));
+        Ok(Self::new(role, slot, arena, record, mode, profile, mirror))
     }
 
     /// Opens an event of another context. `isolated`: it has an arena to itself.
@@ -123,24 +126,21 @@ impl EventCore {
             (unsafe { SlotPlace::new(common.slot(index)) }, None)
         };
         attachment.hold(&credential)?;
-        let (record, key) = (credential.record, Some(credential.key));
+        let mirror = mirror.map(|events| NativeMirror::new(events, Some(credential)));
         let role = Role::Opener(attachment);
-        Ok(Self::new(
-            role, slot, arena, record, key, mode, None, mirror,
-        ))
+        let record = credential.record;
+        Ok(Self::new(role, slot, arena, record, mode, None, mirror))
     }
 
     #[inline]
-    #[allow(clippy::too_many_arguments, reason = "private, and called twice")]
     fn new(
         role: Role,
         slot: SlotPlace,
         isolated: Option<Arc<EventArena>>,
         record: Record,
-        key: Option<Key>,
         mode: WaitMode,
         profile: Option<Box<Profile>>,
-        mirror: Option<Arc<dyn DriverEvents>>,
+        mirror: Option<NativeMirror>,
     ) -> Arc<Self> {
         let owner = match &role {
             Role::Creator(_) => Owner::EXPORTER,
@@ -149,16 +149,18 @@ impl EventCore {
         Arc::new(Self {
             slot,
             role,
-            record,
+            index: record.index,
+            generation: record.generation,
             owner,
             mode,
-            key: key.map_or_else(OnceLock::new, OnceLock::from),
+            exported: AtomicBool::new(false),
+            key: Default::default(),
             isolated,
             profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
-            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+            mirror: mirror.map(Arc::new),
         })
     }
 
@@ -167,14 +169,28 @@ impl EventCore {
         let Role::Creator(exporter) = &self.role else {
             return Ok(None);
         };
-        let record = self.record;
-        if let Some(key) = self.key.get() {
-            return Ok(Some(Credential { record, key: *key }));
+        let record = self.record();
+        if self.is_exported() {
+            let words = self.key.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let key = Key::from_bytes(zerocopy::transmute!(words));
+            return Ok(Some(Credential { record, key }));
         }
         let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
         let credential = exporter.export_event(record, self.isolated.as_ref(), mirror)?;
-        self.key.get_or_init(|| credential.key);
+        // A thread that exports it at the same time gets the same key.
+        let words: [u64; 2] = zerocopy::transmute!(*credential.key.as_bytes());
+        for (word, value) in self.key.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.exported.store(true, Ordering::Release);
         Ok(Some(credential))
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            index: self.index,
+            generation: self.generation,
+        }
     }
 
     /// Returns whether the event has an arena to itself.
@@ -182,15 +198,9 @@ impl EventCore {
         self.isolated.is_some()
     }
 
-    /// Returns the credential by which this process opened the event.
-    fn credential(&self) -> Option<Credential> {
-        let (record, key) = (self.record, *self.key.get()?);
-        Some(Credential { record, key })
-    }
-
     /// Returns whether a handle to this event was made.
     fn is_exported(&self) -> bool {
-        self.key.get().is_some()
+        self.exported.load(Ordering::Acquire)
     }
 
     /// Returns the event's timestamps, if it takes any at the moment.
@@ -215,7 +225,7 @@ impl EventCore {
             Role::Creator(exporter) => exporter.arenas(),
             Role::Opener(attachment) => attachment.arenas(),
         };
-        let (arena, _) = arenas.common(self.record.index).expect("the slot is there");
+        let (arena, _) = arenas.common(self.index).expect("the slot is there");
         arena
     }
 
@@ -433,13 +443,13 @@ impl EventCore {
             ended => ended,
         };
         let ended = UNIX_EPOCH.checked_add(Duration::from_nanos(ended));
-        let name = catalog.name(self.record.index);
+        let name = catalog.name(self.index);
         Error::PeerDied(Box::new(PeerDeath {
             pid: Some(peer.pid).filter(|pid| *pid != 0),
             program: peer.program,
             ended: ended.filter(|ended| *ended != UNIX_EPOCH),
             event: match name.is_empty() {
-                true => self.record.index.to_string(),
+                true => self.index.to_string(),
                 false => format!("\"{name}\""),
             },
             number,
@@ -449,15 +459,15 @@ impl EventCore {
     /// Gives the event a name, if this process created it.
     pub(crate) fn set_name(&self, name: &str) {
         if let Role::Creator(exporter) = &self.role {
-            exporter.set_name(self.record, name);
+            exporter.set_name(self.record(), name);
         }
     }
 
     /// Returns the event's name, if it has one.
     pub(crate) fn name(&self) -> Option<String> {
         match &self.role {
-            Role::Creator(exporter) => Some(exporter.catalog().name(self.record.index)),
-            Role::Opener(attachment) => attachment.name_of(self.record.index),
+            Role::Creator(exporter) => Some(exporter.catalog().name(self.index)),
+            Role::Opener(attachment) => attachment.name_of(self.index),
         }
         .filter(|name| !name.is_empty())
     }
@@ -478,8 +488,8 @@ impl EventCore {
 impl Liveness for EventCore {
     fn is_dead(&self, owner: Owner) -> bool {
         match &self.role {
-            Role::Creator(exporter) => exporter.is_dead(self.arena(), owner),
-            Role::Opener(attachment) => attachment.is_dead(self.arena(), owner),
+            Role::Creator(exporter) => exporter.is_dead(owner),
+            Role::Opener(attachment) => attachment.is_dead(owner),
         }
     }
 
@@ -497,12 +507,12 @@ impl Drop for EventCore {
         match &self.role {
             Role::Creator(exporter) => {
                 let exported = self.is_exported();
-                exporter.retire(self.record, exported, None);
+                exporter.retire(self.record(), exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Role::Opener(attachment) => attachment.release(self.record.index),
+            Role::Opener(attachment) => attachment.release(self.index),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Promise;
 use crate::ipc::attachment::Attachment;
 use crate::ipc::broker::protocol::BackendBlob;
+use crate::ipc::record::Credential;
 use crate::ipc::records::Shared;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
@@ -14,14 +15,17 @@ use std::sync::{Arc, OnceLock};
 /// it: most events never need one.
 pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
+    /// What opens the event, if another context created it.
+    credential: Option<Credential>,
     /// `None` inside: the mirror could not be made or fetched, and that is not tried again.
     made: OnceLock<Option<DriverEvent>>,
 }
 
 impl NativeMirror {
-    pub(super) fn new(events: Arc<dyn DriverEvents>) -> Self {
+    pub(super) fn new(events: Arc<dyn DriverEvents>, credential: Option<Credential>) -> Self {
         Self {
             events,
+            credential,
             made: OnceLock::new(),
         }
     }
@@ -107,7 +111,7 @@ impl EventCore {
         attachment: &Attachment,
     ) -> Option<&'a DriverEvent> {
         mirror.get(|events| {
-            let credential = self.credential().ok_or(Error::Stale)?;
+            let credential = mirror.credential.ok_or(Error::Stale)?;
             events.open(attachment.fetch_mirror(credential)?.into())
         })
     }

@@ -8,7 +8,7 @@ mod pins;
 
 pub(crate) use pins::{Pin, Pinner};
 
-use super::chunks::{CHUNKS, Place, capacity, file_len, place_of};
+use super::chunks::{CHUNKS, capacity, file_len, place_of};
 use super::liveness::{LivenessLock, LivenessLocks};
 use super::record::Record;
 use crate::error::{Error, Result};
@@ -43,9 +43,8 @@ pub(crate) struct EventArena {
     /// Shared with the pins, which keep it too.
     mapping: Arc<Mapping>,
     slots: usize,
-    file: Arc<OwnedFd>,
-    /// Shows that this process lives, once others rely on it.
-    liveness: Mutex<Option<LivenessLock>>,
+    /// The descriptor to send to importers, in the process that made the arena.
+    file: Option<Arc<OwnedFd>>,
     /// A bit for each slot of an event that this process shares with others, or opened. Private to
     /// this process: what a peer's words say must not decide how much there is to do.
     shared: Box<[AtomicU64]>,
@@ -80,12 +79,14 @@ impl EventArena {
         let len = file_len(slots * size_of::<Slot>());
         let file = memfd::create("crosshandle-events", len as u64)
             .map_err(Error::memory("creating an event arena", len))?;
-        Self::map(file, slots)
+        let mut arena = Self::map(&file, slots)?;
+        arena.file = Some(Arc::new(file));
+        Ok(arena)
     }
 
     /// Maps the arena behind a descriptor that an exporter sent.
-    pub(super) fn open(file: OwnedFd, slots: usize) -> Result<Self> {
-        let (len, sealed) = memfd::check(&file).map_err(Error::os("looking at an event arena"))?;
+    pub(super) fn open(file: &OwnedFd, slots: usize) -> Result<Self> {
+        let (len, sealed) = memfd::check(file).map_err(Error::os("looking at an event arena"))?;
         if len != file_len(slots * size_of::<Slot>()) as u64 || !sealed {
             return Err(Error::Protocol(
                 "its event arena has another size or no seal",
@@ -94,17 +95,16 @@ impl EventArena {
         Self::map(file, slots)
     }
 
-    fn map(file: OwnedFd, slots: usize) -> Result<Self> {
+    fn map(file: &OwnedFd, slots: usize) -> Result<Self> {
         let len = file_len(slots * size_of::<Slot>());
-        let mapping = Mapping::shared(&file, len, 1, Access::ReadWrite)
+        let mapping = Mapping::shared(file, len, 1, Access::ReadWrite)
             .map_err(Error::memory("mapping an event arena", len))?;
         mapping.exclude_from_dumps();
         Ok(Self {
             pins: Pins::default(),
             mapping: Arc::new(mapping),
             slots,
-            file: Arc::new(file),
-            liveness: Mutex::default(),
+            file: None,
             shared: std::iter::repeat_with(AtomicU64::default)
                 .take(slots.div_ceil(64))
                 .collect(),
@@ -161,32 +161,43 @@ impl EventArena {
         }
     }
 
-    /// Returns the descriptor to send to importers.
-    pub(super) fn file(&self) -> &Arc<OwnedFd> {
-        &self.file
+    /// Returns the descriptor to send to importers. The exporter only.
+    pub(super) fn file(&self) -> Option<Arc<OwnedFd>> {
+        self.file.clone()
+    }
+}
+
+/// A file in which the processes that signal the context's events show by locks that they live.
+///
+/// It is one file for all arenas, and given to those alone who are given an arena. Everybody who has
+/// it can lock any byte: a process that does can seem alive when it is dead, or make another one's
+/// look for locks slow.
+struct LivenessFile {
+    file: Arc<OwnedFd>,
+    _own: LivenessLock,
+}
+
+impl LivenessFile {
+    fn create() -> Result<Self> {
+        let file = memfd::create("crosshandle-liveness", 0);
+        Self::lock(
+            file.map_err(Error::os("creating a file of locks"))?,
+            Owner::EXPORTER,
+        )
     }
 
-    /// Declares this process to be `owner`, until it ends or drops this. Only the first call counts.
-    pub(super) fn lock_liveness(&self, owner: Owner) -> Result<()> {
-        let mut lock = self.liveness.lock();
-        if lock.is_none() {
-            let locks = LivenessLocks::get()?;
-            // Shared, so that no process that has the file can keep others from locking their bytes
-            // by locks of the same kind.
-            let held = locks.hold(self.file.as_fd(), lock_of(owner), LockKind::Shared);
-            *lock = Some(held.map_err(|errno| match errno {
-                Errno::EXIST => Error::Protocol("its event arena is another one's"),
-                errno => Error::os("locking a place in an event arena")(errno),
-            })?);
-        }
-        Ok(())
-    }
-
-    /// Returns whether another process, or another copy of this library in this one, is `owner`. One
-    /// system call. Where the liveness locks are not separate, this process's own counts as free.
-    pub(super) fn is_alive(&self, owner: Owner) -> bool {
-        // Where the kernel cannot say, hang-ups still tell.
-        lock::is_held(self.file.as_fd(), lock_of(owner)).unwrap_or(true)
+    /// Declares this process to be `owner`, until it ends or drops this.
+    fn lock(file: OwnedFd, owner: Owner) -> Result<Self> {
+        // Shared, so that the locks of other processes of the same kind don't keep this one from it.
+        let held = LivenessLocks::get()?.hold(file.as_fd(), lock_of(owner), LockKind::Shared);
+        let own = held.map_err(|errno| match errno {
+            Errno::EXIST => Error::Protocol("its file of locks is another one's"),
+            errno => Error::os("locking a place in a file of locks")(errno),
+        })?;
+        Ok(Self {
+            file: Arc::new(file),
+            _own: own,
+        })
     }
 }
 
@@ -203,16 +214,66 @@ pub(crate) struct EventArenas {
     chunks: [OnceLock<EventArena>; CHUNKS],
     /// Arenas of one event each.
     isolated: Mutex<HashMap<Record, Weak<EventArena>>>,
-    /// Held while an arena is made, so that it is made once.
+    liveness: OnceLock<LivenessFile>,
+    /// Held while a file is made, so that it is made once.
     making: Mutex<()>,
 }
 
 impl EventArenas {
+    /// Shows from now on that this process, the exporter, lives.
+    #[inline]
+    pub(super) fn show_liveness(&self) -> Result<()> {
+        match self.liveness.get() {
+            Some(_) => Ok(()),
+            None => self.make_liveness_file(),
+        }
+    }
+
+    #[cold]
+    fn make_liveness_file(&self) -> Result<()> {
+        let _making = self.making.lock();
+        if self.liveness.get().is_none() {
+            let _ = self.liveness.set(LivenessFile::create()?);
+        }
+        Ok(())
+    }
+
+    /// Shows in a file that the exporter sent, from now on, that this process lives as `owner`. Only
+    /// the first call counts.
+    pub(super) fn show_liveness_in(&self, file: OwnedFd, owner: Owner) -> Result<()> {
+        let (_, is_sealed) =
+            memfd::check(&file).map_err(Error::os("looking at a file of locks"))?;
+        if !is_sealed {
+            return Err(Error::Protocol("its file of locks is none"));
+        }
+        let _making = self.making.lock();
+        if self.liveness.get().is_none() {
+            let _ = self.liveness.set(LivenessFile::lock(file, owner)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the descriptor of the file of locks, to be sent to importers. The exporter only.
+    pub(super) fn liveness_file(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.liveness.get()?.file))
+    }
+
+    /// Returns whether another process, or another copy of this library in this one, is `owner`. One
+    /// system call. Where the liveness locks are not separate, this process's own counts as free.
+    pub(super) fn is_alive(&self, owner: Owner) -> bool {
+        let Some(liveness) = self.liveness.get() else {
+            // No other process has an event of this context.
+            return false;
+        };
+        // Where the kernel cannot say, hang-ups still tell.
+        lock::is_held(liveness.file.as_fd(), lock_of(owner)).unwrap_or(true)
+    }
+
     /// Returns the arena of a record's chunk, if it is here.
     #[inline]
     pub(super) fn common(&self, record: u32) -> Option<(&EventArena, usize)> {
-        let Place { chunk, index } = place_of(record)?;
-        Some((self.chunks[chunk].get()?, index))
+        let place = place_of(record)?;
+        Some((self.chunks[place.chunk()].get()?, place.index()))
     }
 
     /// Returns the arena of a record's chunk, made now if there is none. The exporter only.
@@ -220,10 +281,10 @@ impl EventArenas {
         if let Some(found) = self.common(record) {
             return Ok(found);
         }
-        let place = place_of(record).ok_or(Error::Stale)?;
+        let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
         let _making = self.making.lock();
-        if self.chunks[place.chunk].get().is_none() {
-            self.add_common(record, EventArena::create(capacity(place.chunk))?);
+        if self.chunks[chunk].get().is_none() {
+            self.add_common(record, EventArena::create(capacity(chunk))?);
         }
         self.common(record).ok_or(Error::Stale)
     }
@@ -231,7 +292,7 @@ impl EventArenas {
     /// Adds the arena of a record's chunk, unless another thread was faster.
     pub(super) fn add_common(&self, record: u32, arena: EventArena) {
         if let Some(place) = place_of(record) {
-            let _ = self.chunks[place.chunk].set(arena);
+            let _ = self.chunks[place.chunk()].set(arena);
         }
     }
 
