@@ -140,7 +140,7 @@ impl EventCore {
         record: Record,
         mode: WaitMode,
         profile: Option<Box<Profile>>,
-        mirror: Option<NativeMirror>,
+        mirror: Option<Arc<NativeMirror>>,
     ) -> Arc<Self> {
         let owner = match &role {
             Role::Creator(_) => Owner::EXPORTER,
@@ -160,7 +160,7 @@ impl EventCore {
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
-            mirror: mirror.map(Arc::new),
+            mirror,
         })
     }
 

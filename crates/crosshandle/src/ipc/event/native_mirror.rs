@@ -22,12 +22,12 @@ pub(super) struct NativeMirror {
 }
 
 impl NativeMirror {
-    pub(super) fn new(events: Arc<dyn DriverEvents>, credential: Option<Credential>) -> Self {
-        Self {
+    pub(super) fn new(events: Arc<dyn DriverEvents>, credential: Option<Credential>) -> Arc<Self> {
+        Arc::new(Self {
             events,
             credential,
             made: OnceLock::new(),
-        }
+        })
     }
 
     fn get(
