@@ -17,3 +17,4 @@ pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub(crate) use client::{Client, Exports, Fetch, Fetched, local_exports, publish, withdraw};
 pub(crate) use connection::Connection;
 pub(crate) use listener::Broker;
+pub(crate) use sweep::lock_of as dead_socket_lock;
