@@ -340,7 +340,7 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(60);
-    const SHORT: Duration = Duration::from_millis(200);
+    const LATE_AFTER: Duration = Duration::from_millis(200);
 
     /// Answers one question at `path` with a file, and keeps the connection until the asker hangs up.
     fn answer_once(
@@ -404,8 +404,8 @@ mod tests {
             .collect();
         let answering = answer_once(&directory.socket(9), || constant(r#"{"exporter": "9"}"#));
         let begin = Instant::now();
-        let answers = directory.ask(SHORT);
-        assert!(begin.elapsed() >= SHORT);
+        let answers = directory.ask(LATE_AFTER);
+        assert!(begin.elapsed() >= LATE_AFTER);
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
         let late = answers.iter().filter_map(|answer| answer.as_ref().err());
         let mut count = 0;
@@ -450,9 +450,9 @@ mod tests {
     fn only_sockets_of_exporters_are_asked() {
         let directory = Directory::new("names");
         drop(socket::listen(&directory.socket(1)).expect("a socket"));
-        let foreign = directory.0.join("agent.sock");
-        let _listener = socket::listen(&foreign).expect("a socket");
-        std::os::unix::fs::symlink(&foreign, directory.socket(2)).expect("a link");
+        let other = directory.0.join("agent.sock");
+        let _listener = socket::listen(&other).expect("a socket");
+        std::os::unix::fs::symlink(&other, directory.socket(2)).expect("a link");
         fs::write(directory.socket(3), "").expect("a file");
         let answers = directory.ask(LONG);
         let [Err(dead)] = &answers[..] else {

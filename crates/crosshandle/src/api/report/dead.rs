@@ -10,11 +10,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Something that a process left behind when it was killed.
+/// A socket that a process left behind when it was killed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Leftover {
-    /// The dead process's socket.
+pub struct DeadSocket {
+    /// The path of the socket.
     pub socket: PathBuf,
     /// The random number that named the process, as 16 hexadecimal digits.
     pub exporter: String,
@@ -27,7 +27,7 @@ pub struct Leftover {
 /// - [`Error::Unsupported`]: other machines may use the directory too, and their sockets look dead from
 ///   here.
 /// - [`Error::Os`]: the directory cannot be read.
-pub fn dead_sockets(directory: &Path) -> Result<Vec<Leftover>> {
+pub fn dead_sockets(directory: &Path) -> Result<Vec<DeadSocket>> {
     let failed = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         Error::os("reading the socket directory")(errno)
@@ -58,7 +58,7 @@ pub fn dead_sockets(directory: &Path) -> Result<Vec<Leftover>> {
     Ok(sockets
         .into_iter()
         .filter(is_dead)
-        .map(|socket| Leftover {
+        .map(|socket| DeadSocket {
             exporter: exporter_of(&socket).map_or(String::new(), |id| format!("{id:016x}")),
             socket,
         })
@@ -70,10 +70,10 @@ pub fn dead_sockets(directory: &Path) -> Result<Vec<Leftover>> {
 ///
 /// # Errors
 /// As those of [`dead_sockets`]; also [`Error::Os`] if one cannot be removed.
-pub fn remove_dead(directory: &Path) -> Result<Vec<Leftover>> {
+pub fn remove_dead(directory: &Path) -> Result<Vec<DeadSocket>> {
     let mut dead = dead_sockets(directory)?;
     let mut failure = None;
-    dead.retain(|leftover| match fs::remove_file(&leftover.socket) {
+    dead.retain(|found| match fs::remove_file(&found.socket) {
         Ok(()) => true,
         // Another process has removed it.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,

@@ -28,7 +28,7 @@ mod schema;
 mod tuning;
 
 pub use ask::{Silent, SilentReason, exporters};
-pub use dead::{Leftover, dead_sockets, remove_dead};
+pub use dead::{DeadSocket, dead_sockets, remove_dead};
 pub use schema::{
     ContextReport, Counters, EventReport, ImporterReport, MemoryReport, ObjectAccess, ObjectKind,
     OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,
