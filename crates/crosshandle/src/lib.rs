@@ -148,6 +148,7 @@ pub use api::memory::{
 pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
+pub use api::report;
 pub use api::virtual_range::VirtualRange;
 pub use error::{Error, ErrorKind, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
