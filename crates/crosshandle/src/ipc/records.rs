@@ -3,12 +3,13 @@
 use super::chunks::MAX_RECORDS;
 use super::event_arena::EventArena;
 use super::record::Credential;
-use super::tuning::KEYS_AT_A_TIME;
 use crate::error::{Error, Result};
 use crate::handle::Key;
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::os::process;
 use crate::types::Access;
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -106,24 +107,26 @@ pub(super) struct ExportedMemory {
     pub(super) is_prepared: bool,
 }
 
-/// Random keys, fetched from the system many at a time.
+/// A generator of keys, seeded by the system when the first key is needed: to ask the system for each
+/// takes longer than all the rest of an export.
 #[derive(Default)]
-struct KeyStock(Vec<[u8; 16]>);
+struct KeyGenerator(Option<ChaCha20Rng>);
 
-impl KeyStock {
-    fn take(&mut self) -> Result<Key> {
-        loop {
-            if self.0.is_empty() {
-                let mut bytes = [0; 16 * KEYS_AT_A_TIME];
-                process::random(&mut bytes).map_err(Error::os("reading random bytes"))?;
-                let (keys, _) = bytes.as_chunks();
-                self.0.extend_from_slice(keys);
+impl KeyGenerator {
+    fn next(&mut self) -> Result<Key> {
+        let generator = match &mut self.0 {
+            Some(generator) => generator,
+            None => {
+                let mut seed = [0; 32];
+                process::random(&mut seed).map_err(Error::os("reading random bytes"))?;
+                self.0.insert(ChaCha20Rng::from_seed(seed))
             }
-            // A handle with an all-zero key is refused.
-            if let Some(key) = self.0.pop().filter(|key| *key != [0; 16]) {
-                return Ok(Key::from_bytes(key));
-            }
-        }
+        };
+        let mut key = [0; 16];
+        generator.fill_bytes(&mut key);
+        // A handle with an all-zero key is refused, so this one never occurs.
+        key[0] |= u8::from(key == [0; 16]);
+        Ok(Key::from_bytes(key))
     }
 }
 
@@ -140,7 +143,7 @@ pub(super) struct Records {
     pub(super) retired: VecDeque<(u32, KeepAlive)>,
     /// Whether the context allocates no more, so that nothing has to be kept.
     pub(super) is_closed: bool,
-    keys: KeyStock,
+    keys: KeyGenerator,
 }
 
 /// A value that is kept until no importer can see what it stands for.
@@ -169,7 +172,7 @@ impl Records {
 
     /// Returns a key for a new export.
     pub(super) fn take_key(&mut self) -> Result<Key> {
-        self.keys.take()
+        self.keys.next()
     }
 
     pub(super) fn is_full(&self) -> bool {

@@ -4,12 +4,11 @@ use super::dead::exporter_of;
 use super::schema::ProcessReport;
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
-use crate::ipc::broker::protocol::REPLY_SIZE;
+use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
 use crate::os::socket::{self, Received};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs;
@@ -201,17 +200,15 @@ impl Question {
             };
             (None, reason)
         })?;
-        let (uid, _) = socket::peer(&stream)
+        let peer = socket::peer(&stream)
             .map_err(|errno| (None, failed("asking who the exporter is")(errno)))?;
-        // Fails for a process that cannot be seen in this PID namespace.
-        let pid = sockopt::socket_peercred(&stream)
-            .ok()
-            .map(|peer| peer.pid.as_raw_nonzero().get() as u32);
+        // 0 for a process that cannot be seen in this PID namespace.
+        let (uid, pid) = (peer.uid, Some(peer.pid).filter(|pid| *pid != 0));
         // Nothing is taken from other users, descriptors least of all.
         if uid != rustix::process::geteuid().as_raw() {
             return Err((pid, SilentReason::OtherUser { uid }));
         }
-        match socket::send(&stream, &wire::request(), None) {
+        match socket::send(&stream, &Request::Describe.encode(1), &[]) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err((pid, failed("talking to the exporter")(errno))),
@@ -236,9 +233,9 @@ impl Question {
             Err(errno) => Err(Error::os("talking to the exporter")(errno)),
             Ok(Received::HungUp) => Err(Error::Protocol("it hung up without one")),
             Ok(Received::Message(len, granted)) => {
-                wire::check(&buffer[..len]).and_then(|()| match granted {
-                    Some(file) => read(file).and_then(|report| self.check(report)),
-                    None => Err(Error::Protocol("it came without a report")),
+                check(&buffer[..len]).and_then(|()| match <[OwnedFd; 1]>::try_from(granted) {
+                    Ok([file]) => read(file).and_then(|report| self.check(report)),
+                    Err(_) => Err(Error::Protocol("it came without a report")),
                 })
             }
         })
@@ -283,27 +280,18 @@ fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
     serde_json::from_slice(&bytes[..read]).map_err(|_| Error::Protocol("its report is no report"))
 }
 
-/// The message until the protocol has one of its own.
-mod wire {
-    use super::Error;
-    use crate::ipc::broker::protocol::{REQUEST_SIZE, VERSION};
-
-    /// Returns the bytes that ask for a report.
-    pub(super) fn request() -> [u8; REQUEST_SIZE] {
-        let mut bytes = [0; REQUEST_SIZE];
-        bytes[..4].copy_from_slice(b"XHBR");
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[6] = 3;
-        bytes
-    }
-
-    /// Checks that a message is the answer.
-    pub(super) fn check(bytes: &[u8]) -> Result<(), Error> {
-        match bytes.get(..8) {
-            Some(start) if start[..6] == request()[..6] && start[6..8] == [0, 0] => Ok(()),
-            Some(start) if start[..4] == *b"XHBR" => Err(Error::Protocol("it refuses")),
-            _ => Err(Error::Protocol("it is no message")),
-        }
+/// Checks that a message says that a report comes along.
+fn check(message: &[u8]) -> Result<(), Error> {
+    match Reply::decode(message) {
+        Ok((Reply::Sent, _)) => Ok(()),
+        Ok((Reply::Refused(Refusal::Busy), _)) => Err(Error::LimitReached {
+            what: "too many processes are connected to the exporter".into(),
+            remedy: "try again".into(),
+        }),
+        Ok((Reply::Refused(_), _)) => Err(Error::Protocol("it refuses to make a report")),
+        Ok(_) => Err(Error::Protocol("it answers another question")),
+        Err(BadMessage::Version) => Err(Error::Protocol("it is of another version")),
+        Err(BadMessage::Malformed(what)) => Err(Error::Protocol(what)),
     }
 }
 
@@ -359,11 +347,15 @@ mod tests {
             ready(stream.as_fd());
             let mut buffer = [0; 256];
             let received = socket::receive(&stream, &mut buffer).expect("a question");
-            assert!(matches!(received, Received::Message(_, None)));
-            let mut reply = [0; REPLY_SIZE];
-            reply[..6].copy_from_slice(&wire::request()[..6]);
+            let Received::Message(len, _) = received else {
+                panic!("it hung up");
+            };
+            let request = Request::decode(&buffer[..len]);
+            assert_eq!(request, Ok((Request::Describe, 1)));
             let file = file();
-            socket::send(&stream, &reply, file.as_ref().map(AsFd::as_fd)).expect("sent");
+            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            let reply = Reply::Sent.encode(1);
+            socket::send(&stream, &reply, &files).expect("sent");
             ready(stream.as_fd());
         })
     }
