@@ -36,7 +36,7 @@ impl Record {
             counts: std::array::from_fn(|_| AtomicU32::new(0)),
             // One step less than the first object's generation.
             content: Plain::new(KIND),
-            retiring: Plain::new(0),
+            retiring: Plain::new(KIND + 1),
             sent: Plain::new(0),
             gone: Default::default(),
         }
