@@ -100,7 +100,6 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
         &attach.writing().bytes(),
         &about(99).bytes(),
         &bytes[..bytes.len() - 1],
-        &[bytes.clone(), vec![0; 4]].concat(),
         &bytes[..3],
         b"GET / HTTP/1.1\r\n\r\n",
     ] {

@@ -449,8 +449,7 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     importer.ask("event gate")?;
     importer.ask("queue q")?;
     importer.ask("submit q barrier after-value=gate:1 signal=e")?;
-    // The true arena, and the number that the importer has in it: 1 is the exporter, and no other
-    // process is attached yet.
+    // The true arena. The number is the one that the importer has there: 1 is the exporter.
     let event: EventHandle = event.parse()?;
     let truth = Socket::connect(&true_path)?;
     truth.send(&Request::attach(event.as_bytes()).bytes(), &[])?;
@@ -458,12 +457,16 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     truth.send(&Request::about(ARENA, event.as_bytes()).bytes(), &[])?;
     let (_, arena) = truth.receive()?;
     let impostor = Impostor::of_event(harness, &event)?;
-    for owner in [2, 3, 2] {
-        let (pending, connection) = impostor.admit(&importer, owner)?;
+    let (pending, connection) = impostor.admit(&importer, 2)?;
+    let mut pending = Some(pending);
+    for _ in 0..3 {
+        let asked = pending
+            .take()
+            .unwrap_or_else(|| importer.begin(&impostor.open));
         let (question, _) = connection.receive()?;
         assert_eq!(raw::operation(&question), ARENA);
         connection.send(&sent(raw::serial(&question)), &borrowed(&arena))?;
-        expect(pending, "Protocol")?;
+        expect(asked, "Protocol")?;
     }
     expect(exporter.begin("wait e 300"), "TimedOut")?;
     importer.ask("signal gate")?;

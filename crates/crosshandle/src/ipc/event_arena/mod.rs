@@ -173,11 +173,16 @@ impl EventArena {
             let locks = LivenessLocks::get()?;
             // Shared, so that no process that has the file can keep others from locking their bytes
             // by locks of the same kind.
-            let held = locks.hold(self.file.as_fd(), lock_of(owner), LockKind::Shared);
-            *lock = Some(held.map_err(|errno| match errno {
-                Errno::EXIST => Error::Protocol("its event arena is another one's"),
-                errno => Error::os("locking a place in an event arena")(errno),
-            })?);
+            match locks.hold(self.file.as_fd(), lock_of(owner), LockKind::Shared) {
+                Ok(held) => *lock = Some(held),
+                Err(Errno::EXIST) => {
+                    return Err(Error::Protocol("its event arena is another one's"));
+                }
+                // A hostile process has locked the byte for itself alone. To others this process
+                // seems to live as long as that one; hang-ups still tell the truth.
+                Err(Errno::AGAIN | Errno::ACCESS) => {}
+                Err(errno) => return Err(Error::os("locking a place in an event arena")(errno)),
+            }
         }
         Ok(())
     }
