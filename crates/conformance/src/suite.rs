@@ -176,14 +176,19 @@ macro_rules! for_each_case {
             }
             hostile {
                 senseless_requests_are_refused
+                a_key_opens_one_object_alone
+                chunks_are_given_once
+                catalogs_cannot_be_written
                 oversized_requests_are_hung_up_on
-                scribbles_stay_in_their_context
+                scribbles_stay_in_their_arena
                 random_requests_do_no_harm
                 floods_hold_up_nobody
             }
             impostor {
                 false_exporters_are_seen_through
                 false_memory_is_refused
+                false_arenas_are_refused
+                forgeries_stain_no_original
                 anothers_arena_is_refused
             }
             handles {

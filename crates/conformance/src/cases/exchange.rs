@@ -270,6 +270,9 @@ pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let memory = context.allocate(1_000)?;
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
+    // The arena of the events, which the first one brings.
+    let event = context.create_event()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
     let (there, here) = (peer.usage()?, crate::Usage::of_self()?);
     let mut kept = Vec::new();
     for number in 0..200 {

@@ -127,6 +127,7 @@ fn result_of(error: &Error) -> ur_result_t {
         | Error::WrongBackend { .. }
         | Error::Extent { .. }
         | Error::Stale
+        | Error::WrongKey
         | Error::ExporterGone { .. }
         | Error::Protocol(_) => ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
         Error::WrongDevice { .. } | Error::NoDevice { .. } => {

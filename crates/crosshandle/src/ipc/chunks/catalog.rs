@@ -331,7 +331,7 @@ mod tests {
                     .load(Ordering::SeqCst),
                 7
             );
-            assert_eq!(view.name(record), "weights of the größte model, la");
+            assert_eq!(view.name(record), "weights of the größte model, l");
             let denied = Mapping::shared(&*file, 4096, 1, Access::ReadWrite);
             assert_eq!(denied.err(), Some(Errno::PERM));
             assert_eq!(rustix::io::pwrite(&*file, b"x", 0), Err(Errno::PERM));

@@ -174,7 +174,9 @@ impl EventArena {
 /// look for locks slow.
 struct LivenessFile {
     file: Arc<OwnedFd>,
-    _own: LivenessLock,
+    /// `None` if a hostile process has locked this one's byte for itself alone: to others this process
+    /// seems to live as long as that one. Hang-ups still tell the truth.
+    _own: Option<LivenessLock>,
 }
 
 impl LivenessFile {
@@ -189,11 +191,15 @@ impl LivenessFile {
     /// Declares this process to be `owner`, until it ends or drops this.
     fn lock(file: OwnedFd, owner: Owner) -> Result<Self> {
         // Shared, so that the locks of other processes of the same kind don't keep this one from it.
-        let held = LivenessLocks::get()?.hold(file.as_fd(), lock_of(owner), LockKind::Shared);
-        let own = held.map_err(|errno| match errno {
-            Errno::EXIST => Error::Protocol("its file of locks is another one's"),
-            errno => Error::os("locking a place in a file of locks")(errno),
-        })?;
+        let locks = LivenessLocks::get()?;
+        let own = match locks.hold(file.as_fd(), lock_of(owner), LockKind::Shared) {
+            Ok(held) => Some(held),
+            Err(Errno::EXIST) => {
+                return Err(Error::Protocol("its file of locks is another one's"));
+            }
+            Err(Errno::AGAIN | Errno::ACCESS) => None,
+            Err(errno) => return Err(Error::os("locking a place in a file of locks")(errno)),
+        };
         Ok(Self {
             file: Arc::new(file),
             _own: own,
