@@ -181,6 +181,12 @@ macro_rules! for_each_case {
                 random_requests_do_no_harm
                 floods_hold_up_nobody
             }
+            diverted_sleepers {
+                requeued_sleepers_wake_up
+                sleepers_beside_a_lock_wake_up
+                uncounted_sleepers_wake_up
+                bystanders_sleep_well
+            }
             impostor {
                 false_exporters_are_seen_through
                 false_memory_is_refused
