@@ -12,7 +12,7 @@ use super::records::MIRROR_SEGMENT;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError, Secret};
-use crate::os::{process, wake_ticker};
+use crate::os::{process, sleepers};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
@@ -390,7 +390,7 @@ impl Source for HangUp {
             has_hung_up.store(true, Ordering::Release);
             attachment.arena().fail_orphans(&*attachment);
             // Waits for signals that no process has submitted are over too.
-            wake_ticker::wake_all();
+            sleepers::wake_all();
         }
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
