@@ -41,10 +41,10 @@ struct Entries {
 /// The entries of every thread that has slept and has not ended.
 static THREADS: Mutex<Vec<Arc<Entries>>> = Mutex::new(Vec::new());
 
-/// A thread's place in [`THREADS`], until the thread ends.
-struct Place(Arc<Entries>);
+/// A thread's entries in [`THREADS`], until the thread ends.
+struct OwnEntries(Arc<Entries>);
 
-impl Place {
+impl OwnEntries {
     fn take() -> Self {
         let entries = Arc::new(Entries {
             thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
@@ -55,7 +55,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for OwnEntries {
     fn drop(&mut self) {
         if !process::is_forked() {
             THREADS.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
@@ -64,7 +64,7 @@ impl Drop for Place {
 }
 
 thread_local! {
-    static PLACE: Place = Place::take();
+    static OWN_ENTRIES: OwnEntries = OwnEntries::take();
 }
 
 /// The calling thread's entry among the sleepers, until this is dropped.
@@ -82,7 +82,7 @@ pub(crate) fn enter(awaited: impl IntoIterator<Item = Awaited>) -> Option<Entry>
     if process::is_forked() {
         return None;
     }
-    let entries = PLACE.try_with(|place| Arc::clone(&place.0)).ok()?;
+    let entries = OWN_ENTRIES.try_with(|own| Arc::clone(&own.0)).ok()?;
     let since = process::monotonic_nanoseconds();
     let thread = entries.thread;
     let mut sleepers = entries.sleepers.lock();
