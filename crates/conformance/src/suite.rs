@@ -157,6 +157,9 @@ macro_rules! for_each_case {
                 future_values_end_with_the_exporter
                 second_death_after_the_exporters
             }
+            deaths {
+                every_waiter_is_told
+            }
             stopped {
                 costs_no_more_than_the_timeout
                 keeps_its_importers
