@@ -1,8 +1,8 @@
 //! The machine, as far as the event protocol needs it. The model checkers bring their own.
 
-pub(crate) use crate::os::futex::{sleep_any, wake_all};
+pub(crate) use crate::os::futex::{sleep, sleep_any, wake_all};
 pub(crate) use crate::os::process::current_cpu;
-pub(crate) use crate::threads::exchange::sleep;
+pub(crate) use crate::os::sleepers::{Awaited, enter};
 pub(crate) use std::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::time::Instant;

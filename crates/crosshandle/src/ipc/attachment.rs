@@ -13,7 +13,7 @@ use super::records::MIRROR_SEGMENT;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError};
-use crate::os::{process, wake_ticker};
+use crate::os::{process, sleepers};
 use crate::sync::{Condvar, Mutex, Turn, TurnGuard};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
@@ -555,7 +555,7 @@ impl Source for HangUp {
             hung_up_at.store(process::time().max(1), Ordering::Release);
             attachment.fail_orphans();
             // Waits for signals that no process has submitted are over too.
-            wake_ticker::wake_all();
+            sleepers::wake_all();
         }
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
