@@ -46,9 +46,8 @@ impl Slot {
             let finished = self.finished_on(index).filter(|number| *number >= pending);
             let run = self.run_of(pending);
             let last = run.last - (run.last - pending) % RING;
-            if finished.is_none()
-                && Owner::new(run.owner).is_some_and(|owner| !liveness.is_dead(owner))
-            {
+            let owner = Owner::new(run.owner);
+            if finished.is_none() && owner.is_some_and(|owner| !liveness.is_dead(owner)) {
                 return;
             }
             // If everything is complete by now, the run was read from newer values.
@@ -64,7 +63,7 @@ impl Slot {
                 continue;
             }
             if finished.is_none() {
-                self.record_failure(pending, last, FailureReason::OwnerDied);
+                self.record_failure(pending, last, FailureReason::OwnerDied(owner));
             }
             // `FAILED` makes every reader consult the recorded failures, also for a success.
             let last = finished.unwrap_or(last);

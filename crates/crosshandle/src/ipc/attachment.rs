@@ -18,6 +18,7 @@ use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -43,6 +44,8 @@ pub(crate) struct Attachment {
     owner: Owner,
     link: Link,
     secret: Secret,
+    /// Dropped when the attachment is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// The way to the exporter.
@@ -76,6 +79,7 @@ impl Attachment {
                 owner: Owner::EXPORTER,
                 link: Link::Local(Arc::downgrade(&exporter)),
                 secret,
+                ends_with_it: OnceLock::new(),
             }));
         }
         if broker::address::exporter_id()? == fields.exporter {
@@ -158,6 +162,7 @@ impl Attachment {
                 watch: OnceLock::new(),
             },
             secret: fields.secret,
+            ends_with_it: OnceLock::new(),
         }))
     }
 
@@ -179,6 +184,15 @@ impl Attachment {
 
     pub(crate) fn arena(&self) -> &Arena {
         self.arena.as_deref().expect("present until drop")
+    }
+
+    /// Returns the place for what is dropped when the attachment is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
+    pub(super) fn shared_arena(&self) -> Arc<Arena> {
+        Arc::clone(self.arena.as_ref().expect("present until drop"))
     }
 
     /// Returns the owner that this process signals as.
@@ -345,6 +359,7 @@ impl Drop for Attachment {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         let Link::Remote {
             connection, watch, ..
         } = &mut self.link

@@ -44,6 +44,8 @@ pub(crate) struct Exporter {
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
     /// would give it to others.
     defers_reclaim: bool,
+    /// Dropped when the exporter is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     /// A reference to this exporter, to hand out.
     this: Weak<Exporter>,
 }
@@ -72,6 +74,7 @@ impl Exporter {
             importers: Mutex::default(),
             own_ledger: OnceLock::new(),
             defers_reclaim,
+            ends_with_it: OnceLock::new(),
             this: this.clone(),
         }))
     }
@@ -278,6 +281,11 @@ impl Exporter {
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
     }
 
+    /// Returns the place for what is dropped when the exporter is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
     pub(super) fn shared_arena(&self) -> Arc<Arena> {
         Arc::clone(&self.arena)
     }
@@ -423,6 +431,7 @@ impl Drop for Exporter {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         if self.broker.get().is_some() {
             broker::withdraw(self.secret);
         }
