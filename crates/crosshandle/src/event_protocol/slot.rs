@@ -241,6 +241,36 @@ impl Slot {
         }
     }
 
+    /// Writes `value` to one of the slot's fields, the 32-bit ones included, as a hostile process may
+    /// do.
+    #[allow(dead_code)] // For the model checker, some of whose processes are hostile.
+    pub(crate) fn overwrite(&self, field: usize, change: impl FnOnce(u64) -> u64) {
+        let words = [&self.issued, &self.max_device_wait, &self.mirror].into_iter();
+        let arrays = [
+            &self.words,
+            &self.finished,
+            &self.failed_from,
+            &self.failed_to,
+        ];
+        let mut fields = words.chain(arrays.into_iter().flatten()).chain(&self.runs);
+        match fields.nth(field) {
+            Some(word) => word.store(change(word.load(Ordering::SeqCst)), Ordering::SeqCst),
+            None => {
+                let half = if field.is_multiple_of(2) {
+                    &self.flags
+                } else {
+                    &self.signaller_cpu
+                };
+                let value = change(half.load(Ordering::SeqCst).into());
+                half.store(value as u32, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The number of fields that [`overwrite`](Self::overwrite) takes.
+    #[allow(dead_code)] // As above.
+    pub(crate) const FIELDS: usize = 5 + 4 * RING as usize + RUNS;
+
     pub(super) fn load_issued(&self) -> Issued {
         Issued(self.issued.load(Ordering::Acquire))
     }

@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 type Key = (usize, u32);
 
 /// What the job needs of an event. It keeps the event's memory, and nothing of a driver's.
-struct Place {
+struct KeptSlot {
     slot: SlotPlace,
     _arena: Arc<Arena>,
     role: WeakRole,
@@ -49,7 +49,7 @@ struct Place {
 
 /// An event's late signals.
 struct LateEvent {
-    place: Arc<Place>,
+    kept: Arc<KeptSlot>,
     record: Record,
     /// For each word, what to finish by number.
     words: [BTreeMap<u64, Late>; RING as usize],
@@ -136,8 +136,7 @@ pub(super) fn check_limit(core: &EventCore) -> Result<()> {
             what: format!(
                 "{MAX_LATE_SIGNALS} signals of this event wait for their turn behind one that is \
                  unfinished"
-            )
-            .into(),
+            ),
             remedy: "wait for the event before signalling".into(),
         }),
         false => Ok(()),
@@ -270,10 +269,10 @@ impl LateEvent {
             Role::Creator(exporter) => exporter.shared_arena(),
             Role::Opener(attachment) => attachment.shared_arena(),
         };
-        // SAFETY: the place keeps the arena beside it.
+        // SAFETY: it keeps the arena beside the slot.
         let slot = unsafe { SlotPlace::new(&arena, core.record.index) };
         Self {
-            place: Arc::new(Place {
+            kept: Arc::new(KeptSlot {
                 slot,
                 _arena: arena,
                 role: WeakRole::of(&core.role),
@@ -303,7 +302,7 @@ impl LateEvent {
                 return false;
             };
             let Late { ticket, failure } = *first.get();
-            if try_finish(self.place.slot.get(), ticket, failure) == Completion::TooEarly {
+            if try_finish(self.kept.slot.get(), ticket, failure) == Completion::TooEarly {
                 return false;
             }
             first.remove();
@@ -319,7 +318,7 @@ impl LateEvent {
         }
         // In a job: it may call a driver.
         driver_jobs::run(move || {
-            if let Some(role) = self.place.role.upgrade() {
+            if let Some(role) = self.kept.role.upgrade() {
                 for _ in 0..self.given_back_later {
                     role.give_back(self.record, self.exported);
                 }
@@ -342,7 +341,7 @@ struct Job {
 /// A word to wait for.
 struct Wanted {
     key: Key,
-    place: Arc<Place>,
+    kept: Arc<KeptSlot>,
     /// The number of the word's first late signal.
     first: u64,
     /// The number that holds it back.
@@ -372,8 +371,8 @@ impl Job {
         if let Some((_, Err(WaitError::TimedOut))) = waited {
             for wanted in &wanted {
                 // The signal before may be that of a process that died.
-                let slot = wanted.place.slot.get();
-                slot.fail_orphans(&wanted.place.role);
+                let slot = wanted.kept.slot.get();
+                slot.fail_orphans(&wanted.kept.role);
             }
         }
         let late = LATE.lock();
@@ -414,7 +413,7 @@ impl Job {
             let firsts = firsts.filter(|(first, _)| !self.stuck.contains(&(*key, **first)));
             wanted.extend(firsts.map(|(first, late)| Wanted {
                 key: *key,
-                place: Arc::clone(&event.place),
+                kept: Arc::clone(&event.kept),
                 first: *first,
                 number: late.ticket.previous_number().unwrap_or_default(),
             }));
@@ -428,9 +427,9 @@ impl Job {
 impl Wanted {
     fn target(&self) -> Target<'_> {
         Target {
-            slot: self.place.slot.get(),
+            slot: self.kept.slot.get(),
             number: self.number,
-            liveness: &self.place.role,
+            liveness: &self.kept.role,
         }
     }
 
