@@ -88,7 +88,7 @@ fn with_sleepers_completions_and_survivors() {
 /// So the scenario finds a host that undoes what a device has written, as long as the device's queue
 /// has not recorded it; afterwards survivors put it right.
 #[test]
-#[should_panic]
+#[should_panic = "exceeded max_steps"]
 fn with_sleepers_that_are_counted_carelessly() {
     check(3000, || shared_words(false, true));
 }

@@ -130,7 +130,7 @@ fn beside_an_honest_one_in_a_wait() {
 
 /// So the scenario finds waiters that a hostile event holds up.
 #[test]
-#[should_panic]
+#[should_panic = "deadlock"]
 fn beside_an_honest_one_in_a_wait_in_turn() {
     check(1000, || waits_for_both(false));
 }
@@ -184,7 +184,7 @@ fn beside_late_signals_of_an_honest_one() {
 
 /// So the scenario finds a job that a hostile event keeps from sleeping.
 #[test]
-#[should_panic]
+#[should_panic = "exceeded max_steps"]
 fn beside_late_signals_of_an_honest_one_with_a_job_that_asks_again() {
     check(3000, || late_signals_of_both(false));
 }
