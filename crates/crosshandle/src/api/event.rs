@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::handle::{EventHandle, Fields, HandleError};
-use crate::ipc::late_completion;
 use crate::ipc::{COMMON_ARENA, Credential, EventCore, ISOLATED_ARENA};
 use crate::os::process;
 use crate::types::known;
@@ -217,8 +216,8 @@ impl Event {
     /// unfinished, the new one completes after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, and after
-    /// 2⁵⁰ signals.
+    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, if 4,096
+    /// signals of this process wait for their turn behind unfinished ones, and after 2⁵⁰ signals.
     #[inline]
     pub fn signal(&self) -> Result<u64> {
         self.core.signal()
@@ -401,13 +400,6 @@ impl Event {
         result
             .map(|()| index)
             .map_err(|error| event.core.error_of(value, error))
-    }
-}
-
-impl Drop for Event {
-    #[inline]
-    fn drop(&mut self) {
-        late_completion::wait_for_round();
     }
 }
 

@@ -3,7 +3,8 @@
 use super::backoff::WaitBackoff;
 use super::recovery::Liveness;
 use super::slot::{
-    FAILED, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached, sequence,
+    FAILED, FailedTo, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached,
+    sequence,
 };
 use super::tuning::{POLLS_PER_CLOCK_READ, SPIN_TIME, SPIN_TIME_FOR_DEVICE};
 use crate::platform;
@@ -119,8 +120,9 @@ impl Slot {
         let index = (number % RING) as usize;
         let to = self.failed_to[index].load(Ordering::Acquire);
         let from = self.failed_from[index].load(Ordering::Acquire);
-        if from != 0 && from <= number && number <= to >> FailureReason::BITS {
-            return Outcome::Failed(FailureReason::from_bits(to));
+        let to = FailedTo(to);
+        if from != 0 && from <= number && number <= to.last() {
+            return Outcome::Failed(to.reason());
         }
         Outcome::Complete
     }

@@ -19,6 +19,7 @@ use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -47,6 +48,8 @@ pub(crate) struct Attachment {
     origin: ContextId,
     /// Held while a chunk is fetched, so that it is fetched once.
     fetching: Turn,
+    /// Dropped when the attachment is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// A context of any process.
@@ -102,6 +105,7 @@ impl Attachment {
                 link: Link::Local(Arc::downgrade(&exporter)),
                 origin: context,
                 fetching: Turn::default(),
+                ends_with_it: OnceLock::new(),
             }));
         }
         if is_local {
@@ -198,6 +202,7 @@ impl Attachment {
             },
             origin: ContextId::of(fields),
             fetching: Turn::default(),
+            ends_with_it: OnceLock::new(),
         }))
     }
 
@@ -330,6 +335,15 @@ impl Attachment {
     /// Fails what dead processes left unfinished in the events that this process has opened.
     fn fail_orphans(&self) {
         self.arenas().for_each(|arena| arena.fail_orphans(self));
+    }
+
+    /// Returns the place for what is dropped when the attachment is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
+    pub(super) fn shared_arenas(&self) -> Arc<EventArenas> {
+        Arc::clone(self.arenas.as_ref().expect("present until drop"))
     }
 
     /// Returns the owner that this process signals as.
@@ -472,6 +486,14 @@ impl Liveness for Attachment {
             Link::Remote { .. } => !self.arenas().is_alive(owner),
         }
     }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.is_hung_up()
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_hung_up() || self.is_dead(Owner::EXPORTER)
+    }
 }
 
 /// Returns the name of this program, as messages carry it.
@@ -510,6 +532,7 @@ impl Drop for Attachment {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         let Link::Remote {
             connection, watch, ..
         } = &mut self.link

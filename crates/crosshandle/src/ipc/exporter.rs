@@ -58,6 +58,8 @@ pub(crate) struct Exporter {
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
     /// would give it to others.
     defers_reclaim: bool,
+    /// Dropped when the exporter is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     /// A reference to this exporter, to hand out.
     this: Weak<Exporter>,
 }
@@ -97,6 +99,7 @@ impl Exporter {
             }),
             own_ledger: OnceLock::new(),
             defers_reclaim,
+            ends_with_it: OnceLock::new(),
             this: this.clone(),
         }))
     }
@@ -393,11 +396,9 @@ impl Exporter {
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
     }
 
-    /// Returns whether the process that signals as `owner` has ended.
-    pub(super) fn is_dead(&self, owner: Owner) -> bool {
-        owner != Owner::EXPORTER
-            && (!self.importers().by_owner.contains_key(&owner.get())
-                || !self.arenas.is_alive(owner))
+    /// Returns the place for what is dropped when the exporter is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
     }
 
     /// Locks the records, after reclaiming all that importers have closed if they are full.
@@ -490,6 +491,14 @@ impl Exporter {
             }
             Ok(fetched)
         })))
+    }
+}
+
+impl Liveness for Exporter {
+    fn is_dead(&self, owner: Owner) -> bool {
+        owner != Owner::EXPORTER
+            && (!self.importers().by_owner.contains_key(&owner.get())
+                || !self.arenas.is_alive(owner))
     }
 }
 
@@ -625,6 +634,7 @@ impl Drop for Exporter {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         if self.broker.get().is_some() {
             broker::withdraw(self.number);
         }

@@ -47,6 +47,8 @@ pub(crate) struct EventCore {
     key: [AtomicU64; 2],
     /// The event's arena, if it has one to itself.
     isolated: Option<Arc<EventArena>>,
+    /// Whether this process may have late signals of the event. Set and cleared by `late_completion`.
+    has_late: AtomicBool,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
     /// The number that this process signalled last: as a rule the next signal starts from it.
@@ -156,6 +158,7 @@ impl EventCore {
             exported: AtomicBool::new(false),
             key: Default::default(),
             isolated,
+            has_late: AtomicBool::new(false),
             profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
@@ -241,7 +244,7 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        self
+        self.role.liveness()
     }
 
     /// Signals from the host without blocking, and returns the signal's number. The signal
@@ -249,23 +252,27 @@ impl EventCore {
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
         let latest = self.latest.load(Ordering::Relaxed);
-        match self.slot().signal_after(latest, self.owner()) {
-            Ok(Signalled::Complete(number)) => {
+        match self.slot().try_signal_after(latest) {
+            Some(number) => {
                 self.latest.store(number, Ordering::Relaxed);
                 Ok(number)
             }
-            other => self.signal_later(other),
+            None => self.signal_later(None),
         }
     }
 
     /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
-        let signalled = self.slot().signal_up_to(self.owner(), value);
-        self.signal_later(signalled)
+        self.signal_later(Some(value))
     }
 
     #[cold]
-    fn signal_later(self: &Arc<Self>, signalled: Result<Signalled, IssueError>) -> Result<u64> {
+    fn signal_later(&self, value: Option<u64>) -> Result<u64> {
+        self.check_late_limit()?;
+        let signalled = match value {
+            Some(value) => self.slot().signal_up_to(self.owner(), value),
+            None => self.slot().signal(self.owner()),
+        };
         match signalled.map_err(explain)? {
             Signalled::Complete(number) => Ok(number),
             Signalled::Submitted(tickets) => {
@@ -281,11 +288,21 @@ impl EventCore {
     /// Takes a number for a command that completes later.
     #[inline]
     pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.check_late_limit()?;
         self.slot().issue(self.owner()).map_err(explain)
     }
 
+    /// Refuses further numbers while too many of this process's signals of the event are late.
+    #[inline]
+    fn check_late_limit(&self) -> Result<()> {
+        match self.has_late.load(Ordering::Relaxed) {
+            true => late_completion::check_limit(self),
+            false => Ok(()),
+        }
+    }
+
     /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
-    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
+    pub(crate) fn complete(&self, ticket: Ticket, result: Result<(), Arc<str>>) {
         if let Err(message) = &result {
             let mut failure = self.failure.lock();
             *failure = Some(Box::new(Failure {
@@ -298,16 +315,19 @@ impl EventCore {
     }
 
     /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
-    fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
-        if self.try_finish(ticket, failure) == Completion::TooEarly {
-            late_completion::complete_later(Arc::clone(self), ticket, failure);
+    fn finish(&self, ticket: Ticket, failure: Option<FailureReason>) {
+        if try_finish(self.slot(), ticket, failure) == Completion::TooEarly {
+            late_completion::complete_later(self, ticket, failure);
+        } else {
+            self.finish_due_after(ticket.number);
         }
     }
 
-    fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
-        match failure {
-            None => self.slot().complete(ticket),
-            Some(reason) => self.slot().fail(ticket, reason),
+    /// Finishes this process's late signals whose turn has come because `number` has finished.
+    #[inline]
+    fn finish_due_after(&self, number: u64) {
+        if self.has_late.load(Ordering::Relaxed) {
+            late_completion::finish_due_after(self, number);
         }
     }
 
@@ -473,8 +493,8 @@ impl EventCore {
     }
 
     fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
-        if reason == FailureReason::OwnerDied {
-            return self.death(number, None);
+        if let FailureReason::OwnerDied(owner) = reason {
+            return self.death(number, owner);
         }
         let failure = self.failure.lock();
         let failure = failure.as_ref().filter(|failure| failure.number == number);
@@ -485,35 +505,44 @@ impl EventCore {
     }
 }
 
-impl Liveness for EventCore {
-    fn is_dead(&self, owner: Owner) -> bool {
-        match &self.role {
-            Role::Creator(exporter) => exporter.is_dead(owner),
-            Role::Opener(attachment) => attachment.is_dead(owner),
+impl Drop for EventCore {
+    fn drop(&mut self) {
+        let exported = *self.exported.get_mut();
+        let is_given_back_later =
+            *self.has_late.get_mut() && late_completion::give_back_later(self, exported);
+        if !is_given_back_later {
+            self.role.give_back(self.record(), exported);
         }
-    }
-
-    fn is_known_abandoned(&self) -> bool {
-        self.is_orphaned()
-    }
-
-    fn is_abandoned(&self) -> bool {
-        self.is_orphaned() || self.is_dead(Owner::EXPORTER)
     }
 }
 
-impl Drop for EventCore {
-    fn drop(&mut self) {
-        match &self.role {
-            Role::Creator(exporter) => {
-                let exported = self.is_exported();
-                exporter.retire(self.record(), exported, None);
+impl Role {
+    /// Gives an event's record back. May call a driver.
+    fn give_back(&self, record: Record, exported: bool) {
+        match self {
+            Self::Creator(exporter) => {
+                exporter.retire(record, exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Role::Opener(attachment) => attachment.release(self.index),
+            Self::Opener(attachment) => attachment.release(record.index),
         }
+    }
+
+    fn liveness(&self) -> &dyn Liveness {
+        match self {
+            Self::Creator(exporter) => &**exporter,
+            Self::Opener(attachment) => &**attachment,
+        }
+    }
+}
+
+/// Completes or fails a signal, unless it is too early.
+fn try_finish(slot: &Slot, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+    match failure {
+        None => slot.complete(ticket),
+        Some(reason) => slot.fail(ticket, reason),
     }
 }
 
