@@ -21,7 +21,7 @@ impl Ledger {
     /// Makes a ledger without opens, and the descriptor to send to the exporter.
     pub(super) fn create() -> Result<(Self, OwnedFd)> {
         let file = memfd::create("crosshandle-ledger", LEN as u64)
-            .map_err(Error::os("creating a ledger"))?;
+            .map_err(memfd::failed("creating a ledger", LEN))?;
         Ok((Self::map(&file)?, file))
     }
 

@@ -4,9 +4,10 @@ use crate::error::{Error, Result};
 use crate::hal::{AddressRange, Segment};
 use crate::ipc::Shared;
 use crate::os::mapping::{HUGE_PAGE, Mapping, page_size};
-use crate::os::memfd;
+use crate::os::{cgroup, memfd};
 use crate::types::SharedBytes;
 use crate::types::{Access, Address};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +20,7 @@ struct File {
 impl File {
     fn create(name: &str, len: usize) -> Result<Self> {
         let file =
-            memfd::create(name, len as u64).map_err(Error::memory("creating memory", len))?;
+            memfd::create(name, len as u64).map_err(memfd::failed("creating memory", len))?;
         Ok(Self {
             writable: Arc::new(file),
             read_only: OnceLock::new(),
@@ -33,9 +34,20 @@ impl File {
         if let Some(file) = self.read_only.get() {
             return Ok(Arc::clone(file));
         }
-        let file = memfd::reopen_read_only(self.writable.as_fd())
-            .map_err(Error::os("making a read-only descriptor"))?;
+        let file = memfd::reopen_read_only(self.writable.as_fd()).map_err(no_read_only)?;
         Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
+    }
+}
+
+/// Explains why there is no read-only descriptor of a file.
+fn no_read_only(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM => Error::Unsupported(format!(
+            "a read-only descriptor cannot be made, since /proc/self/fd cannot be used ({}); mount \
+             /proc in the exporter's container",
+            std::io::Error::from(errno)
+        )),
+        errno => Error::os("making a read-only descriptor")(errno),
     }
 }
 
@@ -127,6 +139,32 @@ impl Segment for HostSegment {
         let len = len - len % HUGE_PAGE;
         if len > 0 && !self.mapping.collapse(offset, len) {
             tracing::debug!(len, "the kernel has no huge pages for this memory");
+        }
+    }
+
+    fn make_present(&self, offset: usize, len: usize) -> Result<()> {
+        let start = offset - offset % page_size();
+        let end = (offset + len).next_multiple_of(page_size()).min(self.len());
+        let len = end - start;
+        let failed = Error::memory("taking all pages", len);
+        // Without the call, all of them count.
+        let missing = self.mapping.missing(start, len).unwrap_or(len);
+        if missing == 0 {
+            return Ok(());
+        }
+        // The kernel would rather end processes of the group than say that there is none left.
+        if let Some(limit) = cgroup::memory_limit()
+            && limit.headroom < missing as u64
+        {
+            return Err(Error::beyond_limit(len, limit.to_string()));
+        }
+        match (self.mapping.populate(start, len), &self.file) {
+            // Linux before 5.14.
+            (Err(Errno::INVAL), Some(file)) => {
+                memfd::make_present(file.writable.as_fd(), start as u64, len as u64)
+                    .map_err(failed)
+            }
+            (result, _) => result.map_err(failed),
         }
     }
 }

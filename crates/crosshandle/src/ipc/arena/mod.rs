@@ -98,7 +98,7 @@ impl Arena {
     /// Makes an arena without records.
     pub(crate) fn create() -> Result<Self> {
         let file = memfd::create("crosshandle-arena", LEN as u64)
-            .map_err(Error::os("creating an arena"))?;
+            .map_err(memfd::failed("creating an arena", LEN))?;
         let arena = Self::map(file)?;
         arena.header().magic.store(MAGIC, Ordering::Release);
         Ok(arena)
