@@ -349,7 +349,8 @@ impl Error {
             },
             Errno::NAMETOOLONG => Self::LimitReached {
                 what: format!("{operation}: the socket's path is too long"),
-                remedy: "choose a socket directory with a shorter path (CROSSHANDLE_SOCKET_DIR)".into(),
+                remedy: "choose a socket directory with a shorter path (CROSSHANDLE_SOCKET_DIR)"
+                    .into(),
             },
             // Only of a peer: what this process sends has the size that the protocol says.
             Errno::MSGSIZE => Self::Protocol("a message of another size"),

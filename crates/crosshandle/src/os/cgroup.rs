@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn mounts_are_understood() {
-        let second = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let second =
+            "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
         let first = "31 23 0:27 /a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
         let cpu = "32 23 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct";
         let root = Path::new("/sys/fs/cgroup");

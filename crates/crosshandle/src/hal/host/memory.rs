@@ -161,8 +161,7 @@ impl Segment for HostSegment {
         match (self.mapping.populate(start, len), &self.file) {
             // Linux before 5.14.
             (Err(Errno::INVAL), Some(file)) => {
-                memfd::make_present(file.writable.as_fd(), start as u64, len as u64)
-                    .map_err(failed)
+                memfd::make_present(file.writable.as_fd(), start as u64, len as u64).map_err(failed)
             }
             (result, _) => result.map_err(failed),
         }
