@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod input;
 mod link;
+mod new_file;
 mod output;
 mod peer;
 mod progress;

@@ -1,5 +1,6 @@
 //! Host memory: memfd files and their mappings.
 
+use super::tuning::CHECKED_POPULATE_BYTES;
 use crate::error::{Error, Result};
 use crate::hal::{AddressRange, Segment};
 use crate::ipc::Shared;
@@ -137,6 +138,12 @@ impl Segment for HostSegment {
     fn populate(&self, offset: usize, len: usize) {
         // Only whole huge pages; the rest comes with the first touch.
         let len = len - len % HUGE_PAGE;
+        // Where it is scarce, as little is taken as is touched.
+        if len >= CHECKED_POPULATE_BYTES
+            && cgroup::memory_limit().is_some_and(|limit| limit.headroom < len as u64)
+        {
+            return;
+        }
         if len > 0 && !self.mapping.collapse(offset, len) {
             tracing::debug!(len, "the kernel has no huge pages for this memory");
         }

@@ -6,14 +6,13 @@ use super::protocol::{BackendBlob, BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal
 use crate::error::Result;
 use crate::handle::Secret;
 use crate::os::socket::{self, Received};
-use crate::sync::Mutex;
+use crate::sync::{HashMap, Mutex};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
 use crate::types::Access;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::any::Any;
-use std::collections::HashMap;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

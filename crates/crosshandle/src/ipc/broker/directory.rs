@@ -8,7 +8,7 @@ use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -167,12 +167,6 @@ impl SocketDirectory {
     /// Removes an entry that is no directory.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
         fs::unlinkat(&self.place, name, AtFlags::empty())
-    }
-}
-
-impl AsFd for SocketDirectory {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.place.as_fd()
     }
 }
 
