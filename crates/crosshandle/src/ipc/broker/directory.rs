@@ -68,6 +68,14 @@ impl SocketDirectory {
         let status = fs::fstat(&place).map_err(unusable)?;
         // A user who can write there could replace this process's socket, unless the directory is sticky.
         let is_open = status.st_mode & WRITABLE_BY_OTHERS != 0 && status.st_mode & STICKY == 0;
+        if !shared && !is_open && process::is_nobody(status.st_uid) {
+            return Err(Error::invalid(format!(
+                "the socket directory {} belongs to a user that this user namespace does not map, and so \
+                 to nobody that can be told from others; map the user (/proc/self/uid_map) or set \
+                 {SOCKET_DIR_VARIABLE}",
+                path.display()
+            )));
+        }
         if !shared && (!is_trusted(status.st_uid) || is_open) {
             return Err(Error::invalid(format!(
                 "the socket directory {} can be changed by other users; make it yours alone \
