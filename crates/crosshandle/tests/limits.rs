@@ -31,8 +31,8 @@ fn assert_refused<T>(result: crosshandle::Result<T>, reason: &str) {
 #[test]
 fn a_limit_of_files_is_no_signal() {
     alone("a_limit_of_files_is_no_signal", |_| {
-        lower(Resource::Fsize, 1_000 << 10);
         let context = context(ContextOptions::new());
+        lower(Resource::Fsize, 1_000 << 10);
         // A usual shared segment has 64 MiB.
         let all: Vec<_> = (0..300)
             .map(|index| {
@@ -55,10 +55,10 @@ fn a_limit_of_files_is_no_signal() {
 #[test]
 fn a_limit_of_addresses_gives_smaller_segments() {
     alone("a_limit_of_addresses_gives_smaller_segments", |_| {
+        let context = context(ContextOptions::new());
         let status = fs::read_to_string("/proc/self/statm").expect("/proc");
         let pages: usize = status.split(' ').next().unwrap().parse().unwrap();
         lower(Resource::As, pages * rustix::param::page_size() + 40 * MIB);
-        let context = context(ContextOptions::new());
         let memory = context.allocate(10_000).expect("small memory");
         memory.write(0, &[7; 10_000]).expect("written");
         assert_refused(context.allocate(256 * MIB), "ulimit -v");

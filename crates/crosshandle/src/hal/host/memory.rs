@@ -4,8 +4,9 @@ use super::tuning::CHECKED_POPULATE_BYTES;
 use crate::error::{Error, Result};
 use crate::hal::{AddressRange, Segment};
 use crate::ipc::Shared;
+use crate::os::cgroup::{self, MemoryLimit};
 use crate::os::mapping::{HUGE_PAGE, Mapping, page_size};
-use crate::os::{cgroup, memfd};
+use crate::os::memfd;
 use crate::types::SharedBytes;
 use crate::types::{Access, Address};
 use rustix::io::Errno;
@@ -154,16 +155,16 @@ impl Segment for HostSegment {
         let end = (offset + len).next_multiple_of(page_size()).min(self.len());
         let len = end - start;
         let failed = Error::memory("taking all pages", len);
+        // The kernel would rather end processes of the group than say that there is none left.
+        let limit = cgroup::memory_limit();
+        let refuse = |limit: &MemoryLimit| Err(Error::beyond_limit(len, limit.to_string()));
+        if let Some(limit) = limit.as_ref().filter(|limit| limit.limit < len as u64) {
+            return refuse(limit);
+        }
         // Without the call, all of them count.
         let missing = self.mapping.missing(start, len).unwrap_or(len);
-        if missing == 0 {
-            return Ok(());
-        }
-        // The kernel would rather end processes of the group than say that there is none left.
-        if let Some(limit) = cgroup::memory_limit()
-            && limit.headroom < missing as u64
-        {
-            return Err(Error::beyond_limit(len, limit.to_string()));
+        if let Some(limit) = limit.filter(|limit| limit.headroom < missing as u64) {
+            return refuse(&limit);
         }
         match (self.mapping.populate(start, len), &self.file) {
             // Linux before 5.14.
