@@ -75,7 +75,7 @@ fn populated_memory_is_there() {
         memory.write(0, &vec![1; memory.len()]).expect("written");
         // More than any machine has.
         let much = AllocationOptions::new(1 << 46).populate(true);
-        let error = context.allocate_with(much).err().expect("refused");
+        let error = context.allocate_with(much).expect_err("refused");
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     });
 }
@@ -183,7 +183,7 @@ fn users_who_are_not_mapped_are_nobody() {
         let (named, all) = (handle(), handle());
         let refuses = |policy, handle| {
             let result = admitting(policy).open_memory(&handle);
-            let error = result.err().expect("refused");
+            let error = result.expect_err("refused");
             assert!(
                 matches!(error, Error::NotAdmitted { uid: NOBODY }),
                 "{error}"
@@ -265,7 +265,7 @@ fn sharing_goes_on_without_random_bytes() {
         parent.say(memory.handle().expect("a handle"));
         let event = first.create_event().expect("an event");
         parent.say(event.handle().expect("a handle"));
-        let refused = Context::new(&device).err().expect("no secret for it");
+        let refused = Context::new(&device).expect_err("no secret for it");
         parent.say(refused);
         return parent.wait();
     }
@@ -290,7 +290,7 @@ fn a_sandbox_without_memfd_create_is_named() {
     alone("a_sandbox_without_memfd_create_is_named", |_| {
         let context = context(ContextOptions::new());
         forbid(libc::SYS_memfd_create, libc::EPERM);
-        let error = context.allocate(64).err().expect("refused");
+        let error = context.allocate(64).expect_err("refused");
         assert!(matches!(error, Error::Unsupported(_)), "{error:?}");
         let text = error.to_string();
         assert!(

@@ -105,6 +105,11 @@ fn a_file_is_replaced_only_when_it_is_complete() {
     assert!(refused.stderr.contains("ulimit -f"), "{}", refused.stderr);
     assert_untouched(&directory, b"old");
 
+    // Standard output may be a file, too.
+    let to_file = format!("ulimit -f 100 && exec > {}", text(&sandbox.path("stdout")));
+    let refused = after(&sandbox, &to_file, &read[..2]).finish().expect(1);
+    assert!(refused.stderr.contains("too large"), "{}", refused.stderr);
+
     sandbox.run(read).expect(0);
     assert_untouched(&directory, &all);
     let mode = fs::metadata(&old).expect("there").permissions().mode();

@@ -191,9 +191,9 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A directory that is removed at the end.
-    struct Place(PathBuf);
+    struct Sandbox(PathBuf);
 
-    impl Place {
+    impl Sandbox {
         fn new(name: &str) -> Self {
             let name = format!("xh-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Sandbox {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn links_of_others_are_refused() {
-        let place = Place::new("links");
+        let place = Sandbox::new("links");
         let target = place.0.join("target");
         fs::create_dir(&target).expect("a directory");
         fs::set_permissions(&target, Permissions::from_mode(0o700)).expect("changed");
@@ -222,7 +222,7 @@ mod tests {
         symlink(&target, &link).expect("a link");
         for mode in [0o777, 0o1777, 0o770] {
             place.set_mode(mode);
-            let refused = SocketDirectory::open(&link, false).err().expect("refused");
+            let refused = SocketDirectory::open(&link, false).expect_err("refused");
             assert!(refused.to_string().contains("symbolic link"), "{refused}");
             SocketDirectory::open(&target, false).expect("no link");
         }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn directories_are_made_and_looked_at() {
-        let place = Place::new("made");
+        let place = Sandbox::new("made");
         let deep = place.0.join("a/b");
         let opened = SocketDirectory::open(&deep, false).expect("made");
         let mode = fs::metadata(&deep).expect("made").permissions().mode();
@@ -253,7 +253,7 @@ mod tests {
         opened.remove("entry").expect("removed");
         let file = place.0.join("file");
         fs::write(&file, "").expect("a file");
-        let refused = SocketDirectory::open(&file, false).err().expect("refused");
+        let refused = SocketDirectory::open(&file, false).expect_err("refused");
         assert!(refused.to_string().contains("cannot be used"), "{refused}");
     }
 }

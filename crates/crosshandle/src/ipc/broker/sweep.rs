@@ -87,7 +87,7 @@ mod tests {
         symlink(socket_path(&path, 8), socket_path(&path, 24)).expect("a link");
         fs::write(socket_path(&path, 12), "no socket").expect("a file");
         // Only root can give files away.
-        let is_foreign = chown(socket_path(&path, 20), Some(1234), None).is_ok();
+        let is_of_another = chown(socket_path(&path, 20), Some(1234), None).is_ok();
         remove_dead_sockets(&directory);
         let opened = File::open(&path).expect("opened");
         let is_swept = descriptor::is_on_this_machine_alone(&opened);
@@ -101,7 +101,7 @@ mod tests {
             assert!(path.join(&name).exists(), "{name}");
         }
         assert!(socket_path(&path, 24).is_symlink());
-        assert_eq!(socket_path(&path, 20).exists(), is_foreign || !is_swept);
+        assert_eq!(socket_path(&path, 20).exists(), is_of_another || !is_swept);
         // Too new.
         assert!(path.join(unnamed_name(16)).exists());
         drop(living);
