@@ -21,6 +21,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// A directory that exists and is safe to listen in.
+#[derive(Debug)]
 pub(super) struct SocketDirectory {
     path: PathBuf,
     /// Good for looking up names, even where this user may not list them.
