@@ -48,12 +48,14 @@ impl SocketDirectory {
                 path.display()
             )));
         }
-        let unusable = |errno: Errno| {
-            Error::invalid(format!(
+        let unusable = |errno: Errno| match errno {
+            // Not the directory's fault.
+            Errno::MFILE | Errno::NFILE => Error::os("opening the socket directory")(errno),
+            errno => Error::invalid(format!(
                 "the socket directory {} cannot be used: {}; set {SOCKET_DIR_VARIABLE}",
                 path.display(),
                 std::io::Error::from(errno)
-            ))
+            )),
         };
         let place = match Self::find(path, shared) {
             Ok(Some(place)) => place,
