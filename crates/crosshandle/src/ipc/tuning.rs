@@ -50,3 +50,8 @@ pub(super) const MAX_SWEEP_LOOKS: usize = 4096;
 /// Sockets that a new exporter tries to connect to, because they look dead, and removes if they are.
 /// Halved or doubled: many killed processes' sockets are gone after more or fewer new exporters.
 pub(super) const MAX_SWEEP_PROBES: usize = 64;
+
+/// The age from which on a socket that never got its name is left over from a process that was killed.
+/// Halved: a process that was stopped for so long while it began to listen, and has no liveness lock, must
+/// begin again. Doubled: such sockets stay a little longer.
+pub(super) const MIN_UNNAMED_AGE: Duration = Duration::from_secs(60);

@@ -1,5 +1,6 @@
 //! The operating system, thin and safe: one topic a module.
 
+pub(crate) mod cgroup;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_table;
 pub(crate) mod futex;

@@ -17,7 +17,7 @@ pub(crate) fn current_cpu() -> u32 {
 }
 
 /// Returns a number that is the same in all processes of one running kernel, containers included,
-/// and differs between machines and boots. Never zero. Handles carry it;
+/// and differs between machines and boots; 1 where it is unknown, as without `/proc`. Handles carry it;
 /// [`AnyHandle::explain`](crate::handle::AnyHandle::explain) compares it.
 pub fn host_identity() -> u64 {
     static IDENTITY: OnceLock<u64> = OnceLock::new();
@@ -29,9 +29,42 @@ pub fn host_identity() -> u64 {
             .filter(char::is_ascii_hexdigit)
             .take(16)
             .collect();
-        // Without /proc all such processes count as one host; the broker still decides.
-        u64::from_str_radix(&digits, 16).unwrap_or(1).max(1)
+        u64::from_str_radix(&digits, 16)
+            .unwrap_or(UNKNOWN_HOST)
+            .max(UNKNOWN_HOST)
     })
+}
+
+/// What [`host_identity`] returns where there is no `/proc`.
+const UNKNOWN_HOST: u64 = 1;
+
+/// Returns whether another process may run on this one's host. If one of them does not know its host,
+/// their sockets decide: processes of different hosts don't find each other's.
+#[inline]
+pub(crate) fn may_be_this_host(host: u64) -> bool {
+    let own = host_identity();
+    host == own || host == UNKNOWN_HOST || own == UNKNOWN_HOST
+}
+
+/// Returns whether a user may be any of several: the kernel shows all users that a user namespace does
+/// not map as the same one.
+pub(crate) fn is_nobody(uid: u32) -> bool {
+    /// Unless kernel.overflowuid was changed.
+    const USUAL_OVERFLOW_UID: u32 = 65534;
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {
+        return false;
+    }
+    // Not remembered: a process may enter another namespace, and write its map later.
+    !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map))
+}
+
+/// Returns whether a map of user ids is that of the first user namespace, or equal to it.
+fn maps_all_users(map: &str) -> bool {
+    let mut lines = map.lines();
+    let numbers: Vec<_> = lines.next().unwrap_or("").split_whitespace().collect();
+    numbers == ["0", "0", "4294967295"] && lines.next().is_none()
 }
 
 /// Returns this process's number in its own PID namespace.
@@ -112,4 +145,29 @@ pub(crate) fn watch_forks() {
 #[inline]
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_identity_maps_all_users() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        for map in [
+            "",
+            "0 100000 65536\n",
+            "0 0 1\n",
+            "0 0 65534\n65534 65534 9\n",
+        ] {
+            assert!(!maps_all_users(map), "{map}");
+        }
+    }
+
+    #[test]
+    fn ordinary_users_are_somebody() {
+        assert!(!is_nobody(0) && !is_nobody(1000));
+        assert!(may_be_this_host(host_identity()) && may_be_this_host(UNKNOWN_HOST));
+        assert!(!may_be_this_host(host_identity() ^ 2));
+    }
 }

@@ -8,14 +8,13 @@ use super::protocol::{
 use crate::error::Result;
 use crate::ipc::record::Credential;
 use crate::os::socket::{self, Peer, Received};
-use crate::sync::Mutex;
+use crate::sync::{HashMap, Mutex};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
 use crate::types::Access;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use std::any::Any;
-use std::collections::HashMap;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

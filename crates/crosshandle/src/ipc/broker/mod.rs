@@ -9,6 +9,7 @@
 pub(crate) mod address;
 mod client;
 mod connection;
+mod directory;
 mod listener;
 pub(crate) mod protocol;
 mod sweep;
