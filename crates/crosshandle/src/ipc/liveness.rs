@@ -190,7 +190,7 @@ impl ThreadLink {
     /// long.
     fn send(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         loop {
-            match socket::send(&self.socket, &request.encode(), file) {
+            match socket::send(&self.socket, &request.encode(), file.as_slice()) {
                 Err(Errno::AGAIN) => {
                     let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], None);
                 }
@@ -201,16 +201,13 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        loop {
-            return match socket::receive_within(&self.socket, &mut answer) {
-                Err(Errno::INTR) => continue,
-                Ok(Received::Message(ANSWER_BYTES, None)) => match i32::from_ne_bytes(answer) {
-                    0 => Ok(()),
-                    code => Err(Errno::from_raw_os_error(code)),
-                },
-                Ok(_) => Err(Errno::PIPE),
-                Err(error) => Err(error),
-            };
+        match socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None) {
+            Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
+                0 => Ok(()),
+                code => Err(Errno::from_raw_os_error(code)),
+            },
+            Ok(_) => Err(Errno::PIPE),
+            Err(error) => Err(error),
         }
     }
 }
@@ -254,26 +251,30 @@ fn serve(socket: &OwnedFd) {
     let mut held = HashMap::new();
     loop {
         let mut request = [0; REQUEST_BYTES];
-        let result = match socket::receive_within(socket, &mut request) {
-            Ok(Received::Message(REQUEST_BYTES, Some(descriptor))) => {
+        let received = socket::receive_until::<OwnedFd>(socket, &mut request, None);
+        let result = match received {
+            Ok(Received::Message(REQUEST_BYTES, mut granted)) => {
                 let request = Request::decode(request);
+                let Some(descriptor) = granted.pop() else {
+                    held.remove(&request.file);
+                    continue;
+                };
                 let result = lock::hold(descriptor.as_fd(), request.index, request.kind);
                 if result.is_ok() {
                     held.insert(request.file, descriptor);
                 }
                 result
             }
-            Ok(Received::Message(..)) => {
-                held.remove(&Request::decode(request).file);
-                continue;
-            }
-            Ok(Received::HungUp) => return,
-            Err(Errno::INTR) => continue,
             // There was a descriptor, but no room for it.
-            Err(error) => Err(error),
+            Err(Errno::MFILE) => match socket::discard(socket) {
+                Ok(()) => Err(Errno::MFILE),
+                Err(_) => return,
+            },
+            // The process ends: nobody else writes here.
+            Ok(_) | Err(_) => return,
         };
         let code = result.map_or_else(Errno::raw_os_error, |()| 0);
-        if socket::send(socket, &code.to_ne_bytes(), None).is_err() {
+        if socket::send(socket, &code.to_ne_bytes(), &[]).is_err() {
             return;
         }
     }

@@ -225,9 +225,12 @@ mod tests {
         let (ours, theirs) = socket::pair().expect("two sockets");
         // Numbers of the real table may be other tests' by then.
         static TABLE: Table = Table::new();
-        [&ours, &theirs].map(|file| TABLE.insert(file.as_raw_fd()));
+        TABLE.insert(ours.as_raw_fd());
+        TABLE.insert(theirs.as_raw_fd());
         TABLE.remove(ours.as_raw_fd());
-        [-1, TABLE_NUMBERS as RawFd, RawFd::MAX].map(|number| TABLE.insert(number));
+        for number in [-1, TABLE_NUMBERS as RawFd, RawFd::MAX] {
+            TABLE.insert(number);
+        }
         assert!(holds_in_child(|| {
             TABLE.replace_all();
             is_socket(&ours) && is_inert(theirs.as_raw_fd())
@@ -260,7 +263,9 @@ mod tests {
             let current = Some(current);
             setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_ok()
         };
-        numbers.map(|number| TABLE.insert(number));
+        for number in numbers {
+            TABLE.insert(number);
+        }
         // Room for as many as there are: the first number becomes the inert file's.
         let highest = numbers.iter().max().expect("three") + 1;
         assert!(holds_in_child(|| {

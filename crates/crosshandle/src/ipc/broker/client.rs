@@ -18,6 +18,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
+use std::time::Instant;
 
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
 /// driver.
@@ -139,7 +140,7 @@ impl Client {
         };
         if !is_admitted_anywhere(uid) {
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
-            let _ = socket::send(&stream, &refusal, None);
+            let _ = socket::send(&stream, &refusal, &[]);
             return;
         }
         let client = Arc::new_cyclic(|this| Self {
@@ -212,8 +213,8 @@ impl Client {
             Ok((reply, granted)) => (reply, Some(granted)),
             Err(refusal) => (Reply::Refused(refusal), None),
         };
-        let granted = granted.as_ref().map(|file| file.as_fd());
-        socket::send(&self.stream, &reply.encode(serial), granted)
+        let granted: Vec<_> = granted.iter().map(|file| file.as_fd()).collect();
+        socket::send(&self.stream, &reply.encode(serial), &granted)
     }
 
     fn attach(&self, secret: Secret, ledger: OwnedFd) -> Answer {
@@ -278,14 +279,16 @@ impl Source for Client {
         }
         let mut buffer = [0; REQUEST_SIZE];
         // One message a call: the next one is reported again, and other sources get their turn.
-        let result = match socket::receive(&self.stream, &mut buffer) {
-            Err(Errno::AGAIN | Errno::INTR) => return Next::Continue,
-            Ok(Received::Message(len, descriptor)) => {
-                self.handle(&buffer[..len], descriptor, registration)
+        let now = Some(Instant::now());
+        let result = match socket::receive_until(&self.stream, &mut buffer, now) {
+            Err(Errno::TIMEDOUT) => return Next::Continue,
+            Ok(Received::Message(len, mut granted)) => {
+                self.handle(&buffer[..len], granted.pop(), registration)
             }
-            Ok(Received::HungUp) => Err(Errno::CONNRESET),
+            Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),
             // The question's descriptor found no place here.
-            Err(Errno::MFILE) => socket::send(&self.stream, &no_room(), None),
+            Err(Errno::MFILE) => socket::discard(&self.stream)
+                .and_then(|()| socket::send(&self.stream, &no_room(), &[])),
             Err(error) => Err(error),
         };
         match result {

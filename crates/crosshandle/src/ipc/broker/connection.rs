@@ -46,10 +46,11 @@ impl Connection {
         policy: &PeerPolicy,
         timeout: Duration,
     ) -> Result<Self> {
+        let deadline = Instant::now().checked_add(timeout);
         let mut denied = None;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
-            let stream = match socket::connect(&path, timeout) {
+            let stream = match socket::connect(&path, deadline) {
                 Ok(stream) => stream,
                 Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
                 Err(Errno::ACCESS) => {
@@ -160,7 +161,7 @@ impl Connection {
         };
         // `None`: beyond all time.
         let deadline = Instant::now().checked_add(self.timeout);
-        match socket::send(&self.stream, &request.encode(serial), descriptor) {
+        match socket::send(&self.stream, &request.encode(serial), descriptor.as_slice()) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err(lost(errno)),
@@ -169,12 +170,14 @@ impl Connection {
         let mut buffer = [0; REPLY_SIZE];
         let (reply, granted) = loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
-            let (len, granted) = match socket::receive_within(&self.stream, &mut buffer) {
-                Ok(Received::Message(len, granted)) => (len, granted),
+            let received = socket::receive_until(&self.stream, &mut buffer, deadline);
+            let (len, granted) = match received {
+                Ok(Received::Message(len, mut granted)) => (len, granted.pop()),
+                Ok(Received::Unwanted) => {
+                    return Err(Error::Protocol("it came with too many descriptors"));
+                }
                 Ok(Received::HungUp) => return Err(gone()),
                 Err(Errno::TIMEDOUT) => return Err(late),
-                Err(Errno::INTR) if deadline.is_none_or(|end| Instant::now() < end) => continue,
-                Err(Errno::INTR) => return Err(late),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
                     was_reset = true;

@@ -68,7 +68,9 @@ impl Broker {
         // Named only once it listens: a socket that refuses connections is a dead one.
         let unnamed = path.with_extension("new");
         let _ = fs::remove_file(&unnamed);
-        let listener = socket::listen(&unnamed).map_err(Error::os("listening for importers"))?;
+        let listening = socket::listen(&unnamed);
+        let (listener, _) = listening.map_err(Error::os("listening for importers"))?;
+        socket::accept_descriptors(&listener);
         let named = open_to(&unnamed, shared).and_then(|()| {
             fs::rename(&unnamed, &path).map_err(system("naming the broker's socket"))
         });
@@ -174,7 +176,7 @@ impl Listener {
         drop(spare_place.take());
         let newcomer = socket::accept(&self.listener);
         if let Ok(stream) = &newcomer {
-            let _ = socket::send(stream, &no_room(), None);
+            let _ = socket::send(stream, &no_room(), &[]);
         }
         let is_refused = newcomer.is_ok();
         drop(newcomer);

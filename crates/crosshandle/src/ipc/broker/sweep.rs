@@ -61,7 +61,7 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).expect("a directory");
         let path = |exporter| socket_path(&directory, exporter);
-        let listen = |exporter| socket::listen(&path(exporter)).expect("a socket");
+        let listen = |exporter| socket::listen(&path(exporter)).expect("a socket").0;
         // Neither has a lock.
         let living = listen(4);
         drop(listen(8));
