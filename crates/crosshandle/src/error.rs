@@ -63,14 +63,20 @@ pub enum Error {
 
     /// The handle names bytes beyond the end of what its exporter shares.
     #[error(
-        "the handle claims {claimed} bytes, but the exporter's segment has {actual}; it does not match its exporter"
+        "the handle names bytes up to {end} of its segment, which has {actual}; it does not match its exporter"
     )]
     Extent {
-        /// Bytes that the handle claims for the segment.
-        claimed: u64,
+        /// End of the handle's range, in bytes from the segment's start.
+        end: u64,
         /// Bytes that the segment has.
         actual: u64,
     },
+
+    /// The handle's key is not the one of its object.
+    #[error(
+        "the exporter did not make this handle: its key is not the object's; get a new one from the exporter"
+    )]
+    WrongKey,
 
     /// Writable access was asked for, but the handle or the memory is read-only.
     #[error("the handle grants reading only; open it read-only")]
@@ -203,7 +209,7 @@ pub enum ErrorKind {
     Stale,
     /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`].
     PeerDead,
-    /// Something is not allowed: [`Error::ReadOnly`], [`Error::NotAdmitted`].
+    /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`].
     PermissionDenied,
     /// A deadline passed: [`Error::TimedOut`].
     TimedOut,
@@ -238,7 +244,9 @@ impl Error {
             | Self::Extent { .. } => ErrorKind::BadHandle,
             Self::Stale => ErrorKind::Stale,
             Self::PeerDied | Self::ExporterGone { .. } => ErrorKind::PeerDead,
-            Self::ReadOnly | Self::NotAdmitted { .. } => ErrorKind::PermissionDenied,
+            Self::ReadOnly | Self::WrongKey | Self::NotAdmitted { .. } => {
+                ErrorKind::PermissionDenied
+            }
             Self::TimedOut(_) => ErrorKind::TimedOut,
             Self::CommandFailed(_) => ErrorKind::CommandFailed,
             Self::Program { .. } | Self::NoSymbol(_) => ErrorKind::Program,

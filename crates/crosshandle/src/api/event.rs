@@ -1,12 +1,12 @@
 //! Events: counters of signals, visible in every process at once.
 
-use crate::api::core::{ContextCore, record_of};
+use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
-use crate::handle::EventHandle;
-use crate::ipc::EventCore;
+use crate::handle::{EventHandle, Fields, HandleError};
 use crate::ipc::late_completion;
+use crate::ipc::{COMMON_ARENA, Credential, EventCore, ISOLATED_ARENA};
 use crate::os::process;
 use crate::types::known;
 use std::fmt;
@@ -38,6 +38,7 @@ pub struct EventOptions {
     shareable: Option<bool>,
     profiling: bool,
     low_power: bool,
+    isolated: bool,
 }
 
 impl EventOptions {
@@ -62,6 +63,16 @@ impl EventOptions {
     /// Sets whether a wait sleeps at once (default: no, a wait spins first while that pays).
     pub fn low_power(mut self, low_power: bool) -> Self {
         self.low_power = low_power;
+        self
+    }
+
+    /// Sets whether the event's counters lie in memory of their own (default: no).
+    ///
+    /// A process that opens an event can signal, confuse and fail all events whose counters lie in the
+    /// same memory: by default up to 1,024 events of the context and more. An isolated event costs
+    /// this process a page and two descriptors, and each importer the same.
+    pub fn isolated(mut self, isolated: bool) -> Self {
+        self.isolated = isolated;
         self
     }
 
@@ -119,6 +130,7 @@ impl Event {
         let core = EventCore::create(
             context.exporter(),
             options.mode(),
+            options.isolated,
             options.profiling,
             context.backend().driver_events(),
         )?;
@@ -131,9 +143,9 @@ impl Event {
         handle: &EventHandle,
         options: EventOptions,
     ) -> Result<Self> {
-        if options.shareable.is_some() || options.profiling {
+        if options.shareable.is_some() || options.profiling || options.isolated {
             return Err(Error::invalid(
-                "whether an event can be shared or takes timestamps is chosen where it is created, \
+                "whether an event can be shared, is isolated or takes timestamps is chosen where it is created, \
                  not where it is opened",
             ));
         }
@@ -144,7 +156,18 @@ impl Event {
             true => context.backend().driver_events(),
             false => None,
         };
-        let core = EventCore::open(attachment, record_of(&fields), options.mode(), native)?;
+        let isolated = match fields.segment {
+            COMMON_ARENA => false,
+            ISOLATED_ARENA => true,
+            _ => {
+                return Err(Error::Handle(HandleError::Malformed {
+                    field: "segment",
+                    why: "no arena of events has this number",
+                }));
+            }
+        };
+        let credential = Credential::of(&fields);
+        let core = EventCore::open(attachment, credential, isolated, options.mode(), native)?;
         Ok(Self {
             core,
             exporter: None,
@@ -162,13 +185,20 @@ impl Event {
     /// for one that was itself opened from a handle (pass that handle on instead); limits of the
     /// system.
     pub fn handle(&self) -> Result<EventHandle> {
-        let (Some(context), Some(record)) = (&self.exporter, self.core.export()) else {
-            return Err(Error::invalid(
+        let refused = || {
+            Error::invalid(
                 "only the process that created an event as shareable can make handles to it",
-            ));
+            )
         };
-        context.exporter().go_public()?;
-        Ok(EventHandle::new(&context.handle_fields(record)))
+        let context = self.exporter.as_ref().ok_or_else(refused)?;
+        let credential = self.core.export()?.ok_or_else(refused)?;
+        Ok(EventHandle::new(&Fields {
+            segment: match self.core.is_isolated() {
+                true => ISOLATED_ARENA,
+                false => COMMON_ARENA,
+            },
+            ..context.handle_fields(credential)
+        }))
     }
 
     /// Signals from the host, and returns the signal's number. Never blocks: if an earlier signal is

@@ -33,3 +33,7 @@ pub(super) const MAX_SWEEP_LOOKS: usize = 4096;
 /// Sockets that a new exporter tries to connect to, because they look dead, and removes if they are.
 /// Halved or doubled: many killed processes' sockets are gone after more or fewer new exporters.
 pub(super) const MAX_SWEEP_PROBES: usize = 64;
+
+/// Random keys that are fetched from the system at a time. Halved: a system call for every 32 new
+/// handles. Doubled: 1 KiB more of memory for each context that exports.
+pub(super) const KEYS_AT_A_TIME: usize = 64;

@@ -55,22 +55,16 @@ pub(crate) enum Guard {
 /// Refuses descriptors at a socket from now on, and at the connections that it accepts. What is in
 /// its queue already stays there.
 pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Guard {
-    match set_passes_descriptors(socket.as_fd(), false) {
+    match forbid_descriptors(socket.as_fd()) {
         Ok(()) => Guard::Kernel,
         Err(_) => Guard::Look,
     }
 }
 
-/// Undoes [`refuse_descriptors`].
-// TODO(protocol 5): importers send no descriptor any more; remove this and its call.
-pub(crate) fn accept_descriptors(socket: impl AsFd) {
-    let _ = set_passes_descriptors(socket.as_fd(), true);
-}
-
-fn set_passes_descriptors(socket: BorrowedFd<'_>, passes: bool) -> Result<(), Errno> {
+fn forbid_descriptors(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     /// Of Linux 6.16, on all machines that this crate is made for; the C library has no name for it.
     const SO_PASSRIGHTS: libc::c_int = 83;
-    let value = libc::c_int::from(passes);
+    let value: libc::c_int = 0;
     // SAFETY: the descriptor is open for the call, and the kernel reads one int at the address.
     let result = unsafe {
         libc::setsockopt(
@@ -142,8 +136,18 @@ pub(crate) fn try_connect(path: &Path) -> Result<(), Errno> {
     net::connect(&stream, &SocketAddrUnix::new(path)?)
 }
 
-/// Returns the user at the other end, and whether the other end is this very process.
-pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
+/// The process at the other end of a socket when it was connected.
+pub(crate) struct Peer {
+    /// Its effective user, as this process's user namespace shows it.
+    pub(crate) uid: u32,
+    /// Its number in this process's PID namespace; 0 if it has none there.
+    pub(crate) pid: u32,
+    /// Whether it is this very process.
+    pub(crate) is_self: bool,
+}
+
+/// Returns the process at the other end.
+pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
     // Not with rustix, which takes the process number 0 for an error: that is what the kernel
     // gives for a process in a PID namespace that cannot be seen from this one.
     let mut peer = libc::ucred {
@@ -167,7 +171,11 @@ pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
         return Err(last_error());
     }
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    Ok((peer.uid, peer.pid == own))
+    Ok(Peer {
+        uid: peer.uid,
+        pid: peer.pid.try_into().unwrap_or(0),
+        is_self: peer.pid == own,
+    })
 }
 
 /// Sends one message, with at most [`MAX_DESCRIPTORS`] descriptors. Never blocks.

@@ -14,6 +14,7 @@ use crate::os::socket::{self, Guard};
 use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 type Garbage = Box<dyn Send>;
 
@@ -97,6 +98,13 @@ impl PeerDescriptor {
         }
     }
 
+    /// Returns the descriptor for a driver to look at, and what must be dropped after it: unless
+    /// somebody has kept the descriptor by then, it is disposed of.
+    pub(crate) fn lend(self) -> (Arc<OwnedFd>, Disposal) {
+        let file = Arc::new(self.into_owned());
+        (Arc::clone(&file), Disposal(Some(file)))
+    }
+
     /// Returns the descriptor, which the caller has found to be harmless: from now on whichever thread
     /// drops it closes it.
     pub(crate) fn into_owned(mut self) -> OwnedFd {
@@ -113,6 +121,19 @@ impl AsFd for PeerDescriptor {
 impl Drop for PeerDescriptor {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
+            dispose(file);
+        }
+    }
+}
+
+/// The last but one reference to a peer's descriptor: see [`PeerDescriptor::lend`].
+#[derive(Debug)]
+pub(crate) struct Disposal(Option<Arc<OwnedFd>>);
+
+impl Drop for Disposal {
+    fn drop(&mut self) {
+        // Whoever has kept it has found it to be in order.
+        if let Some(file) = self.0.take().and_then(Arc::into_inner) {
             dispose(file);
         }
     }

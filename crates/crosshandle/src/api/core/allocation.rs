@@ -3,8 +3,8 @@
 use super::{ContextCore, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{KeepAlive, Record, RecordCell, Shared};
+use crate::handle::{Fields, HandleKind, MemoryHandle};
+use crate::ipc::{Credential, ExportCell, KeepAlive, Shared};
 use crate::os::process;
 use crate::pool::{Block, Pooled, SizeClass};
 use crate::types::{Access, Address, AllocationOptions, MemoryKind};
@@ -24,7 +24,7 @@ pub(crate) struct Allocation {
     /// Bytes that were asked for; 0 while the block is free.
     len: AtomicUsize,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [RecordCell; 2],
+    exports: [ExportCell; 2],
 }
 
 impl Allocation {
@@ -132,7 +132,7 @@ impl Allocation {
                 "offset {offset} is not inside {len} bytes of memory"
             )));
         }
-        let record = self.export(access)?;
+        let credential = self.export(access)?;
         // See `free`.
         if self.len.load(Ordering::SeqCst) == 0 {
             return Err(Error::invalid("this memory was just freed"));
@@ -143,21 +143,20 @@ impl Allocation {
             segment: block.segment.number,
             offset: (block.offset + offset) as u64,
             length: (len - offset) as u64,
-            segment_length: block.segment.memory.len() as u64,
-            ..self.core.handle_fields(record)
+            ..self.core.handle_fields(credential)
         }))
     }
 
-    fn export(&self, access: Access) -> Result<Record> {
+    fn export(&self, access: Access) -> Result<Credential> {
         let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        if let Some(record) = cell.get() {
-            return Ok(record);
+        if let Some(credential) = cell.get() {
+            return Ok(credential);
         }
         let segment = &self.block().segment;
         let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
-        exporter.export_at(cell, &memory, segment.number, access)
+        exporter.export_at(cell, HandleKind::Memory, &memory, segment.number, access)
     }
 }
 
@@ -186,9 +185,9 @@ impl Drop for Allocation {
             block: Some(block),
         });
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(RecordCell::get) {
+        for export in self.exports.iter().filter_map(ExportCell::get) {
             let keep: KeepAlive = Some(Box::new(Arc::clone(&returned)));
-            exporter.retire(record, true, keep);
+            exporter.retire(export.record, true, keep);
         }
         drop(returned);
         exporter.reclaim();

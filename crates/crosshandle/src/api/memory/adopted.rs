@@ -3,8 +3,8 @@
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{RecordCell, Shared};
+use crate::handle::{Fields, HandleKind, MemoryHandle};
+use crate::ipc::{ExportCell, Shared};
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct Adopted {
     offset: usize,
     len: usize,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [RecordCell; 2],
+    exports: [ExportCell; 2],
 }
 
 impl Adopted {
@@ -59,14 +59,13 @@ impl Adopted {
             )));
         }
         let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        let record = match cell.get() {
-            Some(record) => record,
+        let credential = match cell.get() {
+            Some(credential) => credential,
             None => {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
-                self.core
-                    .exporter()
-                    .export_at(cell, &memory, self.number, access)?
+                let exporter = self.core.exporter();
+                exporter.export_at(cell, HandleKind::Memory, &memory, self.number, access)?
             }
         };
         Ok(MemoryHandle::new(&Fields {
@@ -74,8 +73,7 @@ impl Adopted {
             segment: self.number,
             offset: (self.offset + offset) as u64,
             length: (self.len - offset) as u64,
-            segment_length: self.segment.len() as u64,
-            ..self.core.handle_fields(record)
+            ..self.core.handle_fields(credential)
         }))
     }
 }
@@ -83,9 +81,9 @@ impl Adopted {
 impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(RecordCell::get) {
+        for export in self.exports.iter().filter_map(ExportCell::get) {
             // The program frees the memory, when it wants to.
-            exporter.retire(record, true, None);
+            exporter.retire(export.record, true, None);
         }
         exporter.reclaim();
     }

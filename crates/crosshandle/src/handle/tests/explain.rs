@@ -113,7 +113,7 @@ fn errors_say_what_to_do() {
             },
             ["104 bytes", "7 were given"],
         ),
-        (HandleError::NotAHandle, ["not a handle", "xhm1."]),
+        (HandleError::NotAHandle, ["not a handle", "xhm2."]),
         (
             HandleError::UnsupportedVersion {
                 found: 9,

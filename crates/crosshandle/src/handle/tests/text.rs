@@ -36,7 +36,7 @@ proptest! {
     #[test]
     fn any_string_is_refused_without_panic(text: String) {
         prop_assert!(text.parse::<AnyHandle>().is_err());
-        let prefixed = format!("xhm1.{text}");
+        let prefixed = format!("xhm2.{text}");
         prop_assert!(prefixed.parse::<AnyHandle>().is_err());
     }
 }
@@ -49,9 +49,9 @@ fn the_text_is_version_1() {
                           ZGNiYQAAAAB0c3JxAAAAAIiHhoWEg4KBAAAAA";
     const EVENT: &str = "IQAAAAAwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUERDQkFUU1JR\
                          AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    let memory = format!("xhm1.WEhETAEBA{SHARED}{MEMORY}Hj7VdU");
-    let physical_memory = format!("xhp1.WEhETAECA{SHARED}{MEMORY}EHeYMk");
-    let event = format!("xhe1.WEhETAEDAgAIBwYFBAMCARgXFhUUExIRJCMi{EVENT}BMTnhk");
+    let memory = format!("xhm2.WEhETAEBA{SHARED}{MEMORY}Hj7VdU");
+    let physical_memory = format!("xhp2.WEhETAECA{SHARED}{MEMORY}EHeYMk");
+    let event = format!("xhe2.WEhETAEDAgAIBwYFBAMCARgXFhUUExIRJCMi{EVENT}BMTnhk");
     for (kind, text) in KINDS.into_iter().zip([memory, physical_memory, event]) {
         assert_eq!(text_of(kind), text);
         assert_eq!(text.parse(), Ok(sample(kind)));
@@ -111,7 +111,7 @@ fn truncated_and_extended_texts_say_where() {
         let good = text_of(kind);
         for length in 0..good.len() {
             let text = &good[..length];
-            if length < "xhm1.".len() {
+            if length < "xhm2.".len() {
                 assert_eq!(
                     read(kind, text),
                     Err(HandleError::NotAHandle),
@@ -191,7 +191,7 @@ fn a_handle_has_one_text_only() {
 #[test]
 fn unknown_prefixes_and_other_versions() {
     let body = &text_of(HandleKind::Memory)[5..];
-    for text in ["", " ", ".", "xhm1", "hello", "xhq1.", "xhm", "é.", "XHDL"] {
+    for text in ["", " ", ".", "xhm2", "hello", "xhq1.", "xhm", "é.", "XHDL"] {
         assert_eq!(
             text.parse::<AnyHandle>(),
             Err(HandleError::NotAHandle),

@@ -3,17 +3,18 @@
 use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use crate::error::{Error, Result};
-use crate::os::socket::{self, Received};
+use crate::os::socket::{self, Granted, Guard, Peer, Received};
 use crate::sync::{Condvar, Mutex};
+use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A connection to the broker of one exporting process.
 pub(crate) struct Connection {
-    stream: Arc<OwnedFd>,
+    stream: Arc<PeerStream>,
     /// One question at a time.
     questions: Mutex<Questions>,
     /// Notified when a question is over and other threads wait to ask.
@@ -60,9 +61,10 @@ impl Connection {
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
-            // The secret goes only to whom the policy trusts.
-            let (uid, is_self) =
-                socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            let stream = PeerStream::new(stream, Guard::Look);
+            // The key goes only to whom the policy trusts.
+            let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            let Peer { uid, is_self, .. } = peer;
             if !policy.admits(uid) {
                 return Err(Error::NotAdmitted { uid });
             }
@@ -88,24 +90,51 @@ impl Connection {
     }
 
     /// Returns the socket, to be watched for a hang-up.
-    pub(crate) fn stream(&self) -> Arc<OwnedFd> {
+    pub(crate) fn stream(&self) -> Arc<PeerStream> {
         Arc::clone(&self.stream)
     }
 
-    /// Asks a question, and waits for the answer and its descriptor.
-    pub(crate) fn ask(
+    /// Asks a question, and waits for the answer and its `N` descriptors.
+    pub(crate) fn ask<const N: usize>(
         &self,
         request: Request,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, OwnedFd)> {
+    ) -> Result<(Reply, [PeerDescriptor; N])> {
         let serial = self.await_turn()?;
-        let result = self.exchange(request, serial, descriptor);
+        let result = self.exchange(request, serial);
         let mut questions = self.questions.lock();
         questions.is_busy = false;
         if questions.waiting > 0 {
             self.question_over.notify_one();
         }
-        result
+        drop(questions);
+        let (reply, granted) = result?;
+        let granted = granted.into_vec().try_into();
+        let granted =
+            granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
+        Ok((reply, granted))
+    }
+
+    /// Asks a question whose answer comes with `N` descriptors of memory.
+    pub(crate) fn ask_for_memory<const N: usize>(
+        &self,
+        request: Request,
+    ) -> Result<(Reply, [OwnedFd; N])> {
+        let (reply, granted) = self.ask::<N>(request)?;
+        let memory: Result<Vec<_>, _> = granted
+            .into_iter()
+            .map(PeerDescriptor::into_memory)
+            .collect();
+        match memory.map(TryInto::try_into) {
+            Ok(Ok(memory)) => Ok((reply, memory)),
+            _ => Err(Error::Protocol(
+                "it came with a descriptor that is no memory",
+            )),
+        }
+    }
+
+    /// Returns the longest time that an answer may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Returns the user that the exporter runs as.
@@ -121,7 +150,7 @@ impl Connection {
     /// Ends the connection, even if a forked child has a copy of it; dropping it would not end that
     /// one.
     pub(crate) fn hang_up(&self) {
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        self.stream.hang_up();
     }
 
     /// Waits until no other thread asks, but not longer than an answer may take, and returns the
@@ -152,8 +181,7 @@ impl Connection {
         &self,
         request: Request,
         serial: Serial,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, OwnedFd)> {
+    ) -> Result<(Reply, Granted<PeerDescriptor>)> {
         let gone = || Error::ExporterGone { pid: self.pid };
         let lost = |errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
@@ -161,7 +189,7 @@ impl Connection {
         };
         // `None`: beyond all time.
         let deadline = Instant::now().checked_add(self.timeout);
-        match socket::send(&self.stream, &request.encode(serial), descriptor.as_slice()) {
+        match socket::send(&self.stream, &request.encode(serial), &[]) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err(lost(errno)),
@@ -172,7 +200,7 @@ impl Connection {
             let late = Error::TimedOut("waiting for the exporter's answer");
             let received = socket::receive_until(&self.stream, &mut buffer, deadline);
             let (len, granted) = match received {
-                Ok(Received::Message(len, mut granted)) => (len, granted.pop()),
+                Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
                     return Err(Error::Protocol("it came with too many descriptors"));
                 }
@@ -200,7 +228,6 @@ impl Connection {
         if let Reply::Refused(refusal) = reply {
             return Err(self.explain(refusal));
         }
-        let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
         Ok((reply, granted))
     }
 
@@ -214,6 +241,16 @@ impl Connection {
             },
             Refusal::Stale => Error::Stale,
             Refusal::ReadOnly => Error::ReadOnly,
+            Refusal::WrongKey => Error::WrongKey,
+            Refusal::NoReadOnly => Error::Unsupported(
+                "the exporter cannot make a descriptor for reading only, since it has no /proc; \
+                 mount one in its container, or share the memory for writing"
+                    .into(),
+            ),
+            Refusal::Busy => Error::LimitReached {
+                what: "too many processes are connected to the exporter".into(),
+                remedy: "try again, or close some importers".into(),
+            },
             Refusal::NoRoom => Error::LimitReached {
                 what: "the exporter has no room for another importer".into(),
                 remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),

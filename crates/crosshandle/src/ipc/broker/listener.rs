@@ -5,7 +5,9 @@ use super::client::{Client, no_room};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
+use crate::os::socket::Guard;
 use crate::os::{process, socket};
 use crate::sync::Mutex;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
@@ -69,8 +71,7 @@ impl Broker {
         let unnamed = path.with_extension("new");
         let _ = fs::remove_file(&unnamed);
         let listening = socket::listen(&unnamed);
-        let (listener, _) = listening.map_err(Error::os("listening for importers"))?;
-        socket::accept_descriptors(&listener);
+        let (listener, guard) = listening.map_err(Error::os("listening for importers"))?;
         let named = open_to(&unnamed, shared).and_then(|()| {
             fs::rename(&unnamed, &path).map_err(system("naming the broker's socket"))
         });
@@ -80,7 +81,8 @@ impl Broker {
         }
         let listener = Listener {
             spare: Mutex::new(spare().ok()),
-            listener,
+            listener: KeptFromChildren::new(listener),
+            guard,
         };
         let watch = watch(Arc::new(listener)).inspect_err(|_| {
             let _ = fs::remove_file(&path);
@@ -164,7 +166,8 @@ fn spare() -> Result<OwnedFd, Errno> {
 }
 
 struct Listener {
-    listener: OwnedFd,
+    listener: KeptFromChildren,
+    guard: Guard,
     spare: Mutex<Option<OwnedFd>>,
 }
 
@@ -197,7 +200,7 @@ impl Source for Listener {
 
     fn ready(&self, _: Registration) -> Next {
         match socket::accept(&self.listener) {
-            Ok(stream) => Client::serve(stream),
+            Ok(stream) => Client::serve(stream, self.guard),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
             Err(error) => {

@@ -15,7 +15,7 @@
 use super::EventCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::{DeviceWait, FailureReason, IssueError, Outcome, RING, Ticket};
-use crate::ipc::arena::Pinner;
+use crate::ipc::event_arena::Pinner;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

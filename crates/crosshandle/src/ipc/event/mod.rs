@@ -14,19 +14,20 @@ pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
 pub(crate) use native_mirror::MirrorHold;
 pub(crate) use profile::{Profile, Timestamps};
 
-use super::arena::{Arena, SlotPlace};
 use super::attachment::Attachment;
+use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
-use super::records::Record;
+use super::record::{Credential, Record};
 use crate::error::{Error, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
+use crate::handle::Key;
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// An event that this process has, as its creator or by opening a handle. Parts that few events
@@ -38,8 +39,10 @@ pub(crate) struct EventCore {
     record: Record,
     owner: Owner,
     mode: WaitMode,
-    /// Whether a handle to the event was ever made.
-    exported: AtomicBool,
+    /// The key that opens the event: the handle's, or once a handle was made.
+    key: OnceLock<Key>,
+    /// The event's arena, if it has one to itself.
+    isolated: Option<Arc<EventArena>>,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
     /// The number that this process signalled last: as a rule the next signal starts from it.
@@ -67,52 +70,90 @@ enum Role {
 }
 
 impl EventCore {
-    /// Creates an event, which no other process knows yet.
+    /// Creates an event, which no other process knows yet. `isolated`: it shares its arena with no
+    /// other.
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
         mode: WaitMode,
+        isolated: bool,
         profiling: bool,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
-        let record = exporter.create_event_record()?;
+        let arena = match isolated {
+            true => Some(Arc::new(EventArena::create(1)?)),
+            false => None,
+        };
+        let record = exporter.create_event_record(isolated)?;
+        let slot = match &arena {
+            Some(arena) => {
+                arena.slot(0).reset();
+                arena.slot(0)
+            }
+            None => {
+                let (common, index) = exporter.arenas().common(record.index).expect("just made");
+                common.slot(index)
+            }
+        };
+        // SAFETY: `Self` keeps the exporter, which keeps its arenas, or the event's own arena.
+        let slot = unsafe { SlotPlace::new(slot) };
         let role = Role::Creator(Arc::clone(exporter));
         let profile = profiling.then(Box::default);
-        Ok(Self::new(role, record, mode, profile, mirror))
+        Ok(Self::new(
+            role, slot, arena, record, None, mode, profile, mirror,
+        ))
     }
 
-    /// Opens the event of a record of another context.
+    /// Opens an event of another context. `isolated`: it has an arena to itself.
     pub(crate) fn open(
         attachment: Arc<Attachment>,
-        record: Record,
+        credential: Credential,
+        isolated: bool,
         mode: WaitMode,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
-        attachment.hold(record.index, record.generation)?;
+        let (slot, arena) = if isolated {
+            let arena = attachment.isolated_event(&credential)?;
+            arena.mark_shared(0);
+            // SAFETY: `Self` keeps the event's own arena.
+            (unsafe { SlotPlace::new(arena.slot(0)) }, Some(arena))
+        } else {
+            let (common, index) = attachment.event(&credential)?;
+            common.mark_shared(index);
+            // SAFETY: `Self` keeps the attachment, which keeps its arenas.
+            (unsafe { SlotPlace::new(common.slot(index)) }, None)
+        };
+        attachment.hold(&credential)?;
+        let (record, key) = (credential.record, Some(credential.key));
         let role = Role::Opener(attachment);
-        Ok(Self::new(role, record, mode, None, mirror))
+        Ok(Self::new(
+            role, slot, arena, record, key, mode, None, mirror,
+        ))
     }
 
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "private, and called twice")]
     fn new(
         role: Role,
+        slot: SlotPlace,
+        isolated: Option<Arc<EventArena>>,
         record: Record,
+        key: Option<Key>,
         mode: WaitMode,
         profile: Option<Box<Profile>>,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Arc<Self> {
-        let (arena, owner) = match &role {
-            Role::Creator(exporter) => (exporter.arena(), Owner::EXPORTER),
-            Role::Opener(attachment) => (attachment.arena(), attachment.owner()),
+        let owner = match &role {
+            Role::Creator(_) => Owner::EXPORTER,
+            Role::Opener(attachment) => attachment.owner(),
         };
-        // SAFETY: the role keeps the arena, and the event keeps its role, which never changes.
-        let slot = unsafe { SlotPlace::new(arena, record.index) };
         Arc::new(Self {
             slot,
             role,
             record,
             owner,
             mode,
-            exported: AtomicBool::new(false),
+            key: key.map_or_else(OnceLock::new, OnceLock::from),
+            isolated,
             profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
@@ -121,23 +162,35 @@ impl EventCore {
         })
     }
 
-    /// Returns the record to put into a handle, if this process created the event.
-    pub(crate) fn export(&self) -> Option<Record> {
-        match &self.role {
-            Role::Creator(exporter) => {
-                if !self.exported.load(Ordering::Relaxed) {
-                    self.offer_mirror(exporter);
-                    self.exported.store(true, Ordering::Relaxed);
-                }
-                Some(self.record)
-            }
-            Role::Opener(_) => None,
+    /// Returns the credential to put into a handle; `None` unless this process created the event.
+    pub(crate) fn export(&self) -> Result<Option<Credential>> {
+        let Role::Creator(exporter) = &self.role else {
+            return Ok(None);
+        };
+        let record = self.record;
+        if let Some(key) = self.key.get() {
+            return Ok(Some(Credential { record, key: *key }));
         }
+        let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
+        let credential = exporter.export_event(record, self.isolated.as_ref(), mirror)?;
+        self.key.get_or_init(|| credential.key);
+        Ok(Some(credential))
+    }
+
+    /// Returns whether the event has an arena to itself.
+    pub(crate) fn is_isolated(&self) -> bool {
+        self.isolated.is_some()
+    }
+
+    /// Returns the credential by which this process opened the event.
+    fn credential(&self) -> Option<Credential> {
+        let (record, key) = (self.record, *self.key.get()?);
+        Some(Credential { record, key })
     }
 
     /// Returns whether a handle to this event was made.
     fn is_exported(&self) -> bool {
-        self.exported.load(Ordering::Relaxed)
+        self.key.get().is_some()
     }
 
     /// Returns the event's timestamps, if it takes any at the moment.
@@ -154,11 +207,16 @@ impl EventCore {
         }
     }
 
-    fn arena(&self) -> &Arena {
-        match &self.role {
-            Role::Creator(exporter) => exporter.arena(),
-            Role::Opener(attachment) => attachment.arena(),
+    fn arena(&self) -> &EventArena {
+        if let Some(arena) = &self.isolated {
+            return arena;
         }
+        let arenas = match &self.role {
+            Role::Creator(exporter) => exporter.arenas(),
+            Role::Opener(attachment) => attachment.arenas(),
+        };
+        let (arena, _) = arenas.common(self.record.index).expect("the slot is there");
+        arena
     }
 
     #[inline]
@@ -173,10 +231,7 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        match &self.role {
-            Role::Creator(exporter) => &**exporter,
-            Role::Opener(attachment) => &**attachment,
-        }
+        self
     }
 
     /// Signals from the host without blocking, and returns the signal's number. The signal
@@ -372,11 +427,28 @@ impl EventCore {
     }
 }
 
+impl Liveness for EventCore {
+    fn is_dead(&self, owner: Owner) -> bool {
+        match &self.role {
+            Role::Creator(exporter) => exporter.is_dead(self.arena(), owner),
+            Role::Opener(attachment) => attachment.is_dead(self.arena(), owner),
+        }
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.is_orphaned()
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_orphaned() || self.is_dead(Owner::EXPORTER)
+    }
+}
+
 impl Drop for EventCore {
     fn drop(&mut self) {
         match &self.role {
             Role::Creator(exporter) => {
-                let exported = *self.exported.get_mut();
+                let exported = self.is_exported();
                 exporter.retire(self.record, exported, None);
                 if exported {
                     exporter.reclaim();

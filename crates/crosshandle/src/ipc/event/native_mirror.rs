@@ -5,8 +5,7 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Promise;
 use crate::ipc::attachment::Attachment;
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::exporter::Exporter;
-use crate::ipc::records::{MIRROR_SEGMENT, Shared};
+use crate::ipc::records::Shared;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -108,21 +107,9 @@ impl EventCore {
         attachment: &Attachment,
     ) -> Option<&'a DriverEvent> {
         mirror.get(|events| {
-            let record = self.record;
-            let fetched =
-                attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
-            if fetched.segment != MIRROR_SEGMENT {
-                return Err(Error::Protocol("its event is memory"));
-            }
-            events.open(fetched.into())
+            let credential = self.credential().ok_or(Error::Stale)?;
+            events.open(attachment.fetch_mirror(credential)?.into())
         })
-    }
-
-    /// Lets importers fetch the native event.
-    pub(super) fn offer_mirror(&self, exporter: &Exporter) {
-        if let Some(mirror) = &self.mirror {
-            exporter.offer_mirror(self.record, Arc::clone(mirror) as _);
-        }
     }
 
     /// Returns whether queues signal the native event too: that is so once a queue of any process
