@@ -77,10 +77,23 @@ fn wait_for(child: libc::pid_t) -> libc::c_int {
     }
 }
 
-/// Forks a child that lives as long as this process's parent, and returns its number.
-fn fork_child() -> libc::pid_t {
-    // SAFETY: the child makes system calls only.
-    let child = unsafe { libc::fork() };
+/// How a child is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Fork,
+    /// By a raw system call, which runs no handlers.
+    Clone,
+}
+
+/// Makes a child that lives as long as this process's parent, and returns its number.
+fn fork_child(way: Way) -> libc::pid_t {
+    // SAFETY: the child makes system calls only, and has a copy of this stack.
+    let child = match way {
+        Way::Fork => unsafe { libc::fork() },
+        Way::Clone => unsafe {
+            libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
+        },
+    };
     assert_ne!(child, -1, "a child");
     if child == 0 {
         let mut byte = 0_u8;
@@ -100,7 +113,7 @@ fn kill_parent_of(child: &str, parent: &mut Process) {
 }
 
 /// Exports memory and an event, and forks.
-fn export_and_fork() {
+fn export_and_fork(way: Way) {
     let context = context(ContextOptions::new());
     let memory = context.allocate(4 << 20).expect("memory");
     let event = context.create_event().expect("an event");
@@ -109,18 +122,17 @@ fn export_and_fork() {
     parent.say(event.handle().expect("a handle"));
     // With the importer's connection, too.
     assert_eq!(parent.hear().as_deref(), Some("fork"));
-    parent.say(fork_child());
+    parent.say(fork_child(way));
     parent.wait();
 }
 
-#[test]
-fn a_child_does_not_keep_its_dead_parents_socket() {
-    const TEST: &str = "a_child_does_not_keep_its_dead_parents_socket";
+/// Kills an exporter whose child lives, and has a process connect that knew nothing of it.
+fn check_newcomer(test: &str, way: Way) {
     if is("exporter") {
-        return export_and_fork();
+        return export_and_fork(way);
     }
     let directory = Directory::new();
-    let mut exporter = Process::start(TEST, "exporter", &directory);
+    let mut exporter = Process::start(test, "exporter", &directory);
     let memory: MemoryHandle = exporter.hear().parse().expect("a handle");
     let _event = exporter.hear();
     exporter.say("fork");
@@ -135,10 +147,20 @@ fn a_child_does_not_keep_its_dead_parents_socket() {
 }
 
 #[test]
+fn a_child_does_not_keep_its_dead_parents_socket() {
+    check_newcomer("a_child_does_not_keep_its_dead_parents_socket", Way::Fork);
+}
+
+#[test]
+fn a_dead_exporters_socket_is_known_by_its_lock() {
+    check_newcomer("a_dead_exporters_socket_is_known_by_its_lock", Way::Clone);
+}
+
+#[test]
 fn a_child_does_not_keep_its_dead_parents_connections() {
     const TEST: &str = "a_child_does_not_keep_its_dead_parents_connections";
     if is("exporter") {
-        return export_and_fork();
+        return export_and_fork(Way::Fork);
     }
     let directory = Directory::new();
     let mut exporter = Process::start(TEST, "exporter", &directory);
@@ -184,7 +206,7 @@ fn a_child_does_not_keep_a_dead_importer_attached() {
         let handle: MemoryHandle = parent.hear().expect("a handle").parse().expect("a handle");
         let context = context(ContextOptions::new());
         let _opened = context.open_memory(&handle).expect("opened");
-        parent.say(fork_child());
+        parent.say(fork_child(Way::Fork));
         return parent.wait();
     }
     common::alone(TEST, |directory| {

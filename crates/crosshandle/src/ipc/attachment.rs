@@ -10,6 +10,7 @@ use super::liveness::LivenessLocks;
 use super::open_count;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
+use super::tuning::RECONNECT_INTERVAL;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError};
@@ -25,6 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The directory in which to look for exporters, the admitted users, and the time to wait for an
@@ -147,7 +149,30 @@ impl Attachment {
         Ok(attachment)
     }
 
+    /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
+    /// connections, to those that have said nothing yet.
     fn connect(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let end = Instant::now().checked_add(origin.timeout);
+        loop {
+            let connection = Self::open_connection(fields, origin)?;
+            let request = Request::Attach {
+                context: fields.context,
+                credential: Credential::of(fields),
+                pid: process::pid(),
+                program: program_name(),
+            };
+            match connection.ask_for_memory(request) {
+                Err(_)
+                    if connection.has_hung_up() && end.is_none_or(|end| Instant::now() < end) =>
+                {
+                    thread::sleep(RECONNECT_INTERVAL);
+                }
+                answer => return Self::accepted(fields, connection, answer?),
+            }
+        }
+    }
+
+    fn open_connection(fields: &Fields, origin: &Origin) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,
             fields.pid,
@@ -163,13 +188,14 @@ impl Attachment {
                     .into(),
             ));
         }
-        let request = Request::Attach {
-            context: fields.context,
-            credential: Credential::of(fields),
-            pid: process::pid(),
-            program: program_name(),
-        };
-        let (reply, [catalog_file, ledger_file]) = connection.ask_for_memory(request)?;
+        Ok(connection)
+    }
+
+    fn accepted(
+        fields: &Fields,
+        connection: Connection,
+        (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
+    ) -> Result<Arc<Self>> {
         let Reply::Attached {
             owner,
             locks_ledger,

@@ -67,3 +67,12 @@ pub(super) const MAX_RESERVED_DESCRIPTORS: usize = 32;
 
 /// See [`MAX_RESERVED_DESCRIPTORS`]. Halved or doubled: the same, for small limits.
 pub(super) const MAX_RESERVED_PART: usize = 8;
+
+/// Time after which an importer connects again to an exporter that has hung up instead of answering.
+/// Halved: twice the connections to one that is flooded already. Doubled: that much later in turn.
+pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time after which an importer that waits for an exporter looks whether that one is dead, though its
+/// socket is not. Halved: twice the looks, at three system calls. Doubled: the death of an exporter
+/// whose socket somebody else has is noticed that much later.
+pub(super) const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -140,22 +140,28 @@ impl Drop for Disposal {
 }
 
 /// A connection to a peer: no forked child has it, and dropping it ends it without waiting for what
-/// lies in its queue.
+/// lies in its queue. `T`: what counts the connection, dropped after it has been closed.
 #[derive(Debug)]
-pub(crate) struct PeerStream {
+pub(crate) struct PeerStream<T: Send + 'static = ()> {
     /// `None` only while it is being dropped.
-    stream: Option<KeptFromChildren>,
+    stream: Option<(KeptFromChildren, T)>,
     guard: Guard,
 }
 
-impl PeerStream {
+impl<T: Send + 'static> PeerStream<T> {
     /// Takes charge of a connection. `guard`: who keeps descriptors away from it, or
     /// [`Guard::Look`] if they may come.
-    pub(crate) fn new(stream: OwnedFd, guard: Guard) -> Self {
+    pub(crate) fn new(stream: OwnedFd, guard: Guard, counted: T) -> Self {
         Self {
-            stream: Some(KeptFromChildren::new(stream)),
+            stream: Some((KeptFromChildren::new(stream), counted)),
             guard,
         }
+    }
+
+    /// Returns what counts the connection.
+    pub(crate) fn counted(&self) -> &T {
+        let (_, counted) = self.stream.as_ref().expect("present until drop");
+        counted
     }
 
     /// Returns who keeps descriptors away from this connection.
@@ -169,14 +175,20 @@ impl PeerStream {
     }
 }
 
-impl AsFd for PeerStream {
+impl<T: Send + 'static> AsFd for PeerStream<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_ref().expect("present until drop").as_fd()
+        let (stream, _) = self.stream.as_ref().expect("present until drop");
+        stream.as_fd()
     }
 }
 
-impl Drop for PeerStream {
+impl<T: Send + 'static> Drop for PeerStream<T> {
     fn drop(&mut self) {
+        if fork::is_forked() {
+            // The parent counts it.
+            std::mem::forget(self.stream.take());
+            return;
+        }
         let is_empty = socket::end(&*self);
         if !is_empty && self.guard == Guard::Look {
             dispose(self.stream.take());
@@ -319,7 +331,7 @@ mod tests {
         // Behind messages that look like the end of the connection.
         (0..3).for_each(|_| socket::send(&theirs, b"", &[]).expect("sent"));
         send_to(&theirs, lingering.file);
-        let ours = PeerStream::new(ours, Guard::Look);
+        let ours = PeerStream::new(ours, Guard::Look, ());
         is_soon(|| drop(ours));
         // It's ended at once nevertheless.
         let late = socket::send(&theirs, b"late", &[]);
@@ -332,7 +344,8 @@ mod tests {
         let lingering = lingering();
         send_to(&theirs, lingering.file);
         let (value, told) = told();
-        is_soon(|| dispose((ours, value)));
+        let ours = PeerStream::new(ours, Guard::Look, value);
+        is_soon(|| drop(ours));
         let name = told.recv_timeout(DEADLINE);
         assert_eq!(name.as_deref(), Ok(ThreadKind::Disposer.name()));
     }

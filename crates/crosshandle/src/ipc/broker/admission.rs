@@ -135,23 +135,23 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Moves a connection to the attached ones, if there is room. `false`: there is none, or the
-    /// connection is to be hung up already.
-    pub(super) fn attach(&mut self, number: Number, limits: &Limits) -> bool {
-        let Some(connection) = self.unattached.get(&number) else {
-            return false;
-        };
-        let uid = connection.uid;
-        let theirs = self.attached_of.get(&uid).copied().unwrap_or(0);
-        let is_full = self.attached.len() >= limits.attached
-            || uid != self.own_uid && theirs >= limits.attached_of_stranger;
-        if is_full {
-            return false;
+    /// Returns whether there is room for a connection among the attached ones. Not if it is to be hung
+    /// up already.
+    pub(super) fn may_attach(&self, number: Number, limits: &Limits) -> bool {
+        self.unattached.get(&number).is_some_and(|connection| {
+            let uid = connection.uid;
+            let theirs = self.attached_of.get(&uid).copied().unwrap_or(0);
+            self.attached.len() < limits.attached
+                && (uid == self.own_uid || theirs < limits.attached_of_stranger)
+        })
+    }
+
+    /// Counts a connection among the attached ones from now on.
+    pub(super) fn attach(&mut self, number: Number) {
+        if let Some(connection) = self.unattached.remove(&number) {
+            self.attached.insert(number, connection.uid);
+            *self.attached_of.entry(connection.uid).or_default() += 1;
         }
-        self.unattached.remove(&number);
-        self.attached.insert(number, uid);
-        *self.attached_of.entry(uid).or_default() += 1;
-        true
     }
 
     /// Forgets a connection that has ended.
@@ -250,7 +250,11 @@ mod tests {
         }
 
         fn attach(&mut self, number: Number) -> bool {
-            self.admission.attach(number, &self.limits)
+            let may_attach = self.admission.may_attach(number, &self.limits);
+            if may_attach {
+                self.admission.attach(number);
+            }
+            may_attach
         }
     }
 

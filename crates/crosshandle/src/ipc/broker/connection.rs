@@ -2,14 +2,17 @@
 
 use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
+use super::sweep;
 use crate::error::{Error, Result};
+use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
 use crate::os::socket::{self, Granted, Guard, Peer, Received};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A connection to the broker of one exporting process.
@@ -26,6 +29,9 @@ pub(crate) struct Connection {
     /// The exporter's process id, for messages.
     pid: u32,
     timeout: Duration,
+    has_hung_up: AtomicBool,
+    directory: PathBuf,
+    exporter: u64,
 }
 
 #[derive(Default)]
@@ -51,9 +57,14 @@ impl Connection {
         let mut denied = None;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
-            let stream = match socket::connect(&path, deadline) {
+            let connected = wait(deadline, &directory, exporter, |slice| {
+                socket::connect(&path, slice)
+            });
+            let stream = match connected {
                 Ok(stream) => stream,
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::OWNERDEAD) => {
+                    continue;
+                }
                 Err(Errno::ACCESS) => {
                     denied = Some(directory);
                     continue;
@@ -61,7 +72,7 @@ impl Connection {
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
-            let stream = PeerStream::new(stream, Guard::Look);
+            let stream = PeerStream::new(stream, Guard::Look, ());
             // The key goes only to whom the policy trusts.
             let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
             let Peer { uid, is_self, .. } = peer;
@@ -76,6 +87,9 @@ impl Connection {
                 is_self,
                 pid,
                 timeout,
+                has_hung_up: AtomicBool::new(false),
+                directory,
+                exporter,
             });
         }
         Err(match denied {
@@ -132,6 +146,12 @@ impl Connection {
         }
     }
 
+    /// Returns whether a question found that the exporter had hung up. A living one does that to
+    /// connections that it has no room for.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.has_hung_up.load(Ordering::Relaxed)
+    }
+
     /// Returns the longest time that an answer may take.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
@@ -182,7 +202,10 @@ impl Connection {
         request: Request,
         serial: Serial,
     ) -> Result<(Reply, Granted<PeerDescriptor>)> {
-        let gone = || Error::ExporterGone { pid: self.pid };
+        let gone = || {
+            self.has_hung_up.store(true, Ordering::Relaxed);
+            Error::ExporterGone { pid: self.pid }
+        };
         let lost = |errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
             errno => Error::os("talking to the exporter")(errno),
@@ -198,13 +221,15 @@ impl Connection {
         let mut buffer = [0; REPLY_SIZE];
         let (reply, granted) = loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
-            let received = socket::receive_until(&self.stream, &mut buffer, deadline);
+            let received = wait(deadline, &self.directory, self.exporter, |slice| {
+                socket::receive_until(&self.stream, &mut buffer, slice)
+            });
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
                     return Err(Error::Protocol("it came with too many descriptors"));
                 }
-                Ok(Received::HungUp) => return Err(gone()),
+                Ok(Received::HungUp) | Err(Errno::OWNERDEAD) => return Err(gone()),
                 Err(Errno::TIMEDOUT) => return Err(late),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
@@ -255,6 +280,27 @@ impl Connection {
                 what: "the exporter has no room for another importer".into(),
                 remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),
             },
+        }
+    }
+}
+
+/// Calls `attempt` with a deadline until it does something else than time out, until `deadline`. Looks
+/// now and then whether the exporter is dead, though somebody has its socket: [`Errno::OWNERDEAD`].
+fn wait<R>(
+    deadline: Option<Instant>,
+    directory: &Path,
+    exporter: u64,
+    mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    loop {
+        let slice = Instant::now() + EXPORTER_LOOK_INTERVAL;
+        let is_last = deadline.is_some_and(|deadline| deadline <= slice);
+        match attempt(if is_last { deadline } else { Some(slice) }) {
+            Err(Errno::TIMEDOUT) if sweep::is_known_dead(directory, exporter) => {
+                return Err(Errno::OWNERDEAD);
+            }
+            Err(Errno::TIMEDOUT) if !is_last => {}
+            result => return result,
         }
     }
 }

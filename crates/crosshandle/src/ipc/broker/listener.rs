@@ -1,7 +1,7 @@
 //! The exporter's socket: one for each process and directory.
 
 use super::address::{self, PeerPolicy};
-use super::client::{Client, no_room};
+use super::client::{self, Client, no_room};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Weak};
+use std::time::Instant;
 
 /// This process's socket in one directory. Closed and removed when its last user drops it.
 pub(crate) struct Broker {
@@ -26,7 +27,7 @@ pub(crate) struct Broker {
     path: PathBuf,
     cell: Arc<BrokerCell>,
     /// Tells other exporters that this one lives. Dropped after the socket has been removed.
-    _liveness: Option<LivenessLock>,
+    liveness: Option<LivenessLock>,
 }
 
 /// The broker of one directory. Locked while it is set up or removed, so that one process has one.
@@ -45,7 +46,7 @@ impl Broker {
             // First, since dropping the last broker takes the lock.
             drop(listening);
             if shared {
-                open_to(&broker.path, true)?;
+                open_to(&broker.path, true, broker.liveness.is_some())?;
             }
             return Ok(broker);
         }
@@ -72,7 +73,7 @@ impl Broker {
         let _ = fs::remove_file(&unnamed);
         let listening = socket::listen(&unnamed);
         let (listener, guard) = listening.map_err(Error::os("listening for importers"))?;
-        let named = open_to(&unnamed, shared).and_then(|()| {
+        let named = open_to(&unnamed, shared, liveness.is_some()).and_then(|()| {
             fs::rename(&unnamed, &path).map_err(system("naming the broker's socket"))
         });
         if let Err(error) = named {
@@ -91,7 +92,7 @@ impl Broker {
             _watch: watch,
             path,
             cell: Arc::clone(cell),
-            _liveness: liveness,
+            liveness,
         }))
     }
 }
@@ -149,9 +150,15 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     }
 }
 
-/// Lets only this user connect, or every user if `shared`.
-fn open_to(path: &Path, shared: bool) -> Result<()> {
+/// Lets only this user connect, or every user if `shared`. `has_lock`: this process holds a liveness
+/// lock in the directory.
+fn open_to(path: &Path, shared: bool, has_lock: bool) -> Result<()> {
     let mode = if shared { 0o666 } else { 0o600 };
+    let mode = if has_lock {
+        mode | sweep::HAS_LOCK
+    } else {
+        mode
+    };
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(system("setting the permissions of the broker's socket"))
 }
@@ -200,7 +207,11 @@ impl Source for Listener {
 
     fn ready(&self, _: Registration) -> Next {
         match socket::accept(&self.listener) {
-            Ok(stream) => Client::serve(stream, self.guard),
+            Ok(stream) => {
+                if Client::serve(stream, self.guard).is_err() {
+                    return Next::Rest;
+                }
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
             Err(error) => {
@@ -210,5 +221,13 @@ impl Source for Listener {
         }
         // One importer a call: the next one is reported again, and other sources get their turn.
         Next::Continue
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        client::deadline()
+    }
+
+    fn late(&self) {
+        client::hang_up_late();
     }
 }
