@@ -229,7 +229,9 @@ impl Connection {
                 Ok(Received::Unwanted) => {
                     return Err(Error::Protocol("it came with too many descriptors"));
                 }
-                Ok(Received::HungUp) | Err(Errno::OWNERDEAD) => return Err(gone()),
+                Ok(Received::HungUp) => return Err(gone()),
+                // For good, so no other connection would do.
+                Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }),
                 Err(Errno::TIMEDOUT) => return Err(late),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
