@@ -446,6 +446,7 @@ fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, 
         segment,
         len: object.len() as u64,
         note: object.note(),
+        disposal: None,
     })
 }
 
@@ -699,7 +700,7 @@ mod tests {
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);

@@ -209,16 +209,13 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        loop {
-            return match socket::receive_within(&self.socket, &mut answer) {
-                Err(Errno::INTR) => continue,
-                Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
-                    0 => Ok(()),
-                    code => Err(Errno::from_raw_os_error(code)),
-                },
-                Ok(_) => Err(Errno::PIPE),
-                Err(error) => Err(error),
-            };
+        match socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None) {
+            Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
+                0 => Ok(()),
+                code => Err(Errno::from_raw_os_error(code)),
+            },
+            Ok(_) => Err(Errno::PIPE),
+            Err(error) => Err(error),
         }
     }
 }
@@ -277,7 +274,7 @@ fn serve(socket: &OwnedFd) {
 /// Answers one request. Returns whether it was the last.
 fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
     let mut request = [0; REQUEST_BYTES];
-    let result = match socket::receive_within(socket, &mut request) {
+    let result = match socket::receive_until::<OwnedFd>(socket, &mut request, None) {
         Ok(Received::Message(_, mut descriptors)) => {
             let request = Request::decode(request);
             let Some(descriptor) = descriptors.pop() else {
@@ -292,10 +289,13 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
             }
             result
         }
-        Ok(Received::HungUp) => return true,
-        Err(Errno::INTR) => return false,
         // There was a descriptor, but no room for it.
-        Err(error) => Err(error),
+        Err(Errno::MFILE) => match socket::discard(socket) {
+            Ok(()) => Err(Errno::MFILE),
+            Err(_) => return true,
+        },
+        // The process ends: nobody else writes here.
+        Ok(_) | Err(_) => return true,
     };
     answer(socket, result)
 }

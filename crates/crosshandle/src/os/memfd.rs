@@ -91,10 +91,21 @@ pub(crate) fn read_start(file: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize,
     io::pread(file, into, 0)
 }
 
+/// Returns whether a peer's file is memory: of memfd_create(2) or in a tmpfs. Only those know seals,
+/// and the kernel tells so itself: no other program is asked, as that of a FUSE file system is by
+/// fstat(2).
+pub(crate) fn is_memory(file: impl AsFd) -> bool {
+    fs::fcntl_get_seals(file).is_ok()
+}
+
 /// Returns the size of a peer's file in bytes, and whether touching a mapping of it is safe: it is
 /// ordinary memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
+    // First: other file systems may not answer.
+    if !is_memory(&file) {
+        return Ok((0, false));
+    }
     let status = fs::fstat(&file)?;
     let len = status.st_size;
     // Huge pages show in the block size; only if there may be some is it worth asking further.

@@ -3,6 +3,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_table;
+pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;

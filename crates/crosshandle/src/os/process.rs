@@ -1,9 +1,10 @@
 //! This process and the machine it runs on.
 
+pub(crate) use super::fork::{is_forked, watch_forks};
+
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the number of the CPU that runs the caller at the moment.
@@ -120,31 +121,6 @@ pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
         Restore(before.assume_init())
     };
     f()
-}
-
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Makes [`is_forked`] notice forks from now on.
-pub(crate) fn watch_forks() {
-    static WATCHING: Once = Once::new();
-    extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    WATCHING.call_once(|| {
-        // SAFETY: the handler only stores to an atomic, which is allowed after a fork.
-        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if result != 0 {
-            tracing::warn!(result, "a fork will not be noticed");
-        }
-    });
-}
-
-/// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's
-/// objects, but what they share with other processes is still the parent's alone: the child must not
-/// give it back, and locks may be held by threads that don't exist in the child.
-#[inline]
-pub(crate) fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -172,6 +172,12 @@ impl Process {
         self.child.wait().expect("our child");
     }
 
+    /// Kills it; returns when it is dead. Its forked children live on, until this is dropped.
+    pub(crate) fn kill_alone(&mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("our child");
+    }
+
     /// Waits for its success.
     pub(crate) fn end(mut self) {
         let ended = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());

@@ -1,12 +1,14 @@
 //! The exporter's socket: one for each process and directory.
 
 use super::address::{self, PeerPolicy};
-use super::client::{Client, no_room};
+use super::client::{self, Client, no_room};
 use super::directory::{DirectoryId, SocketDirectory};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
+use crate::os::socket::Guard;
 use crate::os::{process, socket};
 use crate::sync::Mutex;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
@@ -16,6 +18,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// This process's socket in one directory. Closed and removed when its last user drops it.
 pub(crate) struct Broker {
@@ -25,7 +28,7 @@ pub(crate) struct Broker {
     name: String,
     cell: Arc<BrokerCell>,
     /// Tells other exporters that this one lives. Dropped after the socket has been removed.
-    _liveness: Option<LivenessLock>,
+    liveness: Option<LivenessLock>,
 }
 
 /// The broker of one directory. Locked while it is set up or removed, so that one process has one.
@@ -47,7 +50,8 @@ impl Broker {
             // First, since dropping the last broker takes the lock.
             drop(listening);
             if shared {
-                open_to(&broker.directory, &broker.name, true)?;
+                let has_lock = broker.liveness.is_some();
+                open_to(&broker.directory, &broker.name, true, has_lock)?;
             }
             return Ok(broker);
         }
@@ -75,10 +79,10 @@ impl Broker {
         // Named only once it listens: a socket that refuses connections is a dead one.
         let unnamed = address::unnamed_name(exporter);
         let _ = directory.remove(&unnamed);
-        let listener = socket::listen(&directory.path_of(&unnamed))
-            .map_err(Error::os("listening for importers"))?;
+        let listening = socket::listen(&directory.path_of(&unnamed));
+        let (listener, guard) = listening.map_err(Error::os("listening for importers"))?;
         let named = check_place(&directory, &unnamed)
-            .and_then(|()| open_to(&directory, &unnamed, shared))
+            .and_then(|()| open_to(&directory, &unnamed, shared, liveness.is_some()))
             .and_then(|()| {
                 directory
                     .rename(&unnamed, &name)
@@ -90,7 +94,8 @@ impl Broker {
         }
         let listener = Listener {
             spare: Mutex::new(spare().ok()),
-            listener,
+            listener: KeptFromChildren::new(listener),
+            guard,
         };
         let watch = watch(Arc::new(listener)).inspect_err(|_| {
             let _ = directory.remove(&name);
@@ -100,7 +105,7 @@ impl Broker {
             directory,
             name,
             cell: Arc::clone(cell),
-            _liveness: liveness,
+            liveness,
         }))
     }
 }
@@ -168,9 +173,14 @@ fn check_place(directory: &SocketDirectory, name: &str) -> Result<()> {
     }
 }
 
-/// Lets only this user connect, or every user if `shared`.
-fn open_to(directory: &SocketDirectory, name: &str, shared: bool) -> Result<()> {
+/// Lets only this user connect, or every user if `shared`. `has_lock`: this process holds a liveness
+/// lock in the directory.
+fn open_to(directory: &SocketDirectory, name: &str, shared: bool, has_lock: bool) -> Result<()> {
     let mode = if shared { 0o666 } else { 0o600 };
+    let mode = match has_lock {
+        true => mode | sweep::HAS_LOCK,
+        false => mode,
+    };
     directory
         .set_mode(name, mode)
         .map_err(Error::os("setting the permissions of the broker's socket"))
@@ -182,7 +192,8 @@ fn spare() -> Result<OwnedFd, Errno> {
 }
 
 struct Listener {
-    listener: OwnedFd,
+    listener: KeptFromChildren,
+    guard: Guard,
     spare: Mutex<Option<OwnedFd>>,
 }
 
@@ -215,7 +226,11 @@ impl Source for Listener {
 
     fn ready(&self, _: Registration) -> Next {
         match socket::accept(&self.listener) {
-            Ok(stream) => Client::serve(stream),
+            Ok(stream) => {
+                if Client::serve(stream, self.guard).is_err() {
+                    return Next::Rest;
+                }
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
             Err(error) => {
@@ -225,5 +240,13 @@ impl Source for Listener {
         }
         // One importer a call: the next one is reported again, and other sources get their turn.
         Next::Continue
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        client::deadline()
+    }
+
+    fn late(&self) {
+        client::hang_up_late();
     }
 }

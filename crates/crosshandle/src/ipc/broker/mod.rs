@@ -7,6 +7,7 @@
 //! long as anything of it is open; when it hangs up, the process at the other end is gone.
 
 pub(crate) mod address;
+mod admission;
 mod client;
 mod connection;
 mod directory;

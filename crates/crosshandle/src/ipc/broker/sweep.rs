@@ -7,18 +7,39 @@
 //! In a directory that other machines have too, such as one of NFS, nothing is removed: their
 //! exporters' locks don't show here, and their sockets refuse connections from here.
 
-use super::address::exporter_of;
+use super::address::{exporter_of, socket_path};
 use super::directory::SocketDirectory;
 use crate::ipc::tuning::{MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES, MIN_UNNAMED_AGE};
 use crate::os::{descriptor, lock, socket};
 use rustix::fs::Stat;
 use rustix::io::Errno;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Returns the byte of the socket directory that an exporter locks. Offsets of files end at 2⁶³.
 pub(crate) fn lock_of(exporter: u64) -> u64 {
     exporter >> 2
+}
+
+/// The permission that a socket has whose exporter holds a lock in the directory: it lets the owner
+/// execute it, which means nothing for sockets. Not every exporter can lock.
+pub(super) const HAS_LOCK: u32 = 0o100;
+
+/// Returns whether an exporter is known to be dead, whoever may have its socket still: a child of a
+/// raw clone(2), say. `false` if that cannot be told.
+pub(super) fn is_known_dead(directory: &Path, exporter: u64) -> bool {
+    let socket = fs::symlink_metadata(socket_path(directory, exporter));
+    let has_lock = socket.is_ok_and(|socket| {
+        socket.file_type().is_socket() && socket.permissions().mode() & HAS_LOCK != 0
+    });
+    has_lock
+        && File::open(directory).is_ok_and(|opened| {
+            descriptor::is_on_this_machine_alone(&opened)
+                && lock::is_held(opened.as_fd(), lock_of(exporter)) == Ok(false)
+        })
 }
 
 /// Removes this user's dead sockets, at most a few. Called without a lock; never waits.
@@ -67,8 +88,8 @@ fn age(status: &Stat) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::broker::address::{socket_name, socket_path, unnamed_name};
-    use std::fs::{self, File};
+    use crate::ipc::broker::address::{socket_name, unnamed_name};
+    use crate::os::lock::LockKind;
     use std::os::unix::fs::{chown, symlink};
 
     #[test]
@@ -76,7 +97,7 @@ mod tests {
         let name = format!("xh-sweep-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         let directory = SocketDirectory::open(&path, false).expect("a directory");
-        let listen = |name: &str| socket::listen(&path.join(name)).expect("a socket");
+        let listen = |name: &str| socket::listen(&path.join(name)).expect("a socket").0;
         // None has a lock.
         let living = listen(&socket_name(4));
         drop(listen(&socket_name(8)));
@@ -106,6 +127,37 @@ mod tests {
         assert!(path.join(unnamed_name(16)).exists());
         drop(living);
         fs::remove_dir_all(&path).expect("removed");
+    }
+
+    #[test]
+    fn only_an_exporter_whose_lock_is_gone_is_known_to_be_dead() {
+        let name = format!("xh-dead-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a directory");
+        let listen = |exporter, mode| {
+            let path = socket_path(&directory, exporter);
+            let listener = socket::listen(&path).expect("a socket").0;
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(path, mode).expect("permissions");
+            listener
+        };
+        let _listeners = [
+            listen(4, 0o600 | HAS_LOCK),
+            listen(8, 0o600),
+            listen(12, 0o600 | HAS_LOCK),
+        ];
+        let opened = File::open(&directory).expect("opened");
+        let is_local = descriptor::is_on_this_machine_alone(&opened);
+        // As another process holds it: this one's own locks don't show.
+        let locks = crate::ipc::liveness::LivenessLocks::get().expect("a thread");
+        let held = locks.hold(opened.as_fd(), lock_of(12), LockKind::Shared);
+        let lock = held.expect("locked");
+        assert_eq!(is_known_dead(&directory, 4), is_local);
+        assert!(!is_known_dead(&directory, 8), "it never had a lock");
+        assert!(!is_known_dead(&directory, 12), "it lives");
+        assert!(!is_known_dead(&directory, 16), "it has no socket");
+        drop(lock);
+        fs::remove_dir_all(&directory).expect("removed");
     }
 
     #[test]
