@@ -174,6 +174,18 @@ macro_rules! for_each_case {
                 any_timeout_will_do
                 attachments_come_and_go
             }
+            namespaces {
+                pid
+                ipc
+                uts
+                net
+                mount
+                user
+                cgroup
+                time
+                all_at_once
+                unmapped_users_are_nobody
+            }
             hostile {
                 senseless_requests_are_refused
                 oversized_requests_are_hung_up_on

@@ -12,6 +12,7 @@ pub(crate) mod kernels;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
+pub(crate) mod namespaces;
 pub(crate) mod physical;
 pub(crate) mod pools;
 pub(crate) mod queue_events;
