@@ -193,6 +193,16 @@ macro_rules! for_each_case {
                 random_requests_do_no_harm
                 floods_hold_up_nobody
             }
+            attacked {
+                by_idle_connections
+                by_connection_floods
+                by_garbage
+                by_slow_readers
+                by_nasty_descriptors
+                by_record_locks
+                by_requeued_sleepers
+                by_priority_locks
+            }
             impostor {
                 false_exporters_are_seen_through
                 false_memory_is_refused

@@ -1,6 +1,7 @@
 //! The cases, one file for each topic.
 
 pub(crate) mod access;
+pub(crate) mod attacked;
 pub(crate) mod commands;
 pub(crate) mod events;
 pub(crate) mod exchange;
