@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Time for which closing a lingering socket blocks, unless it is released before.
 const LINGER: Duration = Duration::from_secs(600);
-/// Time for which a descriptor may block whoever closes it.
-const HOLD: Duration = Duration::from_millis(500);
+/// Time for which a descriptor blocks whoever closes it: far longer than any honest request takes.
+pub(super) const HOLD: Duration = Duration::from_secs(3);
 /// Devices whose drivers decide what opening and closing does. No watchdog: closing one restarts the
 /// machine.
 const DEVICES: [&str; 6] = [
@@ -50,17 +50,21 @@ impl Attacker for NastyDescriptors {
                 let sent = nasty.send_over(&connection, &mut random);
                 report.landed += u64::from(sent.is_ok());
                 stop.begun();
-                // Whoever closes what was sent waits until this ends. So does this process, if it is
-                // the last to close: on a thread of its own.
-                let release = nasty.release;
-                let ours = (nasty.descriptors, connection);
-                let closer = std::thread::spawn(move || drop(ours));
-                if sent.is_ok() {
-                    stop.pause(HOLD);
+                let (release, ours) = (nasty.release, nasty.descriptors);
+                let is_held = !release.is_empty() || nasty.is_slow;
+                std::thread::spawn(move || {
+                    std::thread::sleep(HOLD);
+                    drop(release);
+                });
+                if nasty.is_slow {
+                    std::thread::spawn(move || drop(ours));
+                } else {
+                    // At once, so that the victim is the last to close what it was sent.
+                    drop(ours);
                 }
-                drop(release);
-                held.iter().for_each(fuse::HeldFile::let_go);
-                let _ = closer.join();
+                if is_held {
+                    stop.pause(HOLD / 2);
+                }
             }
         }
         Ok(report)
@@ -72,6 +76,8 @@ impl Attacker for NastyDescriptors {
 struct Nasty {
     descriptors: Vec<OwnedFd>,
     release: Vec<OwnedFd>,
+    /// Every close takes long, also this process's own.
+    is_slow: bool,
 }
 
 impl Nasty {
@@ -90,7 +96,7 @@ impl From<OwnedFd> for Nasty {
     fn from(descriptor: OwnedFd) -> Self {
         Self {
             descriptors: vec![descriptor],
-            release: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -118,13 +124,18 @@ fn lingering_socket(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Fa
     Ok(Nasty {
         descriptors: vec![sender.into()],
         release: vec![receiver.into()],
+        is_slow: false,
     })
 }
 
 /// A file of a file system in user space, which doesn't answer when the file is closed.
 fn held_file(_: &OwnedFd, held: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     match held {
-        Some(held) => Ok(held.descriptor()?.into()),
+        Some(held) => Ok(Nasty {
+            descriptors: vec![held.descriptor()?],
+            release: Vec::new(),
+            is_slow: true,
+        }),
         None => Ok(Nasty::default()),
     }
 }
@@ -135,6 +146,7 @@ fn fifo(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     Ok(Nasty {
         descriptors: vec![reader],
         release: vec![writer],
+        is_slow: false,
     })
 }
 
@@ -174,7 +186,7 @@ fn devices(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let open = |path: &&str| rustix::fs::open(*path, flags, Mode::empty()).ok();
     Ok(Nasty {
         descriptors: DEVICES.iter().filter_map(open).collect(),
-        release: Vec::new(),
+        ..Nasty::default()
     })
 }
 
@@ -183,7 +195,7 @@ fn many(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let files = (0..MAX_DESCRIPTORS).map(|_| raw::memfd(4096, false));
     Ok(Nasty {
         descriptors: files.collect::<Result<_, _>>()?,
-        release: Vec::new(),
+        ..Nasty::default()
     })
 }
 

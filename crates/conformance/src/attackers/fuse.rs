@@ -4,48 +4,54 @@
 //! Closing a descriptor of such a file asks the file system first (`FUSE_FLUSH`), and waits for the answer.
 //! The layouts are those of `linux/fuse.h`, protocol 7.31.
 
+use super::descriptors::HOLD;
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const RELEASE: u32 = 18;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
-const FORGET: u32 = 2;
 const INTERRUPT: u32 = 36;
 /// Bytes of a request before its arguments: length, operation, number, node, and four more.
 const IN_HEADER: usize = 40;
 /// Bytes of the buffer for a request; the kernel wants room for a write at least.
 const BUFFER: usize = 1 << 17;
+/// Name under which the attacker starts the file system's process.
+pub(super) const DAEMON: &str = "held-file";
 
-/// The mounted file. The mount is out of sight at once, so that nothing is left of it when the process
-/// ends in any way.
-pub(super) struct HeldFile {
-    file: OwnedFd,
-    daemon: Arc<Daemon>,
-}
-
-struct Daemon {
-    device: File,
-    /// Numbers of the requests that somebody waits for.
-    unanswered: Mutex<Vec<u64>>,
-    held: AtomicU32,
-    ended: AtomicBool,
-}
+/// The mounted file. The mount is out of sight at once, and its process ends when nobody has the file
+/// any more, so that nothing is left of it when the attacker ends in any way.
+pub(super) struct HeldFile(OwnedFd);
 
 impl HeldFile {
-    /// Mounts a file, opens it and takes the mount out of sight. Needs root.
+    /// Mounts a file that a process of its own answers for: an attacker that answered for it could not
+    /// be killed while it closes the file. Needs root.
     pub(super) fn mount() -> Result<Self, Failure> {
+        Self::mount_with(|device| {
+            let program = std::env::current_exe()?;
+            let daemon = Command::new(program)
+                .args(["attack", DAEMON])
+                .stdin(Stdio::from(device))
+                .stdout(Stdio::null())
+                .spawn();
+            daemon.map(drop)
+        })
+    }
+
+    fn mount_with(serve: impl FnOnce(File) -> std::io::Result<()>) -> Result<Self, Failure> {
         let device = File::options().read(true).write(true).open("/dev/fuse")?;
         let place = place();
         File::create(&place)?;
@@ -71,46 +77,35 @@ impl HeldFile {
             let _ = std::fs::remove_file(&place);
             return Err(Failure::new(format!("mounting a file: {error}")));
         }
-        let daemon = Arc::new(Daemon {
-            device,
-            unanswered: Mutex::default(),
-            held: AtomicU32::new(0),
-            ended: AtomicBool::new(false),
+        let served = serve(device);
+        let file = served.and_then(|()| {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            Ok(rustix::fs::open(&place, flags, Mode::empty())?)
         });
-        let serving = Arc::clone(&daemon);
-        std::thread::spawn(move || serving.serve());
-        let file = rustix::fs::open(&place, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         // SAFETY: a string that lives until the call returns.
         unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
         let _ = std::fs::remove_file(&place);
-        Ok(Self {
-            file: file?,
-            daemon,
-        })
+        Ok(Self(file?))
     }
 
     /// Returns another descriptor of the file.
     pub(super) fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.file.try_clone()
-    }
-
-    /// Answers everybody who waits.
-    pub(super) fn let_go(&self) {
-        self.daemon.let_go();
-    }
-
-    /// Returns how often somebody had to wait.
-    #[cfg(test)]
-    fn held(&self) -> u32 {
-        self.daemon.held.load(Ordering::Relaxed)
+        self.0.try_clone()
     }
 }
 
-impl Drop for HeldFile {
-    fn drop(&mut self) {
-        self.daemon.ended.store(true, Ordering::Relaxed);
-        self.daemon.let_go();
+/// Answers for the file whose device is standard input, until nobody has it any more.
+pub(super) fn serve() {
+    if let Ok(device) = std::io::stdin().as_fd().try_clone_to_owned() {
+        Daemon::new(device.into()).serve();
     }
+}
+
+/// The file system: answers at once, but lets those who close the file wait.
+struct Daemon {
+    device: File,
+    /// Numbers of the requests that somebody waits for, and when they are answered.
+    held: VecDeque<(u64, Instant)>,
 }
 
 fn place() -> PathBuf {
@@ -118,28 +113,40 @@ fn place() -> PathBuf {
 }
 
 impl Daemon {
-    fn serve(&self) {
+    fn new(device: File) -> Self {
+        let held = VecDeque::new();
+        Self { device, held }
+    }
+
+    fn serve(mut self) {
         let mut buffer = vec![0; BUFFER];
-        let tick = Timespec {
-            tv_sec: 0,
-            tv_nsec: 50_000_000,
-        };
-        while !self.ended.load(Ordering::Relaxed) {
+        loop {
+            let next = self.held.front().map(|(_, end)| *end);
+            let left = next.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let number = self.held.pop_front().map_or(0, |(number, _)| number);
+                self.answer(number, 0, &[]);
+                continue;
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
             let mut ready = [PollFd::new(&self.device, PollFlags::IN)];
-            match poll(&mut ready, Some(&tick)) {
-                Ok(0) => continue,
+            match poll(&mut ready, left.as_ref()) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) if ready[0].revents().contains(PollFlags::IN) => {}
                 _ => return,
             }
             match (&self.device).read(&mut buffer) {
                 Ok(len) if len >= IN_HEADER => self.request(&buffer[..len]),
-                _ => return,
+                Ok(_) => return,
+                // A request that was taken back.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return,
             }
         }
-        self.let_go();
     }
 
-    fn request(&self, request: &[u8]) {
+    fn request(&mut self, request: &[u8]) {
         let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four"));
         let number = u64::from_ne_bytes(request[8..16].try_into().expect("eight"));
         match word(4) {
@@ -163,23 +170,9 @@ impl Daemon {
             }
             OPEN => self.answer(number, 0, &[0; 16]),
             RELEASE => self.answer(number, 0, &[]),
-            FLUSH if !self.ended.load(Ordering::Relaxed) => {
-                self.held.fetch_add(1, Ordering::Relaxed);
-                let unanswered = &self.unanswered;
-                let mut unanswered = unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-                unanswered.push(number);
-            }
-            FLUSH => self.answer(number, 0, &[]),
+            FLUSH => self.held.push_back((number, Instant::now() + HOLD)),
             FORGET | INTERRUPT => {}
             _ => self.answer(number, -libc::EIO, &[]),
-        }
-    }
-
-    fn let_go(&self) {
-        let unanswered = &self.unanswered;
-        let mut unanswered = unanswered.lock().unwrap_or_else(PoisonError::into_inner);
-        for number in unanswered.drain(..) {
-            self.answer(number, 0, &[]);
         }
     }
 
@@ -195,14 +188,17 @@ impl Daemon {
 
 #[cfg(test)]
 mod tests {
-    use super::HeldFile;
-    use std::sync::mpsc;
-    use std::time::Duration;
+    use super::{Daemon, HOLD, HeldFile};
+    use std::time::Instant;
 
-    /// Closing waits until it is let go: otherwise nothing is shown by those who aren't held up.
+    /// Otherwise nothing is shown by those who aren't held up.
     #[test]
     fn closing_is_held_up() {
-        let held = match HeldFile::mount() {
+        let serve = |device| {
+            std::thread::spawn(|| Daemon::new(device).serve());
+            Ok(())
+        };
+        let held = match HeldFile::mount_with(serve) {
             Ok(held) => held,
             Err(reason) => {
                 eprintln!("skipped: {reason}");
@@ -210,16 +206,8 @@ mod tests {
             }
         };
         let descriptor = held.descriptor().expect("a descriptor");
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || {
-            drop(descriptor);
-            let _ = tell.send(());
-        });
-        while held.held() == 0 {
-            std::thread::yield_now();
-        }
-        assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
-        held.let_go();
-        told.recv_timeout(Duration::from_secs(10)).expect("let go");
+        let began = Instant::now();
+        drop(descriptor);
+        assert!(began.elapsed() >= HOLD);
     }
 }

@@ -161,6 +161,10 @@ impl Stop {
 /// 1 if the attack was not possible, 2 for a wrong command line.
 pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     let name = words.next().unwrap_or_default();
+    if name == fuse::DAEMON {
+        fuse::serve();
+        return ExitCode::SUCCESS;
+    }
     let found = attackers().iter().find(|attacker| attacker.name() == name);
     let (Some(attacker), Some(directory)) = (found, words.next()) else {
         let names: Vec<_> = attackers().iter().map(|attacker| attacker.name()).collect();
