@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Time for which closing a lingering socket blocks, unless it is released before.
+/// Time for which closing a socket with unsent data blocks, unless it is released before.
 const LINGER: Duration = Duration::from_secs(600);
 /// Time for which a descriptor blocks whoever closes it: far longer than any honest request takes.
 pub(super) const HOLD: Duration = Duration::from_secs(3);
@@ -104,7 +104,7 @@ impl From<OwnedFd> for Nasty {
 type Make = fn(&OwnedFd, Option<&fuse::HeldFile>) -> Result<Nasty, Failure>;
 
 const KINDS: [Make; 8] = [
-    lingering_socket,
+    unsent_data,
     held_file,
     fifo,
     epoll_of_the_connection,
@@ -115,7 +115,7 @@ const KINDS: [Make; 8] = [
 ];
 
 /// A TCP socket with unsent data: closing it waits until the data is sent.
-fn lingering_socket(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
+fn unsent_data(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sender = TcpStream::connect(listener.local_addr()?)?;
     let (receiver, _) = listener.accept()?;
