@@ -16,6 +16,9 @@ use std::time::Duration;
 const LINGER: Duration = Duration::from_secs(600);
 /// Time for which a descriptor blocks whoever closes it: far longer than any honest request takes.
 pub(super) const HOLD: Duration = Duration::from_secs(3);
+/// Messages before the one with descriptors, which keep the victim busy until it is the only one that
+/// has them.
+const BUSY: usize = 30;
 /// Devices whose drivers decide what opening and closing does. No watchdog: closing one restarts the
 /// machine.
 const DEVICES: [&str; 6] = [
@@ -46,22 +49,22 @@ impl Attacker for NastyDescriptors {
                     continue;
                 };
                 report.attempts += 1;
-                let nasty = make(&connection, held.as_ref())?;
-                let sent = nasty.send_over(&connection, &mut random);
-                report.landed += u64::from(sent.is_ok());
-                stop.begun();
-                let (release, ours) = (nasty.release, nasty.descriptors);
-                let is_held = !release.is_empty() || nasty.is_slow;
+                let mut nasty = make(&connection, held.as_ref())?;
+                let is_held = !nasty.release.is_empty() || nasty.is_slow;
+                let release = std::mem::take(&mut nasty.release);
                 std::thread::spawn(move || {
                     std::thread::sleep(HOLD);
                     drop(release);
                 });
+                let sent = nasty.send_over(&connection, &mut random);
                 if nasty.is_slow {
-                    std::thread::spawn(move || drop(ours));
+                    std::thread::spawn(move || drop(nasty));
                 } else {
                     // At once, so that the victim is the last to close what it was sent.
-                    drop(ours);
+                    drop(nasty);
                 }
+                report.landed += u64::from(sent.is_ok());
+                stop.begun();
                 if is_held {
                     stop.pause(HOLD / 2);
                 }
@@ -87,6 +90,9 @@ impl Nasty {
         let key = [random.next() as u8; 16];
         let operation = random.below(4) as u16;
         let request = raw::request(VERSION, operation, key, [random.next() as u32; 4]);
+        for _ in 0..BUSY {
+            socket::send(connection, &request, &[])?;
+        }
         socket::send(connection, &request, &borrowed)?;
         socket::send(connection, b"and once more", &borrowed)
     }
