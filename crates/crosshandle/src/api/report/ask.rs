@@ -1,12 +1,12 @@
 //! Asks the exporters of the socket directories, all at once and with one deadline.
 
 use super::dead::exporter_of;
-use super::schema::ProcessReport;
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
 use crate::os::socket::{self, Granted, Guard, Received};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
+use crate::types::report::ProcessReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;

@@ -13,6 +13,7 @@ mod connection;
 mod directory;
 mod listener;
 pub(crate) mod protocol;
+mod reports;
 mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
