@@ -16,7 +16,7 @@ use crate::os::process;
 use crate::sync::{HashMap, Mutex};
 use crate::types::Access;
 use crate::types::report::{
-    ContextReport, Counters, EventReport, ImporterReport, MemoryReport, OpenedBy, Totals,
+    ContextReport, Counters, EventReport, ImporterReport, MemoryReport, OpenedBy,
     UnfinishedSignal, Waiter,
 };
 use std::collections::HashSet;

@@ -22,4 +22,4 @@ pub(crate) use client::{
 };
 pub(crate) use connection::Connection;
 pub(crate) use listener::Broker;
-pub(crate) use sweep::lock_of as dead_socket_lock;
+pub(crate) use sweep::dead_sockets;
