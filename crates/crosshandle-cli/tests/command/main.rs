@@ -7,5 +7,5 @@ mod limits;
 mod machine;
 mod namespaces;
 mod observe;
-mod stuck;
 mod share;
+mod stuck;

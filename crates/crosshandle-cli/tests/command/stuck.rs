@@ -1,11 +1,7 @@
 //! Processes that wait for each other: `ps` and `top` name the one that holds the others up, and
 //! when that one is killed, so does the waiter's error.
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each program uses a part of it"
-)]
+#[allow(dead_code, unreachable_pub, reason = "each program uses a part of it")]
 #[path = "../../../crosshandle/tests/common/mod.rs"]
 mod peers;
 
@@ -79,10 +75,7 @@ fn wait() {
     let mut parent = Parent::new();
     let memory = parent.hear().expect("a handle").parse().expect("a handle");
     let _memory = context.open_memory(&memory).expect("opened");
-    let (step, ready) = (
-        opened(&context, &mut parent),
-        opened(&context, &mut parent),
-    );
+    let (step, ready) = (opened(&context, &mut parent), opened(&context, &mut parent));
     submit(&context, &ready, &step);
     parent.say("waiting");
     let Err(Error::PeerDied(death)) = step.wait_value_timeout(1, DEADLINE) else {
@@ -162,7 +155,11 @@ fn the_process_that_holds_up_others_is_named() {
 
     let json = ask_until(&sandbox, |json| {
         let events = &model(json)["events"];
-        let count = |name| named(events, name)["waiters"].as_array().map_or(0, Vec::len);
+        let count = |name| {
+            named(events, name)["waiters"]
+                .as_array()
+                .map_or(0, Vec::len)
+        };
         // The waiter's queue waits too.
         count("step") == 2 && count("ready") == 1
     });
@@ -171,7 +168,10 @@ fn the_process_that_holds_up_others_is_named() {
         signal["number"] == 1 && signal["pid"] == pid && signal["program"] == program()
     };
     let event = named(&model["events"], "step");
-    assert_eq!((&event["submitted"], &event["completed"]), (&1.into(), &0.into()));
+    assert_eq!(
+        (&event["submitted"], &event["completed"]),
+        (&1.into(), &0.into())
+    );
     assert!(is_of(&event["unfinished"][0], culprit_id), "{event:#}");
     for waiting in event["waiters"].as_array().expect("an array") {
         assert!(is_of(&waiting["culprit"], culprit_id), "{event:#}");
@@ -181,9 +181,15 @@ fn the_process_that_holds_up_others_is_named() {
     let event = named(&model["events"], "ready");
     let waiting = &event["waiters"][0];
     assert!(is_of(&waiting["culprit"], waiter_id), "{event:#}");
-    assert_eq!((&waiting["owner"], &waiting["pid"]), (&1.into(), &exporter.id().into()));
+    assert_eq!(
+        (&waiting["owner"], &waiting["pid"]),
+        (&1.into(), &exporter.id().into())
+    );
     let shared = named(&model["memory"], "weights");
-    assert_eq!((&shared["bytes"], &shared["kind"]), (&4096.into(), &"device".into()));
+    assert_eq!(
+        (&shared["bytes"], &shared["kind"]),
+        (&4096.into(), &"device".into())
+    );
     assert_eq!(shared["opened_by"].as_array().map(Vec::len), Some(1));
     assert_eq!(model["device"], "host:0");
     assert_eq!(model["totals"]["events"], 2);
@@ -227,7 +233,10 @@ fn the_process_that_holds_up_others_is_named() {
         self::model(json)["importers"].as_array().map(Vec::len) == Some(1)
     });
     let counters = &self::model(&json)["counters"];
-    assert_eq!((&counters["deaths"], &counters["signals"]), (&1.into(), &2.into()));
+    assert_eq!(
+        (&counters["deaths"], &counters["signals"]),
+        (&1.into(), &2.into())
+    );
     let listed = sandbox.run(["ps"]).expect(0);
     assert!(!listed.text().contains("has waited"), "{}", listed.text());
 }

@@ -16,8 +16,8 @@ use crate::os::process;
 use crate::sync::{HashMap, Mutex};
 use crate::types::Access;
 use crate::types::report::{
-    ContextReport, Counters, EventReport, ImporterReport, MemoryReport, OpenedBy,
-    UnfinishedSignal, Waiter,
+    ContextReport, Counters, EventReport, ImporterReport, MemoryReport, OpenedBy, UnfinishedSignal,
+    Waiter,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -144,7 +144,9 @@ pub(super) fn describe(sources: &Sources<'_>, most: usize) -> ContextReport {
 fn waiters(sources: &Sources<'_>, most: usize) -> HashMap<u32, Vec<(u16, Sleeper)>> {
     let own = sources.own.map(|own| (Owner::EXPORTER.get(), own));
     let others = sources.importers.iter();
-    let ledgers = own.into_iter().chain(others.map(|of| (of.owner, &*of.ledger)));
+    let ledgers = own
+        .into_iter()
+        .chain(others.map(|of| (of.owner, &*of.ledger)));
     let mut waiters: HashMap<u32, Vec<_>> = HashMap::default();
     let sleepers = ledgers.flat_map(|(owner, ledger)| {
         let sleepers = ledger.sleepers().into_iter();
@@ -403,5 +405,227 @@ fn found(object: &Exported) -> Found {
             let isolated = event.as_ref().and_then(|event| event.isolated.as_ref());
             Found::Event(isolated.cloned())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Key;
+    use crate::ipc::records::Export;
+    use crate::types::report::ObjectKind;
+
+    /// A context of a test, with one importer.
+    struct World {
+        label: Label,
+        counts: Counts,
+        catalog: Catalog,
+        arenas: EventArenas,
+        records: Mutex<Records>,
+        ledger: Arc<Ledger>,
+    }
+
+    const IMPORTER: u16 = 3;
+
+    impl World {
+        fn new() -> Self {
+            let catalog = Catalog::default();
+            catalog.ensure(0).expect("made");
+            for (owner, pid, program) in [(1, 10, "exporter"), (2, 20, "early"), (3, 30, "late")] {
+                let owner = Owner::new(owner).expect("an owner");
+                catalog.set_peer(owner, pid, program);
+            }
+            Self {
+                label: Label::default(),
+                counts: Counts::default(),
+                catalog,
+                arenas: EventArenas::default(),
+                records: Mutex::new(Records::new().expect("random bytes")),
+                ledger: Arc::new(Ledger::create(false).expect("a ledger").0),
+            }
+        }
+
+        fn describe(&self, most: usize) -> ContextReport {
+            let sources = Sources {
+                number: 1,
+                label: &self.label,
+                counts: &self.counts,
+                catalog: &self.catalog,
+                arenas: &self.arenas,
+                records: &self.records,
+                own: None,
+                importers: vec![ImporterView {
+                    owner: IMPORTER,
+                    ledger: Arc::clone(&self.ledger),
+                    uid: 1000,
+                    attached: 5_000_000_000,
+                }],
+            };
+            describe(&sources, most)
+        }
+
+        fn export(&self, record: u32, object: Exported) {
+            self.catalog.ensure(record).expect("made");
+            let key = Key::from_bytes([1; 16]);
+            let export = Export { key, object };
+            self.records.lock().set_export(record, export);
+        }
+
+        fn event(&self, record: u32) -> &Slot {
+            let made = self.arenas.common_or_new(record);
+            let (arena, index) = made.expect("made");
+            arena.slot(index).reset();
+            self.export(record, Exported::Event(None));
+            arena.slot(index)
+        }
+
+        fn sleep(&self, record: u32, number: u64) {
+            let entered = self.ledger.enter(Sleeper {
+                record,
+                number,
+                thread: 31,
+                since: process::monotonic_nanoseconds(),
+            });
+            entered.expect("room");
+        }
+    }
+
+    fn owner(number: u16) -> Owner {
+        Owner::new(number).expect("an owner")
+    }
+
+    #[test]
+    fn a_wait_is_told_with_the_signal_that_holds_it_up() {
+        let world = World::new();
+        let slot = world.event(4);
+        let first = slot.issue(owner(2)).expect("a number");
+        for _ in 2..=7 {
+            let ticket = slot.issue(owner(3)).expect("a number");
+            let _ = slot.complete(ticket);
+        }
+        slot.issue(owner(3)).expect("the eighth");
+        // Of an event that there is not, and numbers that have no culprit.
+        for (record, number) in [
+            (4, 8),
+            (4, 3),
+            (4, 9),
+            (4, u64::MAX),
+            (999, 1),
+            (u32::MAX - 1, 1),
+        ] {
+            world.sleep(record, number);
+        }
+        world.catalog.set_name(4, "step");
+        let report = world.describe(10);
+        let [event] = &report.events[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!(event.name.as_deref(), Some("step"));
+        assert_eq!((event.submitted, event.completed), (8, 0));
+        let signals = event.unfinished.iter();
+        let signals: Vec<_> = signals.map(|of| (of.number, of.pid)).collect();
+        assert_eq!(signals, [(1, 20), (8, 30)]);
+        let mut waiters: Vec<_> = event
+            .waiters
+            .iter()
+            .map(|waiter| {
+                let culprit = waiter.culprit.as_ref();
+                assert_eq!((waiter.pid, &*waiter.program), (30, "late"));
+                (waiter.number, culprit.map(|of| (of.number, of.pid)))
+            })
+            .collect();
+        waiters.sort_unstable();
+        let expected = [(3, None), (8, Some((1, 20))), (9, None), (u64::MAX, None)];
+        assert_eq!(waiters, expected);
+        let _ = slot.complete(first);
+        let report = world.describe(10);
+        let waiters = report.events[0].waiters.iter();
+        let culprits = waiters.filter_map(|waiter| waiter.culprit.as_ref());
+        let culprits: Vec<_> = culprits.map(|of| (of.number, of.pid)).collect();
+        assert_eq!(culprits, [(8, 30)]);
+        assert_eq!(report.counters.signals, 8);
+    }
+
+    #[test]
+    fn words_of_a_hostile_peer_make_no_report_longer() {
+        let world = World::new();
+        let slot = world.event(0);
+        world.sleep(0, 1 << 40);
+        let values = [
+            0,
+            1,
+            3 << 14,
+            1 << 40,
+            1 << 63,
+            u64::MAX,
+            u64::MAX - (1 << 12),
+        ];
+        for field in 0..Slot::FIELDS {
+            for value in values {
+                slot.issue(owner(2)).ok();
+                slot.overwrite(field, |_| value);
+                let report = world.describe(10);
+                assert!(report.events[0].unfinished.len() <= MAX_LISTED_SIGNALS);
+                assert_eq!(report.events[0].waiters.len(), 1);
+            }
+            slot.reset();
+        }
+    }
+
+    #[test]
+    fn what_is_awaited_comes_first_and_the_rest_is_counted() {
+        /// Memory of which only the particulars matter.
+        struct Nothing;
+        impl crate::ipc::Shared for Nothing {
+            fn len(&self) -> usize {
+                1
+            }
+
+            fn descriptor(&self, _: Access) -> crate::error::Result<Arc<std::os::fd::OwnedFd>> {
+                Err(crate::error::Error::Stale)
+            }
+        }
+        let world = World::new();
+        for record in 0..2_000_u32 {
+            let particulars = Particulars {
+                kind: ObjectKind::Physical,
+                len: 100,
+                // Each has two records.
+                allocation: record as usize / 2,
+            };
+            let memory = crate::ipc::records::ExportedMemory {
+                object: Arc::new(Nothing),
+                segment: 1,
+                access: Access::ReadOnly,
+                is_prepared: true,
+                particulars,
+            };
+            world.export(record, Exported::Memory(memory));
+        }
+        for record in 2_000..2_100 {
+            world.event(record);
+        }
+        world.sleep(2_099, 1);
+        let count = world.ledger.count(5).expect("in the first chunk");
+        count.store(7, Ordering::Relaxed);
+        let report = world.describe(10);
+        assert_eq!((report.memory.len(), report.events.len()), (10, 10));
+        assert_eq!(report.events[0].record, 2_099);
+        let totals = report.totals;
+        let expected = (1_000, 100_000, 100);
+        assert_eq!(
+            (totals.memory, totals.memory_bytes, totals.events),
+            expected
+        );
+        assert_eq!(report.memory[5].opened_by, [opener(7)]);
+        let importer = &report.importers[0];
+        assert_eq!((importer.objects, importer.bytes), (1, 100));
+        assert_eq!((importer.attached_unix_s, importer.user), (5, 1000));
+    }
+
+    fn opener(times: u64) -> OpenedBy {
+        let mut opener = OpenedBy::default();
+        (opener.owner, opener.times) = (IMPORTER, times);
+        opener
     }
 }

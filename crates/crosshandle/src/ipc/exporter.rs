@@ -772,7 +772,8 @@ mod tests {
         let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
         let directory = std::env::temp_dir().join(name);
         let policy = PeerPolicy::default();
-        let exporter = Exporter::new(Label::default(), policy, Some(directory.clone()), false).unwrap();
+        let exporter =
+            Exporter::new(Label::default(), policy, Some(directory.clone()), false).unwrap();
         exporter.go_public().unwrap();
         (exporter, directory)
     }

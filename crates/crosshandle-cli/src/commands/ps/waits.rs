@@ -78,9 +78,7 @@ impl<'a> Wait<'a> {
             let is_known =
                 pid == self.waiter.pid || chain.iter().any(|earlier| earlier.waiter.pid == pid);
             // They are sorted, so the first one is the longest. Who has no number here is not known.
-            let next = all
-                .iter()
-                .find(|wait| pid != 0 && wait.waiter.pid == pid);
+            let next = all.iter().find(|wait| pid != 0 && wait.waiter.pid == pid);
             match next {
                 Some(next) if !is_known => chain.push(*next),
                 _ => break,
@@ -148,7 +146,10 @@ impl std::fmt::Display for Culprit<'_> {
                 match earlier {
                     None => write!(f, "{process} has not finished it"),
                     Some(number) => {
-                        write!(f, "{process} has not finished signal {number}, which comes first")
+                        write!(
+                            f,
+                            "{process} has not finished signal {number}, which comes first"
+                        )
                     }
                 }
             }

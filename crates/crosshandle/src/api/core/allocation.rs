@@ -193,8 +193,7 @@ impl Allocation {
             len: self.len() as u64,
             allocation: ptr::from_ref(self).addr(),
         };
-        let credential =
-            exporter.export_at(cell, particulars, &memory, segment.number, access)?;
+        let credential = exporter.export_at(cell, particulars, &memory, segment.number, access)?;
         if let Some(name) = self.name.get() {
             exporter.set_name(credential.record, &name);
         }

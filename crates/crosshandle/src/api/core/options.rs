@@ -1,8 +1,8 @@
 //! Options of a context.
 
 use crate::api::device::Device;
-use crate::ipc::{Label, Origin};
 use crate::ipc::broker::PeerPolicy;
+use crate::ipc::{Label, Origin};
 use crate::pool::PoolOptions;
 use std::path::PathBuf;
 use std::time::Duration;

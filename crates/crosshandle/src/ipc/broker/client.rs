@@ -399,7 +399,9 @@ impl Client {
     }
 
     fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
-        if answer.as_ref().is_err_and(|refusal| refusal.is_of_no_context())
+        if answer
+            .as_ref()
+            .is_err_and(|refusal| refusal.is_of_no_context())
             && !matches!(&*self.seat.lock(), Seat::Attached(..))
         {
             REFUSALS.fetch_add(1, Ordering::Relaxed);

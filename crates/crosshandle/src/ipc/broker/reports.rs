@@ -30,10 +30,7 @@ static ASKERS: Mutex<Askers> = Mutex::new(Askers {
 
 /// Has a report made by `describe`, and calls `asker` with it; both on a background thread. All who
 /// ask while one is made get the next one, so that many cost no more than one thread.
-pub(super) fn make_for(
-    describe: fn() -> ProcessReport,
-    asker: impl FnOnce(Made) + Send + 'static,
-) {
+pub(super) fn make_for(describe: fn() -> ProcessReport, asker: impl FnOnce(Made) + Send + 'static) {
     let mut askers = ASKERS.lock();
     askers.waiting.push(Box::new(asker));
     if mem::replace(&mut askers.is_busy, true) {
