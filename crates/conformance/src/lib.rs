@@ -14,6 +14,8 @@
 
 mod cases;
 mod failure;
+#[doc(hidden)]
+pub mod faults;
 mod harness;
 mod kernels;
 mod pattern;

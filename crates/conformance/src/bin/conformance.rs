@@ -10,7 +10,7 @@
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
-use crosshandle_conformance::{Case, Devices, Outcome, SLOWDOWN, find, run, slowdown, suite};
+use crosshandle_conformance::{Case, Devices, faults, Outcome, SLOWDOWN, find, run, slowdown, suite};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;
@@ -82,6 +82,15 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == "faults") {
+        return match peer() {
+            Ok(peer) => faults::run(std::env::args().skip(2), &peer),
+            Err(error) => {
+                eprintln!("finding the peer program: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let Some(arguments) = Arguments::read() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
