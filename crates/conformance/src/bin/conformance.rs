@@ -10,7 +10,9 @@
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
-use crosshandle_conformance::{Case, Devices, faults, Outcome, SLOWDOWN, find, run, slowdown, suite};
+use crosshandle_conformance::{
+    Case, Devices, Outcome, SLOWDOWN, faults, find, run, slowdown, suite,
+};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;

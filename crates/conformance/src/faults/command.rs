@@ -49,7 +49,10 @@ impl Arguments {
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text}: a number?"));
+            let number = |text: String| {
+                text.parse::<u64>()
+                    .map_err(|_| format!("{text}: a number?"))
+            };
             match word.as_str() {
                 "--sample" => arguments.is_sample = true,
                 "--all" => arguments.is_sample = false,
@@ -195,7 +198,10 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
     }
     let mut cases: Vec<_> = recordings.iter().flat_map(Recording::cases).collect();
-    let steps: usize = recordings.iter().map(|recording| recording.steps.len()).sum();
+    let steps: usize = recordings
+        .iter()
+        .map(|recording| recording.steps.len())
+        .sum();
     let unsteady: usize = recordings.iter().map(|recording| recording.unsteady).sum();
     println!(
         "{} cases at {steps} steps of {} workloads, seed {}; {unsteady} steps did not come twice; \
@@ -269,7 +275,11 @@ fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duratio
     let passed: u32 = counts.passed.values().sum();
     let mut notices = counts.notices.clone();
     notices.sort();
-    let notice = |part: usize| notices.get(notices.len().saturating_sub(1) * part / 100).copied();
+    let notice = |part: usize| {
+        notices
+            .get(notices.len().saturating_sub(1) * part / 100)
+            .copied()
+    };
     println!("passed by fault: {}", list(&by_fault));
     println!("passed by workload: {}", list(&by_workload));
     println!(

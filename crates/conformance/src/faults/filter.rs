@@ -126,7 +126,12 @@ fn program() -> Vec<sock_filter> {
                 argument(3),
                 jump(libc::BPF_JSET, libc::MAP_ANONYMOUS as u32, 0, 3),
                 argument(2),
-                jump(libc::BPF_JEQ, (libc::PROT_READ | libc::PROT_WRITE) as u32, 0, 1),
+                jump(
+                    libc::BPF_JEQ,
+                    (libc::PROT_READ | libc::PROT_WRITE) as u32,
+                    0,
+                    1,
+                ),
                 answer(ALLOW),
                 answer(NOTIFY),
             ],

@@ -267,7 +267,10 @@ impl Player<'_> {
         let mut words = None;
         match answer {
             Some((answer, _)) => {
-                self.log.push(format!("{name} {command}: {} ({taken:.1?})", shown(&answer)));
+                self.log.push(format!(
+                    "{name} {command}: {} ({taken:.1?})",
+                    shown(&answer)
+                ));
                 words = self.judge(worker, command, wanted, answer);
             }
             None if self.stage.workers[worker].is_stopped => {
@@ -336,7 +339,8 @@ impl Player<'_> {
             Err((kind, text)) => {
                 let is_wanted = Some(kind.as_str()) == wanted;
                 let is_wrong_byte = kind == "InvalidArgument" && text.starts_with("byte ");
-                if is_wrong_byte || !(is_wanted || (has_fault && self.excuses(worker, &kind, &text)))
+                if is_wrong_byte
+                    || !(is_wanted || (has_fault && self.excuses(worker, &kind, &text)))
                 {
                     self.violation(format!("{name} {command}: {kind}: {text}"));
                 }
@@ -347,8 +351,15 @@ impl Player<'_> {
 
     /// Returns whether the fault that happened explains a command's error.
     fn excuses(&self, worker: usize, kind: &str, text: &str) -> bool {
-        let is_missing = kind == "Usage" && text.starts_with("no such object");
-        let of_a_peer = ["ExporterGone", "PeerDied", "TimedOut", "CommandFailed"];
+        let is_missing = (kind == "Usage" && text.starts_with("no such object"))
+            || (kind == "InvalidArgument" && text.contains("do not lie in one mapping"));
+        let of_a_peer = [
+            "ExporterGone",
+            "PeerDied",
+            "TimedOut",
+            "CommandFailed",
+            "Stale",
+        ];
         is_missing
             || match self.fault {
                 None => false,
@@ -397,15 +408,15 @@ impl Player<'_> {
             return self.end(label, &begun, false);
         }
         self.go_on()?;
+        if self.stage.injected.is_some() {
+            return self.release(label, &begun);
+        }
         if self.waited(&begun, PROMPT)? {
             return self.end(label, &begun, false);
         }
         let name = self.stage.workers[begun.worker].name;
-        if self.stage.injected.is_none() {
-            self.violation(format!("{name} &{label} {}: not woken", begun.command));
-            return Ok(());
-        }
-        self.release(label, &begun)
+        self.violation(format!("{name} &{label} {}: not woken", begun.command));
+        Ok(())
     }
 
     fn waited(&mut self, begun: &Begun, limit: Duration) -> Result<bool, Failure> {
@@ -427,7 +438,8 @@ impl Player<'_> {
             }
             return Ok(());
         };
-        self.log.push(format!("{name} &{label}: {}", shown(&answer)));
+        self.log
+            .push(format!("{name} &{label}: {}", shown(&answer)));
         if let (Some(killed), Err((kind, _))) = (self.stage.injected, &answer)
             && self.fault == Some(Fault::Kill)
             && kind == "PeerDied"
@@ -470,23 +482,17 @@ impl Player<'_> {
             }
             self.number(begun.worker, &format!("signal {event} {missing}"))?;
         }
-        if !is_due {
-            if !self.waited(begun, PROMPT)? {
-                let late = self.waited(begun, BY_ITSELF)?;
-                let how = if late { "woken too late" } else { "never woken" };
-                self.violation(format!("{name} &{label} {}: {how}", begun.command));
-                return Ok(());
-            }
+        if self.waited(begun, PROMPT)? {
             return self.end(label, begun, false);
         }
         // The waiter should have known by now, unless the worker that would have woken it was killed
-        // or stopped in the middle of its signal.
-        let is_in_time = self.waited(begun, BY_ITSELF)?;
-        if !is_in_time {
+        // in the middle of its signal: then it looks by itself.
+        let is_told = self.waited(begun, BY_ITSELF)?;
+        if !is_told {
             self.violation(format!("{name} &{label} {}: never told", begun.command));
             return Ok(());
         }
-        let was_late = !self.was_signalling();
+        let was_late = !(is_due && self.was_signalling());
         self.end(label, begun, was_late)
     }
 
@@ -544,7 +550,8 @@ impl Player<'_> {
             if self.waited(&begun, COMMAND_LIMIT)? {
                 let answer = self.stage.workers[victim].answer(begun.number);
                 if let Some((answer, _)) = answer {
-                    self.log.push(format!("{name} {}: {}", begun.command, shown(&answer)));
+                    self.log
+                        .push(format!("{name} {}: {}", begun.command, shown(&answer)));
                     if self.judge(victim, &begun.command, None, answer).is_some() {
                         self.note_content(&begun.command, true);
                     }
@@ -634,7 +641,10 @@ impl Player<'_> {
             self.run(worker, line as u64, "close-all", None)?;
         }
         for &worker in &living {
-            let (name, pid) = (self.stage.workers[worker].name, self.stage.workers[worker].pid);
+            let (name, pid) = (
+                self.stage.workers[worker].name,
+                self.stage.workers[worker].pid,
+            );
             let allowed = reference.and_then(|reference| reference.get(&name));
             let mut holdings = Holdings::of(pid);
             if let Some(allowed) = allowed {
@@ -676,7 +686,10 @@ fn first(words: Vec<String>) -> Option<String> {
 
 fn shown(answer: &Answer) -> String {
     match answer {
-        Ok(words) => format!("ok {}", words.join(" ").chars().take(60).collect::<String>()),
+        Ok(words) => format!(
+            "ok {}",
+            words.join(" ").chars().take(60).collect::<String>()
+        ),
         Err((kind, text)) => format!("{kind}: {text}"),
     }
 }

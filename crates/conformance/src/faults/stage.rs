@@ -111,8 +111,7 @@ impl Stage {
     pub(super) fn run_until_quiet(&mut self, limit: Duration) -> Result<bool, Failure> {
         let mut was_quiet = false;
         self.run_until(limit, |stage| {
-            let is_quiet =
-                stage.waiting.is_empty() && stage.holder.is_none() && stage.is_settled();
+            let is_quiet = stage.waiting.is_empty() && stage.holder.is_none() && stage.is_settled();
             // A thread that was about to wait for the supervisor sleeps, too: it shows at a second look.
             std::mem::replace(&mut was_quiet, is_quiet) && is_quiet
         })
@@ -163,8 +162,7 @@ impl Stage {
             worker.has_ended
                 || worker.is_stopped
                 || threads.all(|thread| {
-                    held.contains(&thread)
-                        || !matches!(worker.state(thread), Some(b'R' | b'D'))
+                    held.contains(&thread) || !matches!(worker.state(thread), Some(b'R' | b'D'))
                 })
         })
     }
@@ -303,7 +301,11 @@ impl Stage {
 
     fn forget(&mut self, index: usize) {
         self.waiting.retain(|waiting| waiting.worker != index);
-        if self.holder.as_ref().is_some_and(|holder| holder.worker == index) {
+        if self
+            .holder
+            .as_ref()
+            .is_some_and(|holder| holder.worker == index)
+        {
             self.holder = None;
         }
         self.is_unsettled = true;

@@ -73,7 +73,11 @@ impl Fault {
     pub(super) fn at(call: &str) -> Vec<Self> {
         let errors = calls::named(call).map_or(&[][..], |call| call.errors);
         let mut all = vec![Self::Kill, Self::Stop];
-        all.extend(errors.iter().map(|(name, number)| Self::Error(name, *number)));
+        all.extend(
+            errors
+                .iter()
+                .map(|(name, number)| Self::Error(name, *number)),
+        );
         all
     }
 }

@@ -76,7 +76,11 @@ impl Recording {
         };
         let steps = self.steps.iter();
         steps
-            .flat_map(|step| Fault::at(step.call).into_iter().map(move |fault| (step, fault)))
+            .flat_map(|step| {
+                Fault::at(step.call)
+                    .into_iter()
+                    .map(move |fault| (step, fault))
+            })
             .map(|(step, fault)| case(step, fault))
             .collect()
     }
@@ -197,7 +201,8 @@ pub(super) fn try_all(
                         break;
                     };
                     let recording = recordings.iter().find(|recording| {
-                        (recording.script.name, recording.seed) == (case.workload.as_str(), case.seed)
+                        (recording.script.name, recording.seed)
+                            == (case.workload.as_str(), case.seed)
                     });
                     let Some(recording) = recording else {
                         return trouble(format!("{case}: no such workload"));

@@ -22,7 +22,11 @@ impl Holdings {
         }
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for line in maps.lines() {
-            let name = line.split_whitespace().skip(5).collect::<Vec<_>>().join(" ");
+            let name = line
+                .split_whitespace()
+                .skip(5)
+                .collect::<Vec<_>>()
+                .join(" ");
             if name.contains("memfd:") || name.contains("/dev/") {
                 count(format!("mapping {}", kind(&name)));
             }

@@ -4,9 +4,10 @@ use super::arena::MAX_RECORDS;
 use crate::error::{Error, Result};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, Ordering};
 use crate::types::Access;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 
 const LEN: usize = MAX_RECORDS as usize * size_of::<AtomicU32>();
 

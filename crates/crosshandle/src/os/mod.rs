@@ -2,6 +2,8 @@
 
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_table;
+#[cfg(feature = "fault-steps")]
+pub(crate) mod fault_steps;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;

@@ -11,6 +11,7 @@ use crate::event_protocol::{Liveness, Owner, Slot};
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use pins::Pins;
@@ -19,7 +20,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU8;
 
 /// The number of objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
