@@ -3,6 +3,8 @@
 #[cfg(feature = "fault-steps")]
 mod announced;
 
+#[cfg(feature = "planted-bugs")]
+pub(crate) use crate::os::fault_steps::is_planted;
 #[cfg(not(feature = "fault-steps"))]
 pub(crate) use crate::os::futex::{sleep_any, wake_all};
 pub(crate) use crate::os::process::current_cpu;

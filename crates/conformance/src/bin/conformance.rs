@@ -6,6 +6,9 @@
 //! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
 //! more time.
 //!
+//! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
+//! random moments with attackers: see the module `faults`.
+//!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
@@ -84,9 +87,12 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|word| word == "faults") {
+    let command = std::env::args().nth(1);
+    if let Some("faults" | "soak") = command.as_deref() {
+        let words = std::env::args().skip(2);
         return match peer() {
-            Ok(peer) => faults::run(std::env::args().skip(2), &peer),
+            Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
+            Ok(peer) => faults::run(words, &peer),
             Err(error) => {
                 eprintln!("finding the peer program: {error}");
                 ExitCode::FAILURE

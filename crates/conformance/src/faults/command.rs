@@ -1,8 +1,9 @@
 //! The command line: `conformance faults`.
 
 use super::play::Scene;
+use super::soak;
 use super::step::CaseId;
-use super::sweep::{self, CaseVerdict, Recording, Tried};
+use super::sweep::{self, CaseVerdict, Next, Recording, Tried};
 use super::workload::{self, Workload};
 use crate::failure::Failure;
 use std::collections::BTreeMap;
@@ -14,9 +15,18 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--log]]";
+     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID] [--log] [--planted]\n\
+     or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 500;
+/// Length of a soak for which no time is given.
+const DEFAULT_SOAK: Duration = Duration::from_secs(60);
+/// Bugs that a build with the feature `planted-bugs` has on demand: a survivor that fails a dead
+/// process's signals does not wake their waiters; an importer looks at the generation before it counts
+/// its open, so that the exporter may use the block again in between.
+const PLANTED: [&str; 2] = ["lost-wake-up", "early-reuse"];
+/// Longest hunt for a planted bug.
+const HUNT_LIMIT: Duration = Duration::from_secs(1_800);
 /// Longest time of the fixed sample.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(270);
 
@@ -31,6 +41,7 @@ struct Arguments {
     case: Option<CaseId>,
     list: bool,
     log: bool,
+    planted: bool,
 }
 
 impl Arguments {
@@ -46,6 +57,7 @@ impl Arguments {
             case: None,
             list: false,
             log: false,
+            planted: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -67,10 +79,30 @@ impl Arguments {
                 "--case" => arguments.case = Some(value()?.parse()?),
                 "--list" => arguments.list = true,
                 "--log" => arguments.log = true,
+                "--planted" => arguments.planted = true,
                 _ => return Err(format!("unknown option {word}")),
             }
         }
         Ok(arguments)
+    }
+}
+
+/// Runs `conformance soak` with the words after it. `peer` is the workers' program.
+pub fn run_soak(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
+    let outcome = Arguments::read(words).map_err(Failure::new);
+    let outcome = outcome.and_then(|arguments| {
+        let limit = arguments.limit.unwrap_or(DEFAULT_SOAK);
+        let directory = Directory::new(0)?;
+        let scene = directory.scene(&arguments, peer);
+        soak::run(&scene, arguments.seed, arguments.jobs, limit)
+    });
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}\n{USAGE}");
+            ExitCode::from(2)
+        }
     }
 }
 
@@ -85,6 +117,7 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     };
     let outcome = match &arguments.case {
         Some(case) => one(&arguments, case, peer),
+        None if arguments.planted => planted(&arguments, peer),
         None => all(&arguments, peer),
     };
     match outcome {
@@ -115,6 +148,7 @@ impl Directory {
             program: peer.to_owned(),
             device: arguments.device.clone(),
             directory: self.0.clone(),
+            bug: None,
         }
     }
 }
@@ -235,7 +269,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
     let counts = Mutex::new(Counts::default());
     let outcome = sweep::try_all(&scenes, &recordings, &cases, end, |tried| {
         let Ok(mut counts) = counts.lock() else {
-            return;
+            return Next::Stop;
         };
         let is_good = show(arguments, &tried, false);
         counts.notices.extend(tried.notice);
@@ -248,6 +282,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
             CaseVerdict::Failed { .. } => counts.failed += 1,
         }
         debug_assert!(is_good || counts.failed > 0);
+        Next::Continue
     });
     let counts = counts.into_inner().unwrap_or_default();
     summary(arguments, &counts, cases.len(), started.elapsed());
@@ -256,6 +291,58 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         return Ok(false);
     }
     Ok(counts.failed == 0)
+}
+
+/// Turns one planted bug on after the other, and tries cases until one shows it.
+fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
+    let mut are_found = true;
+    for bug in PLANTED {
+        let started = Instant::now();
+        let directories: Result<Vec<_>, _> = (0..arguments.jobs).map(Directory::new).collect();
+        let directories = directories?;
+        let scenes: Vec<_> = directories
+            .iter()
+            .map(|directory| Scene {
+                bug: Some(bug.to_owned()),
+                ..directory.scene(arguments, peer)
+            })
+            .collect();
+        let mut recordings = Vec::new();
+        for script in workloads(arguments) {
+            recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
+        }
+        let cases: Vec<_> = recordings.iter().flat_map(Recording::cases).collect();
+        let count = cases.len();
+        let cases = sweep::sample(cases, count, arguments.seed);
+        let found = Mutex::new((0, None));
+        let end = Some(started + HUNT_LIMIT);
+        sweep::try_all(&scenes, &recordings, &cases, end, |tried| {
+            let Ok(mut found) = found.lock() else {
+                return Next::Stop;
+            };
+            found.0 += 1;
+            match tried.verdict {
+                CaseVerdict::Failed { violations, .. } => {
+                    found.1.get_or_insert((tried.case, violations));
+                    Next::Stop
+                }
+                _ => Next::Continue,
+            }
+        })?;
+        let (tried, found) = found.into_inner().unwrap_or_default();
+        let taken = started.elapsed().as_secs_f64();
+        match found {
+            Some((case, violations)) => {
+                println!("{bug}: found after {taken:.0} s by case {tried} of {count}: {case}");
+                violations.iter().for_each(|text| println!("    {text}"));
+            }
+            None => {
+                println!("{bug}: NOT found in {taken:.0} s by {tried} of {count} cases");
+                are_found = false;
+            }
+        }
+    }
+    Ok(are_found)
 }
 
 fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duration) {

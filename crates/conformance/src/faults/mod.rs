@@ -14,11 +14,13 @@
 //! allocator's own calls are no steps, for they depend on the moment; timers still fire in real
 //! time, so that a case may be reached in another order of the *other* threads.
 
+pub mod attack;
 mod bystanders;
 mod calls;
 mod command;
 mod filter;
 mod play;
+mod soak;
 mod stage;
 mod step;
 mod sweep;
@@ -26,5 +28,5 @@ mod usage;
 mod worker;
 mod workload;
 
-pub use command::run;
+pub use command::{run, run_soak};
 pub use filter::install_if_asked;

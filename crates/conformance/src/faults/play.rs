@@ -8,7 +8,7 @@ use super::worker::{Answer, Worker};
 use super::workload::{Action, Line, Workload};
 use crate::failure::Failure;
 use crate::harness::slowdown;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,12 +37,22 @@ pub(super) struct Scene {
     pub(super) program: PathBuf,
     pub(super) device: String,
     pub(super) directory: PathBuf,
+    /// The planted bug that the library's build for it turns on.
+    pub(super) bug: Option<String>,
 }
 
 impl Scene {
     pub(super) fn worker(&self, name: char, is_filtered: bool) -> Result<Worker, Failure> {
         let directory: &Path = &self.directory;
-        Worker::start(name, &self.program, &self.device, directory, is_filtered)
+        let bug = self.bug.as_deref();
+        Worker::start(
+            name,
+            &self.program,
+            &self.device,
+            directory,
+            is_filtered,
+            bug,
+        )
     }
 }
 
@@ -76,6 +86,8 @@ struct Player<'a> {
     variables: HashMap<String, String>,
     /// Seeds of what memory holds; `None`: a write was cut short.
     contents: HashMap<String, Option<u64>>,
+    /// Memory that workers have, by worker and name.
+    open: BTreeSet<(usize, String)>,
     begun: BTreeMap<String, Begun>,
     interrupted: Option<Begun>,
     while_stopped: u32,
@@ -95,18 +107,20 @@ pub(super) fn play(
     reference: Option<&BTreeMap<char, Holdings>>,
     bystanders: Option<&mut Bystanders>,
 ) -> Result<Played, Failure> {
+    let is_filtered = !matches!(plan, Some(Plan::AtTime { .. }));
     let workers: Result<Vec<_>, _> = script
         .workers()
         .into_iter()
-        .map(|name| scene.worker(name, true))
+        .map(|name| scene.worker(name, is_filtered))
         .collect();
-    let fault = plan.as_ref().map(|plan| plan.fault);
+    let fault = plan.as_ref().map(Plan::fault);
     let mut player = Player {
         stage: Stage::new(workers?, seed, plan),
         fault,
         script,
         variables: HashMap::new(),
         contents: HashMap::new(),
+        open: BTreeSet::new(),
         begun: BTreeMap::new(),
         interrupted: None,
         while_stopped: 0,
@@ -157,6 +171,7 @@ impl Player<'_> {
         for label in labels {
             self.join(&label)?;
         }
+        self.check_all()?;
         self.fresh()?;
         self.check_bystanders(bystanders);
         let holdings = self.close(reference)?;
@@ -293,6 +308,7 @@ impl Player<'_> {
         }
         if words.is_some() {
             self.note_content(command, true);
+            self.note_open(worker, command);
         }
         self.stage.run_until_quiet(QUIET)?;
         if self.stage.victim != Some(worker) {
@@ -311,6 +327,39 @@ impl Player<'_> {
             let seed = seed.parse().ok().filter(|_| is_done);
             self.contents.insert(name.to_owned(), seed);
         }
+    }
+
+    /// Notes which memory a worker has.
+    fn note_open(&mut self, worker: usize, command: &str) {
+        let words: Vec<_> = command.split(' ').collect();
+        match words[..] {
+            ["allocate" | "open-memory", name, ..] => {
+                self.open.insert((worker, name.to_owned()));
+            }
+            ["close", ..] => {
+                for name in &words[1..] {
+                    self.open.remove(&(worker, (*name).to_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares all memory that is still open with what was written to it.
+    fn check_all(&mut self) -> Result<(), Failure> {
+        for (worker, name) in self.open.clone() {
+            // What has the same name as other memory, and memory that was never written at its start.
+            if matches!(name.as_str(), "again" | "large") {
+                continue;
+            }
+            let Some(command) = self.prepared(worker, &format!("check {name} 0 ? 4096")) else {
+                continue;
+            };
+            self.released += 1;
+            let number = (RELEASE_LINE + self.released) as u64;
+            self.run(worker, number, &command, None)?;
+        }
+        Ok(())
     }
 
     fn is_killed(&self, worker: usize) -> bool {
@@ -486,14 +535,15 @@ impl Player<'_> {
             return self.end(label, begun, false);
         }
         // The waiter should have known by now, unless the worker that would have woken it was killed
-        // in the middle of its signal: then it looks by itself.
+        // between its signal and the wake-up: then the waiter looks by itself.
         let is_told = self.waited(begun, BY_ITSELF)?;
         if !is_told {
             self.violation(format!("{name} &{label} {}: never told", begun.command));
             return Ok(());
         }
-        let was_late = !(is_due && self.was_signalling());
-        self.end(label, begun, was_late)
+        let is_signalled = self.stage.workers[begun.worker].has_succeeded(begun.number);
+        let may_be_late = is_due && is_signalled && self.fault == Some(Fault::Kill);
+        self.end(label, begun, !may_be_late)
     }
 
     fn is_exporter_dead(&self, event: &str) -> bool {
@@ -507,21 +557,6 @@ impl Player<'_> {
             } => {
                 let words: Vec<_> = command.split(' ').collect();
                 *worker == victim && words[0] == "event" && words[1] == event
-            }
-            _ => false,
-        })
-    }
-
-    /// Returns whether the fault fell into a line by which the victim signals.
-    fn was_signalling(&self) -> bool {
-        let Some(step) = self.stage.fault_step() else {
-            return false;
-        };
-        let mut lines = self.script.lines.iter();
-        let line = lines.find(|line| line.number == step.line);
-        line.is_some_and(|line| match &line.action {
-            Action::Run { command, .. } => {
-                command.starts_with("signal") || command.starts_with("submit")
             }
             _ => false,
         })
@@ -554,6 +589,7 @@ impl Player<'_> {
                         .push(format!("{name} {}: {}", begun.command, shown(&answer)));
                     if self.judge(victim, &begun.command, None, answer).is_some() {
                         self.note_content(&begun.command, true);
+                        self.note_open(victim, &begun.command);
                     }
                 }
             } else {

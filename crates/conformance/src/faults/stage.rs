@@ -40,11 +40,25 @@ struct Holder {
     since: Instant,
 }
 
-/// The step at which the fault is to happen.
+/// When the fault is to happen.
 #[derive(Clone)]
-pub(super) struct Plan {
-    pub(super) step: Step,
-    pub(super) fault: Fault,
+pub(super) enum Plan {
+    /// Before a step, which the supervisor grants.
+    AtStep { step: Step, fault: Fault },
+    /// At a moment, while all workers run freely.
+    AtTime {
+        victim: usize,
+        fault: Fault,
+        after: Duration,
+    },
+}
+
+impl Plan {
+    pub(super) fn fault(&self) -> Fault {
+        match self {
+            Self::AtStep { fault, .. } | Self::AtTime { fault, .. } => *fault,
+        }
+    }
 }
 
 /// The workers of a workload, and who may run.
@@ -60,6 +74,7 @@ pub(super) struct Stage {
     /// Steps so far, in order.
     pub(super) trace: Vec<Step>,
     plan: Option<Plan>,
+    began: Instant,
     /// When the fault happened.
     pub(super) injected: Option<Instant>,
     /// Workers that the plan has killed or stopped.
@@ -78,6 +93,7 @@ impl Stage {
             counts: BTreeMap::new(),
             trace: Vec::new(),
             plan,
+            began: Instant::now(),
             injected: None,
             victim: None,
         }
@@ -109,6 +125,9 @@ impl Stage {
 
     /// Lets the workers run until all sleep, at most for the limit.
     pub(super) fn run_until_quiet(&mut self, limit: Duration) -> Result<bool, Failure> {
+        if self.is_free() {
+            return Ok(true);
+        }
         let mut was_quiet = false;
         self.run_until(limit, |stage| {
             let is_quiet = stage.waiting.is_empty() && stage.holder.is_none() && stage.is_settled();
@@ -117,7 +136,13 @@ impl Stage {
         })
     }
 
+    /// Returns whether the workers run without a baton.
+    fn is_free(&self) -> bool {
+        matches!(self.plan, Some(Plan::AtTime { .. }))
+    }
+
     fn turn(&mut self, end: Instant) -> Result<(), Failure> {
+        self.strike();
         let is_busy = self.holder.is_some() || !self.waiting.is_empty();
         let look = match is_busy {
             true => LOOK,
@@ -254,12 +279,15 @@ impl Stage {
             occurrence,
         };
         let mut error = None;
-        if let Some(plan) = &self.plan
+        if let Some(Plan::AtStep {
+            step: wanted,
+            fault,
+        }) = &self.plan
             && self.injected.is_none()
-            && plan.step == step
+            && *wanted == step
         {
             self.victim = Some(index);
-            match plan.fault {
+            match *fault {
                 Fault::Kill => {
                     self.injected = Some(Instant::now());
                     self.counts.insert(key, occurrence);
@@ -297,6 +325,28 @@ impl Stage {
             thread,
             since: Instant::now(),
         });
+    }
+
+    /// Makes the fault happen whose moment has come.
+    fn strike(&mut self) {
+        let Some(Plan::AtTime {
+            victim,
+            fault,
+            after,
+        }) = self.plan
+        else {
+            return;
+        };
+        if self.injected.is_some() || self.began.elapsed() < after || self.workers[victim].has_ended
+        {
+            return;
+        }
+        self.victim = Some(victim);
+        self.injected = Some(Instant::now());
+        match fault {
+            Fault::Stop => self.stop(victim),
+            _ => self.kill(victim),
+        }
     }
 
     fn forget(&mut self, index: usize) {
@@ -343,7 +393,10 @@ impl Stage {
 
     /// Returns the step at which the fault happened, or will.
     pub(super) fn fault_step(&self) -> Option<&Step> {
-        self.plan.as_ref().map(|plan| &plan.step)
+        match &self.plan {
+            Some(Plan::AtStep { step, .. }) => Some(step),
+            _ => None,
+        }
     }
 
     /// Returns the index of a worker.

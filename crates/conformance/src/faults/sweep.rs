@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::pattern::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Times that a case is played again if it fails or does not reach its step.
@@ -113,7 +114,7 @@ pub(super) fn try_case(
     case: &CaseId,
     bystanders: &mut Bystanders,
 ) -> Result<Tried, Failure> {
-    let plan = Plan {
+    let plan = Plan::AtStep {
         step: case.step.clone(),
         fault: case.fault,
     };
@@ -162,6 +163,13 @@ pub(super) fn try_case(
     })
 }
 
+/// Whether more cases are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    Continue,
+    Stop,
+}
+
 /// Returns `count` cases chosen by a seed, evenly from all of them.
 pub(super) fn sample(mut cases: Vec<CaseId>, count: usize, seed: u64) -> Vec<CaseId> {
     let mut random = Random(seed);
@@ -180,9 +188,10 @@ pub(super) fn try_all(
     recordings: &[Recording],
     cases: &[CaseId],
     end: Option<Instant>,
-    report: impl Fn(Tried) + Sync,
+    report: impl Fn(Tried) -> Next + Sync,
 ) -> Result<(), Failure> {
     let next = Mutex::new(cases.iter());
+    let is_over = AtomicBool::new(false);
     let troubles = Mutex::new(Vec::new());
     let trouble = |failure: String| {
         if let Ok(mut troubles) = troubles.lock() {
@@ -196,7 +205,7 @@ pub(super) fn try_all(
                     Ok(bystanders) => bystanders,
                     Err(failure) => return trouble(failure.to_string()),
                 };
-                while end.is_none_or(|end| Instant::now() < end) {
+                while end.is_none_or(|end| Instant::now() < end) && !is_over.load(Relaxed) {
                     let Some(case) = next.lock().ok().and_then(|mut next| next.next()) else {
                         break;
                     };
@@ -208,7 +217,11 @@ pub(super) fn try_all(
                         return trouble(format!("{case}: no such workload"));
                     };
                     match try_case(scene, recording, case, &mut bystanders) {
-                        Ok(tried) => report(tried),
+                        Ok(tried) => {
+                            if report(tried) == Next::Stop {
+                                is_over.store(true, Relaxed);
+                            }
+                        }
                         Err(failure) => return trouble(format!("{case}: {failure}")),
                     }
                 }

@@ -46,12 +46,15 @@ impl Worker {
         device: &str,
         directory: &Path,
         is_filtered: bool,
+        bug: Option<&str>,
     ) -> Result<Self, Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program);
         command.arg(device).arg(directory);
-        // A shared library would otherwise be opened once more for each lookup.
         command.env("RUST_BACKTRACE", "0");
+        if let Some(bug) = bug {
+            command.env("CROSSHANDLE_PLANTED_BUG", bug);
+        }
         if is_filtered {
             command.env(filter::VARIABLE, "1");
         }
@@ -159,6 +162,11 @@ impl Worker {
 
     pub(super) fn is_answered(&self, number: u64) -> bool {
         self.answers.contains_key(&number)
+    }
+
+    /// Returns whether the answer to a request has come and is no error.
+    pub(super) fn has_succeeded(&self, number: u64) -> bool {
+        matches!(self.answers.get(&number), Some((Ok(_), _)))
     }
 
     pub(super) fn answer(&mut self, number: u64) -> Option<(Answer, Instant)> {

@@ -179,8 +179,8 @@ const TEXTS: &[(&str, &str)] = &[
          B open-event e $e
          C open-event e $e
          A &a wait-value e 1 30000
-         B wait-value e 1 60 => TimedOut
          B &b wait-value e 1 30000
+         B wait-value e 1 60 => TimedOut
          C signal e
          join a
          join b

@@ -10,6 +10,14 @@ use crate::platform::{AtomicU32, Ordering};
 /// `false`.
 #[inline]
 pub(crate) fn try_open(count: &AtomicU32, generation: &AtomicU32, expected: u32) -> bool {
+    #[cfg(feature = "planted-bugs")]
+    if crate::platform::is_planted("early-reuse") {
+        let is_current = generation.load(Ordering::SeqCst) == expected;
+        if is_current {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        return is_current;
+    }
     count.fetch_add(1, Ordering::SeqCst);
     if generation.load(Ordering::SeqCst) == expected {
         return true;
