@@ -314,6 +314,18 @@ fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         let cases: Vec<_> = recordings.iter().flat_map(Recording::cases).collect();
         let count = cases.len();
         let cases = sweep::sample(cases, count, arguments.seed);
+        let honest_directory = Directory::new(arguments.jobs)?;
+        let honest = honest_directory.scene(arguments, peer);
+        // Whether a case passes without the bug, so that nothing else was found.
+        let passes = |case: &CaseId| -> Result<bool, Failure> {
+            let mut bystanders = super::bystanders::Bystanders::start(&honest)?;
+            let recording = recordings
+                .iter()
+                .find(|recording| recording.script.name == case.workload)
+                .ok_or_else(|| Failure::new("no recording"))?;
+            let tried = sweep::try_case(&honest, recording, case, &mut bystanders)?;
+            Ok(matches!(tried.verdict, CaseVerdict::Passed))
+        };
         let found = Mutex::new((0, None));
         let end = Some(started + HUNT_LIMIT);
         sweep::try_all(&scenes, &recordings, &cases, end, |tried| {
@@ -322,7 +334,7 @@ fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
             };
             found.0 += 1;
             match tried.verdict {
-                CaseVerdict::Failed { violations, .. } => {
+                CaseVerdict::Failed { violations, .. } if passes(&tried.case).unwrap_or(false) => {
                     found.1.get_or_insert((tried.case, violations));
                     Next::Stop
                 }

@@ -391,14 +391,6 @@ impl Stage {
         }
     }
 
-    /// Returns the step at which the fault happened, or will.
-    pub(super) fn fault_step(&self) -> Option<&Step> {
-        match &self.plan {
-            Some(Plan::AtStep { step, .. }) => Some(step),
-            _ => None,
-        }
-    }
-
     /// Returns the index of a worker.
     pub(super) fn index(&self, name: char) -> Result<usize, Failure> {
         let found = self.workers.iter().position(|worker| worker.name == name);
