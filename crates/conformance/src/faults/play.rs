@@ -165,6 +165,7 @@ impl Player<'_> {
                 self.check_bystanders(bystanders.as_deref_mut());
             }
         }
+        self.stage.is_called_off = true;
         self.go_on()?;
         self.stage.begin_line(RELEASE_LINE);
         let labels: Vec<_> = self.begun.keys().cloned().collect();

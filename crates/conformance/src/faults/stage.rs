@@ -75,6 +75,8 @@ pub(super) struct Stage {
     pub(super) trace: Vec<Step>,
     plan: Option<Plan>,
     began: Instant,
+    /// Whether a fault that has not happened by now shall not happen.
+    pub(super) is_called_off: bool,
     /// When the fault happened.
     pub(super) injected: Option<Instant>,
     /// Workers that the plan has killed or stopped.
@@ -94,6 +96,7 @@ impl Stage {
             trace: Vec::new(),
             plan,
             began: Instant::now(),
+            is_called_off: false,
             injected: None,
             victim: None,
         }
