@@ -402,7 +402,8 @@ impl Player<'_> {
     /// Returns whether the fault that happened explains a command's error.
     fn excuses(&self, worker: usize, kind: &str, text: &str) -> bool {
         let is_missing = (kind == "Usage" && text.starts_with("no such object"))
-            || (kind == "InvalidArgument" && text.contains("do not lie in one mapping"));
+            || (kind == "InvalidArgument"
+                && (text.contains("do not lie in one mapping") || text.contains("whole mappings")));
         let of_a_peer = [
             "ExporterGone",
             "PeerDied",
@@ -532,6 +533,10 @@ impl Player<'_> {
             }
             self.number(begun.worker, &format!("signal {event} {missing}"))?;
         }
+        if self.waited(begun, STOPPED_JOIN)? {
+            return self.end(label, begun, false);
+        }
+        self.open_gates()?;
         if self.waited(begun, PROMPT)? {
             return self.end(label, begun, false);
         }
@@ -547,20 +552,23 @@ impl Player<'_> {
         self.end(label, begun, !may_be_late)
     }
 
+    /// Signals what commands of living workers wait for, in case that the line was skipped which does.
+    fn open_gates(&mut self) -> Result<(), Failure> {
+        for worker in 0..self.stage.workers.len() {
+            let name = self.stage.workers[worker].name;
+            let is_there = !self.stage.workers[worker].has_ended;
+            if is_there && self.script.made_by(name, "gate") {
+                self.number(worker, "signal gate")?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_exporter_dead(&self, event: &str) -> bool {
         let Some(victim) = self.stage.victim.filter(|victim| self.is_killed(*victim)) else {
             return false;
         };
-        let victim = self.stage.workers[victim].name;
-        self.script.lines.iter().any(|line| match &line.action {
-            Action::Run {
-                worker, command, ..
-            } => {
-                let words: Vec<_> = command.split(' ').collect();
-                *worker == victim && words[0] == "event" && words[1] == event
-            }
-            _ => false,
-        })
+        self.script.made_by(self.stage.workers[victim].name, event)
     }
 
     /// Runs a command that answers a number, outside of the workload.

@@ -340,7 +340,10 @@ impl Stage {
         else {
             return;
         };
-        if self.injected.is_some() || self.began.elapsed() < after || self.workers[victim].has_ended
+        if self.injected.is_some()
+            || self.is_called_off
+            || self.began.elapsed() < after
+            || self.workers[victim].has_ended
         {
             return;
         }

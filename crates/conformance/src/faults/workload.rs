@@ -56,6 +56,19 @@ impl Workload {
         }
     }
 
+    /// Returns whether a worker makes an event of this name.
+    pub(super) fn made_by(&self, name: char, event: &str) -> bool {
+        self.lines.iter().any(|line| match &line.action {
+            Action::Run {
+                worker, command, ..
+            } => {
+                let mut words = command.split(' ');
+                *worker == name && words.next() == Some("event") && words.next() == Some(event)
+            }
+            _ => false,
+        })
+    }
+
     /// Returns the workers' names.
     pub(super) fn workers(&self) -> BTreeSet<char> {
         let lines = self.lines.iter();
