@@ -7,7 +7,7 @@ use crosshandle_fuzz::{parse_text, retagged};
 use data_encoding::BASE64URL_NOPAD;
 use libfuzzer_sys::fuzz_target;
 
-const PREFIXES: [&str; 3] = ["xhm1.", "xhp1.", "xhe1."];
+const PREFIXES: [&str; 3] = ["xhm2.", "xhp2.", "xhe2."];
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(text) = std::str::from_utf8(data) {

@@ -2,6 +2,8 @@
 
 use crate::failure::Failure;
 use crate::harness::deadline;
+use crate::tamper::at;
+use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -15,36 +17,152 @@ use std::path::{Path, PathBuf};
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 pub const ATTACH: u16 = 1;
-pub const FETCH: u16 = 2;
+pub const CHUNK: u16 = 2;
+pub const MEMORY: u16 = 3;
+pub const ARENA: u16 = 4;
+pub const MIRROR: u16 = 5;
+pub const DESCRIBE: u16 = 6;
 /// Size of a request in bytes.
-pub const REQUEST: usize = 40;
+pub const REQUEST: usize = 72;
 /// Size of a reply in bytes.
 pub const REPLY: usize = 160;
+/// Offset of the key in a request in bytes.
+pub const KEY_AT: usize = 24;
+/// Offset of the serial number in a request in bytes.
+const SERIAL_AT: usize = 44;
 
-/// Returns a request: magic, version, operation, secret, record, generation, access, serial number.
-pub fn request(version: u16, operation: u16, secret: [u8; 16], rest: [u32; 4]) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(version.to_le_bytes());
-    bytes.extend(operation.to_le_bytes());
-    bytes.extend(secret);
-    rest.iter()
-        .for_each(|part| bytes.extend(part.to_le_bytes()));
-    bytes
+/// What a reply with status 0 contains.
+pub const ATTACHED: u32 = 1;
+pub const SENT: u32 = 2;
+pub const FETCHED: u32 = 3;
+
+pub const BAD_REQUEST: u16 = 1;
+pub const OTHER_VERSION: u16 = 2;
+pub const UNKNOWN_CONTEXT: u16 = 3;
+pub const STALE: u16 = 5;
+pub const READ_ONLY: u16 = 6;
+pub const WRONG_KEY: u16 = 8;
+
+/// The greatest number of a process in a context.
+const OWNERS: u64 = 4095;
+/// Size of the first chunk of a catalog in bytes: a page, 64 for each process (and for no process),
+/// and for each of 1,024 records a generation and a name.
+pub const CATALOG: u64 = 4096 + 64 * (OWNERS + 1) + 1024 * (8 + 32);
+/// The first bytes of a catalog.
+pub const CATALOG_MAGIC: &[u8; 8] = b"XHCATLG2";
+/// Offset of the first generation in the first chunk of a catalog, in bytes.
+const GENERATIONS: u64 = 4096 + 64 * (OWNERS + 1);
+/// Size of the first chunk of a ledger in bytes: a page, and four for each of 1,024 records.
+pub const LEDGER: u64 = 4096 + 4 * 1024;
+/// Size of a slot in an arena of events in bytes.
+pub const SLOT: u64 = 384;
+/// Size of the first chunk's arena of events in bytes: a slot for each of 1,024 records.
+pub const EVENTS: u64 = SLOT * 1024;
+
+/// A request. The default asks for nothing.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Request {
+    pub operation: u16,
+    pub context: u32,
+    pub record: u32,
+    pub generation: u64,
+    pub key: [u8; 16],
+    /// 1 for writing too.
+    pub access: u32,
 }
 
-/// Returns a reply: magic, version, status, number (of the owner or of the segment), serial number,
+impl Request {
+    /// Returns a request to be let into the context that made a handle.
+    pub fn attach(handle: &[u8; HANDLE_SIZE]) -> Self {
+        Self {
+            context: u32::from_le_bytes(part(handle, at::CONTEXT)),
+            ..Self::about(ATTACH, handle)
+        }
+    }
+
+    /// Returns a request that concerns a handle's object.
+    pub fn about(operation: u16, handle: &[u8; HANDLE_SIZE]) -> Self {
+        Self {
+            operation,
+            context: 0,
+            record: u32::from_le_bytes(part(handle, at::RECORD)),
+            generation: u64::from_le_bytes(part(handle, at::GENERATION)),
+            key: part(handle, at::KEY),
+            access: 0,
+        }
+    }
+
+    /// Returns the request as it asks for writing, too.
+    pub fn writing(self) -> Self {
+        Self { access: 1, ..self }
+    }
+
+    /// Returns the message, with the serial number 1.
+    pub fn bytes(self) -> Vec<u8> {
+        self.of_version(VERSION)
+    }
+
+    /// Returns the message in a version of the protocol.
+    pub fn of_version(self, version: u16) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(version.to_le_bytes());
+        bytes.extend(self.operation.to_le_bytes());
+        bytes.extend(self.context.to_le_bytes());
+        bytes.extend(self.record.to_le_bytes());
+        bytes.extend(self.generation.to_le_bytes());
+        bytes.extend(self.key);
+        bytes.extend(self.access.to_le_bytes());
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.resize(REQUEST, 0);
+        bytes
+    }
+}
+
+fn part<const N: usize>(bytes: &[u8; HANDLE_SIZE], offset: usize) -> [u8; N] {
+    bytes[offset..offset + N].try_into().expect("inside")
+}
+
+/// Returns a reply: version, status, content, number (of the owner or of the segment), serial number,
 /// length, and an empty backend blob.
-pub fn reply(version: u16, status: u16, number: u32, serial: u32, len: u64) -> Vec<u8> {
+pub fn reply(
+    version: u16,
+    status: u16,
+    content: u32,
+    number: u32,
+    serial: u32,
+    len: u64,
+) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(version.to_le_bytes());
     bytes.extend(status.to_le_bytes());
-    bytes.extend(number.to_le_bytes());
-    bytes.extend(serial.to_le_bytes());
+    for part in [content, number, serial, 0] {
+        bytes.extend(part.to_le_bytes());
+    }
     bytes.extend(len.to_le_bytes());
     bytes.resize(REPLY, 0);
     bytes
+}
+
+/// Returns the reply to an importer that has been let in, as this owner.
+pub fn attached(owner: u32, serial: u32) -> Vec<u8> {
+    reply(VERSION, 0, ATTACHED, owner, serial, 0)
+}
+
+/// Returns the reply that brings nothing but descriptors.
+pub fn sent(serial: u32) -> Vec<u8> {
+    reply(VERSION, 0, SENT, 0, serial, 0)
+}
+
+/// Returns the reply that brings a segment of memory.
+pub fn fetched(segment: u32, len: u64, serial: u32) -> Vec<u8> {
+    reply(VERSION, 0, FETCHED, segment, serial, len)
+}
+
+/// Returns the reply that refuses.
+pub fn refused(status: u16, serial: u32) -> Vec<u8> {
+    reply(VERSION, status, 0, 0, serial, 0)
 }
 
 /// Returns a 16-bit field of a message.
@@ -53,11 +171,40 @@ pub fn field(message: &[u8], offset: usize) -> u16 {
     part.map_or(u16::MAX, |part| u16::from_le_bytes([part[0], part[1]]))
 }
 
+/// Returns the status of a reply.
+pub fn status(reply: &[u8]) -> u16 {
+    field(reply, 6)
+}
+
+/// Returns the operation of a request.
+pub fn operation(request: &[u8]) -> u16 {
+    field(request, 6)
+}
+
+/// Returns the number that a reply gives: of the owner or of the segment.
+pub fn number(reply: &[u8]) -> u32 {
+    let part = reply.get(12..16).and_then(|part| part.try_into().ok());
+    part.map_or(u32::MAX, u32::from_le_bytes)
+}
+
 /// Returns the serial number of a request, which its reply repeats.
 pub fn serial(request: &[u8]) -> u32 {
-    let part = request.get(REQUEST - 4..REQUEST);
+    let part = request.get(SERIAL_AT..SERIAL_AT + 4);
     part.and_then(|part| part.try_into().ok())
         .map_or(0, u32::from_le_bytes)
+}
+
+/// Returns the first chunk of a catalog in which the object of a handle is current.
+pub fn catalog(handle: &[u8; HANDLE_SIZE]) -> rustix::io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, CATALOG)?;
+    rustix::io::pwrite(&file, CATALOG_MAGIC, 0)?;
+    let record = u32::from_le_bytes(part(handle, at::RECORD));
+    let generation: [u8; 8] = part(handle, at::GENERATION);
+    rustix::io::pwrite(&file, &generation, GENERATIONS + 8 * u64::from(record))?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | SealFlags::FUTURE_WRITE;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
 }
 
 /// A socket of the broker's protocol.
@@ -165,7 +312,7 @@ pub fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns a memfd of a length, sealed as the broker demands or not at all.
+/// Returns a memfd of a length, sealed as importers demand or not at all.
 pub fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len)?;

@@ -157,6 +157,9 @@ macro_rules! for_each_case {
                 future_values_end_with_the_exporter
                 second_death_after_the_exporters
             }
+            deaths {
+                every_waiter_is_told
+            }
             stopped {
                 costs_no_more_than_the_timeout
                 keeps_its_importers
@@ -176,14 +179,25 @@ macro_rules! for_each_case {
             }
             hostile {
                 senseless_requests_are_refused
+                a_key_opens_one_object_alone
+                chunks_are_given_once
+                catalogs_cannot_be_written
                 oversized_requests_are_hung_up_on
-                scribbles_stay_in_their_context
+                scribbles_stay_in_their_arena
                 random_requests_do_no_harm
                 floods_hold_up_nobody
+            }
+            diverted_sleepers {
+                requeued_sleepers_wake_up
+                sleepers_beside_a_lock_wake_up
+                uncounted_sleepers_wake_up
+                bystanders_sleep_well
             }
             impostor {
                 false_exporters_are_seen_through
                 false_memory_is_refused
+                false_arenas_are_refused
+                forgeries_stain_no_original
                 anothers_arena_is_refused
             }
             handles {

@@ -8,14 +8,15 @@ pub mod at {
     pub const FLAGS: usize = 7;
     pub const HOST: usize = 8;
     pub const EXPORTER: usize = 16;
-    pub const SEGMENT: usize = 28;
-    pub const SECRET: usize = 32;
+    pub const CONTEXT: usize = 28;
+    pub const KEY: usize = 32;
     pub const DEVICE: usize = 48;
-    pub const RECORD: usize = 64;
-    pub const GENERATION: usize = 68;
-    pub const OFFSET: usize = 72;
-    pub const LENGTH: usize = 80;
-    pub const SEGMENT_LENGTH: usize = 88;
+    pub const GENERATION: usize = 64;
+    pub const RECORD: usize = 72;
+    pub const SEGMENT: usize = 76;
+    pub const OFFSET: usize = 80;
+    pub const LENGTH: usize = 88;
+    pub const RESERVED: usize = 96;
     pub const TAG: usize = 100;
 }
 

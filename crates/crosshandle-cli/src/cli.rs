@@ -12,7 +12,7 @@ One process gets a handle to memory or to an event, and holds the object. The ha
 send it in any way. Another process of the same machine opens it and holds the same object: the \
 same bytes, the same state, no copy.
 
-A handle is a capability: it contains a secret of its exporter. Where other users must not see it \
+A handle is a capability: it contains a secret key of its object. Where other users must not see it \
 in the list of processes, give `-` as HANDLE and the handle on standard input.";
 
 /// Shares memory and events between processes, through handles

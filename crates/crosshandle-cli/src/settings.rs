@@ -36,6 +36,14 @@ impl Settings {
         }
     }
 
+    /// Returns the directories in which exporters may have their sockets.
+    pub(crate) fn socket_directories(&self) -> Vec<PathBuf> {
+        match &self.socket_dir {
+            Some(directory) => vec![directory.clone()],
+            None => crosshandle::socket_directories(),
+        }
+    }
+
     /// Creates a context on a device given by its name.
     ///
     /// An exporter may take `exchange_timeout` to answer; without one the library's default holds.

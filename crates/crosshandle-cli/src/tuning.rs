@@ -126,3 +126,21 @@ pub(crate) const PROGRESS_DELAY: Duration = Duration::from_millis(400);
 ///
 /// Half costs processor time; double makes the movement jerky.
 pub(crate) const PROGRESS_REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+
+// ---- Watching other processes ----
+
+/// Time that `top` gives all processes to answer. One that is stopped delays each picture by it.
+///
+/// An answer takes a millisecond. Half could call a busy process silent; double shows the others
+/// later.
+pub(crate) const TOP_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Shortest time between two looks of `top`, and the one between the first two.
+///
+/// Rates of a shorter time jump. Double makes the first rates come later.
+pub(crate) const TOP_MIN_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Interval at which `top` looks for new answers and signals while no key is pressed.
+///
+/// Half costs processor time; double makes the end by a signal slow to see.
+pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);

@@ -71,6 +71,16 @@ pub(crate) fn nanoseconds(count: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Formats the time that something has taken so far, with the two greatest units: `2m 5s`.
+pub(crate) fn age(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        return nanoseconds(time.as_nanos() as f64);
+    }
+    let whole = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
+    let parts: Vec<_> = whole.split(' ').take(2).collect();
+    parts.join(" ")
+}
+
 /// Parses a duration: `5s`, `250ms`, `1m 30s`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
@@ -115,5 +125,8 @@ mod tests {
         assert_eq!(nanoseconds(7.123), "7.12 ns");
         assert_eq!(nanoseconds(1840.0), "1.84 µs");
         assert_eq!(nanoseconds(230e6), "230 ms");
+        assert_eq!(age(Duration::from_millis(230)), "230 ms");
+        assert_eq!(age(Duration::from_millis(35_900)), "35s");
+        assert_eq!(age(Duration::from_secs(7_325)), "2h 2m");
     }
 }

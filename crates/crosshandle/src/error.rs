@@ -3,7 +3,9 @@
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
+use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -63,14 +65,20 @@ pub enum Error {
 
     /// The handle names bytes beyond the end of what its exporter shares.
     #[error(
-        "the handle claims {claimed} bytes, but the exporter's segment has {actual}; it does not match its exporter"
+        "the handle names bytes up to {end} of its segment, which has {actual}; it does not match its exporter"
     )]
     Extent {
-        /// Bytes that the handle claims for the segment.
-        claimed: u64,
+        /// End of the handle's range, in bytes from the segment's start.
+        end: u64,
         /// Bytes that the segment has.
         actual: u64,
     },
+
+    /// The handle's key is not the one of its object.
+    #[error(
+        "the exporter did not make this handle: its key is not the object's; get a new one from the exporter"
+    )]
+    WrongKey,
 
     /// Writable access was asked for, but the handle or the memory is read-only.
     #[error("the handle grants reading only; open it read-only")]
@@ -90,8 +98,8 @@ pub enum Error {
     TimedOut(&'static str),
 
     /// The process that was to signal has ended without doing so.
-    #[error("the process that was to signal has ended")]
-    PeerDied,
+    #[error("{0}")]
+    PeerDied(Box<PeerDeath>),
 
     /// The command that was to signal failed, or a command that it waited for.
     #[error("a command failed: {0}")]
@@ -180,6 +188,40 @@ pub enum Error {
     },
 }
 
+/// What is known of a process that ended before it signalled, and of the event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerDeath {
+    /// The process id, in the exporter's PID namespace; `None` if it has none there.
+    pub pid: Option<u32>,
+    /// The name of the process's program; empty if it is not known.
+    pub program: String,
+    /// When it was found to have ended; `None` if only its silence tells.
+    pub ended: Option<SystemTime>,
+    /// The event's name, or its number in its context.
+    pub event: String,
+    /// The number of the signal that never came.
+    pub number: u64,
+}
+
+impl fmt::Display for PeerDeath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process that was to signal has ended: ")?;
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}")?,
+            None => f.write_str("a process of another PID namespace")?,
+        }
+        if !self.program.is_empty() {
+            write!(f, " ({})", self.program)?;
+        }
+        if let Some(ended) = self.ended {
+            let ago = SystemTime::now().duration_since(ended).unwrap_or_default();
+            write!(f, " ended {:.1} s ago", ago.as_secs_f64())?;
+        }
+        write!(f, "; signal {} of event {}", self.number, self.event)
+    }
+}
+
 /// Formats a text to follow a message, if there is one.
 fn after_colon(text: &str) -> String {
     match text.trim() {
@@ -203,7 +245,7 @@ pub enum ErrorKind {
     Stale,
     /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`].
     PeerDead,
-    /// Something is not allowed: [`Error::ReadOnly`], [`Error::NotAdmitted`].
+    /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`].
     PermissionDenied,
     /// A deadline passed: [`Error::TimedOut`].
     TimedOut,
@@ -237,8 +279,10 @@ impl Error {
             | Self::WrongDevice { .. }
             | Self::Extent { .. } => ErrorKind::BadHandle,
             Self::Stale => ErrorKind::Stale,
-            Self::PeerDied | Self::ExporterGone { .. } => ErrorKind::PeerDead,
-            Self::ReadOnly | Self::NotAdmitted { .. } => ErrorKind::PermissionDenied,
+            Self::PeerDied(_) | Self::ExporterGone { .. } => ErrorKind::PeerDead,
+            Self::ReadOnly | Self::WrongKey | Self::NotAdmitted { .. } => {
+                ErrorKind::PermissionDenied
+            }
             Self::TimedOut(_) => ErrorKind::TimedOut,
             Self::CommandFailed(_) => ErrorKind::CommandFailed,
             Self::Program { .. } | Self::NoSymbol(_) => ErrorKind::Program,
@@ -259,7 +303,7 @@ impl Error {
 
     /// Returns whether another process ended before it did what this call needs.
     pub fn is_peer_dead(&self) -> bool {
-        matches!(self, Self::PeerDied | Self::ExporterGone { .. })
+        matches!(self, Self::PeerDied(_) | Self::ExporterGone { .. })
     }
 
     /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle.

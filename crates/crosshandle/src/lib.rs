@@ -62,13 +62,13 @@
 //! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!
 //! # How it works
-//! [`Memory::handle`] gives the allocation a *record* in the context's arena, and writes the record's
-//! number, the memory's place in its segment and the context's secret into a [`handle`].
+//! [`Memory::handle`] gives the allocation a *record*, a number in its context, and writes the record's
+//! number, the memory's place in its segment and the record's random key into a [`handle`].
 //! [`Context::open_memory`] checks every byte of it. If the segment is not mapped here yet, it asks the
 //! exporter's *broker* for the segment's descriptor, over a Unix socket: the broker checks the user, and
 //! no ptrace permission is needed. The next handle into that segment opens without a system call.
 //!
-//! An [`Event`] is a few counters in the same arena. A signal is one atomic operation, a wait one load;
+//! An [`Event`] is a few counters in shared memory. A signal is one atomic operation, a wait one load;
 //! only a thread that has to sleep calls the kernel. Signals are numbered, so a wait is for one signal,
 //! which may be yet to come.
 //!
@@ -148,8 +148,9 @@ pub use api::memory::{
 pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
 pub use api::program::Program;
 pub use api::queue::Queue;
+pub use api::report;
 pub use api::virtual_range::VirtualRange;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Error, ErrorKind, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
 pub use os::process::host_identity;

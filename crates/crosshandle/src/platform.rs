@@ -3,12 +3,11 @@
 #[cfg(feature = "planted-bugs")]
 pub(crate) use crate::os::fault_steps::is_planted;
 #[cfg(feature = "fault-steps")]
-pub(crate) use crate::os::fault_steps::{AtomicU32, AtomicU64, sleep_any, wake_all};
+pub(crate) use crate::os::fault_steps::{AtomicU32, AtomicU64, sleep, sleep_any, wake_all};
 #[cfg(not(feature = "fault-steps"))]
-pub(crate) use crate::os::futex::{sleep_any, wake_all};
+pub(crate) use crate::os::futex::{sleep, sleep_any, wake_all};
 pub(crate) use crate::os::process::current_cpu;
-#[cfg(not(feature = "fault-steps"))]
-pub(crate) use crate::threads::exchange::sleep;
+pub(crate) use crate::os::sleepers::{Awaited, enter};
 pub(crate) use std::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::Ordering;
 #[cfg(not(feature = "fault-steps"))]
@@ -17,9 +16,3 @@ pub(crate) use std::time::Instant;
 
 /// Whether spinning makes sense on this machine.
 pub(crate) const MAY_SPIN: bool = true;
-
-/// Sleeps as `threads::exchange::sleep` does.
-#[cfg(feature = "fault-steps")]
-pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: std::time::Duration) {
-    crate::threads::exchange::sleep(word.word(), expected, limit);
-}

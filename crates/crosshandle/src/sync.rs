@@ -91,3 +91,39 @@ impl Condvar {
         (guard, result.timed_out())
     }
 }
+
+/// A lock for which a thread waits no longer than it wants to.
+#[derive(Default, Debug)]
+pub(crate) struct Turn {
+    is_taken: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// A turn, until this is dropped.
+pub(crate) struct TurnGuard<'a>(&'a Turn);
+
+impl Turn {
+    /// Waits until no other thread has the turn, at most `timeout` if there is one, and takes it.
+    pub(crate) fn take(&self, timeout: Option<Duration>) -> Option<TurnGuard<'_>> {
+        // A condition variable's clock has an end.
+        let timeout = timeout
+            .unwrap_or(Duration::MAX)
+            .min(Duration::from_secs(1 << 32));
+        let is_taken = |is_taken: &mut bool| *is_taken;
+        let (mut guard, is_late) =
+            self.ended
+                .wait_timeout_while(self.is_taken.lock(), timeout, is_taken);
+        if is_late {
+            return None;
+        }
+        *guard = true;
+        Some(TurnGuard(self))
+    }
+}
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        *self.0.is_taken.lock() = false;
+        self.0.ended.notify_one();
+    }
+}

@@ -251,13 +251,13 @@ fn contexts_keep_their_own_policies() {
     refused("and after");
 }
 
-/// Locks places of importers in the arena that this process has open, as one does that has been
-/// hung up on but lives on. Knows the layout: the locks of `ipc::arena`.
+/// Locks places of importers in the arena that this process has open, as a hostile process may. Knows
+/// the layout: the locks of `ipc::event_arena`.
 fn lock_places(places: std::ops::Range<u64>) {
     const LOCKS_AT: u64 = 1 << 40;
     let is_arena = |entry: &fs::DirEntry| {
         let target = fs::read_link(entry.path());
-        target.is_ok_and(|target| target.to_string_lossy().contains("crosshandle-arena"))
+        target.is_ok_and(|target| target.to_string_lossy().contains("crosshandle-events"))
     };
     let mut locked = 0;
     for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
@@ -282,8 +282,8 @@ fn lock_places(places: std::ops::Range<u64>) {
 }
 
 #[test]
-fn places_that_are_held_are_passed_over() {
-    const TEST: &str = "places_that_are_held_are_passed_over";
+fn places_that_are_held_keep_nobody_out() {
+    const TEST: &str = "places_that_are_held_keep_nobody_out";
     if is("exporter") {
         let context = context(ContextOptions::new());
         let event = context.create_event().expect("an event");
@@ -309,7 +309,7 @@ fn places_that_are_held_are_passed_over() {
     holder.say(&text);
     assert_eq!(holder.hear(), "locked");
     let event = directory.context().open_event(&handle);
-    event.expect("another place").signal().expect("signalled");
+    event.expect("opened").signal().expect("signalled");
 }
 
 /// The socket of an exporter, listened on by the test itself. Knows the layout: names of sockets.

@@ -233,7 +233,7 @@ fn a_death_after_the_exporters_is_noticed_without_a_wait() {
     exporter.kill();
     // What nobody submitted fails once the exporter's death is known here.
     let future = event.wait_value_timeout(2, DEADLINE);
-    assert!(matches!(future, Err(Error::PeerDied)), "{future:?}");
+    assert!(matches!(future, Err(Error::PeerDied(_))), "{future:?}");
     let pending = event.try_wait();
     assert!(matches!(pending, Ok(false)), "it may come yet: {pending:?}");
     signaller.kill();
@@ -244,11 +244,14 @@ fn a_death_after_the_exporters_is_noticed_without_a_wait() {
             last => break last,
         }
     };
-    assert!(matches!(last, Err(Error::PeerDied)), "{last:?}");
+    assert!(matches!(last, Err(Error::PeerDied(_))), "{last:?}");
     let latest = event.status().latest;
-    assert!(matches!(latest, Some(Err(Error::PeerDied))), "{latest:?}");
+    assert!(
+        matches!(latest, Some(Err(Error::PeerDied(_)))),
+        "{latest:?}"
+    );
     let wait = event.wait_timeout(DEADLINE);
-    assert!(matches!(wait, Err(Error::PeerDied)), "{wait:?}");
+    assert!(matches!(wait, Err(Error::PeerDied(_))), "{wait:?}");
 }
 
 #[test]

@@ -255,9 +255,9 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     inner.ask("submit q barrier signal=own")?;
     let killed = inner.kill();
     let failed = event.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     let failed = own.wait_timeout(deadline());
-    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     Ok(Outcome::Passed(format!(
         "death known after {:?}",
         killed.elapsed()
@@ -270,6 +270,9 @@ pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let memory = context.allocate(1_000)?;
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
+    // The arena of the events, which the first one brings.
+    let event = context.create_event()?;
+    peer.ask(format!("open-event e {}", event.handle()?))?;
     let (there, here) = (peer.usage()?, crate::Usage::of_self()?);
     let mut kept = Vec::new();
     for number in 0..200 {

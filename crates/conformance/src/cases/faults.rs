@@ -165,7 +165,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
             (sent, own.join())
         });
         let own = own.expect("it doesn't panic");
-        assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
+        assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
         for waiter in waiters {
             let refused = waiter.reply(deadline()).expect_err("nobody signalled");
             assert_eq!(refused.kind, "PeerDied", "{refused}");
@@ -189,7 +189,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let waiter = witness.begin_and_sleep("wait e")?;
         let sent = victim.kill();
         let own = event.wait();
-        assert!(matches!(own, Err(Error::PeerDied)), "{own:?}");
+        assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
         let refused = waiter.reply(deadline()).expect_err("nobody signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
         slowest = slowest.max(sent.elapsed());
@@ -229,7 +229,7 @@ pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
         })?;
     }
     let failed = event.try_wait();
-    assert!(matches!(failed, Err(Error::PeerDied)), "{failed:?}");
+    assert!(matches!(failed, Err(Error::PeerDied(_))), "{failed:?}");
     PASSED
 }
 
@@ -345,7 +345,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     ];
     let sent = exporter.kill();
     let here = event.wait_value(1);
-    assert!(matches!(here, Err(Error::PeerDied)), "{here:?}");
+    assert!(matches!(here, Err(Error::PeerDied(_))), "{here:?}");
     for waiter in waiters {
         let refused = waiter.reply(deadline()).expect_err("nobody signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
+use crate::raw::{self, Socket};
 use crate::suite::PASSED;
 use crate::tamper::{at, with};
 use crosshandle::handle::{BackendKind, HANDLE_SIZE};
@@ -25,13 +26,17 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
         BackendKind::Host => 2,
         _ => 1,
     };
+    let next = |bytes: &Bytes| {
+        let generation = u64::from_le_bytes(number(bytes, at::GENERATION));
+        (generation + 4).to_le_bytes()
+    };
     let cases: [(usize, &[u8], &str); 6] = [
         (at::HOST, &[7; 8], "WrongHost"),
         (at::EXPORTER, &[7; 8], "ExporterGone"),
-        (at::SECRET, &[7; 16], "ExporterGone"),
+        (at::CONTEXT, &[7; 4], "ExporterGone"),
+        (at::KEY, &[7; 16], "WrongKey"),
         (at::BACKEND, &[other_backend], "WrongBackend"),
         (at::DEVICE, &[7; 16], "WrongDevice"),
-        (at::GENERATION, &[0xFF; 4], "Stale"),
     ];
     for opened_before in [false, true] {
         if opened_before {
@@ -39,8 +44,8 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             context.open_event(&event)?;
         }
         for (offset, bytes, kind) in cases {
-            // If the importer knows the secret already, it asks no exporter.
-            if opened_before && offset == at::EXPORTER {
+            // What the importer has already, it opens without asking.
+            if opened_before && offset == at::KEY {
                 continue;
             }
             let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), offset, bytes))?;
@@ -53,6 +58,12 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             }
             expect(context.open_event(&wrong).map(drop), kind)?;
         }
+        let wrong = with(memory.as_bytes(), at::GENERATION, &next(memory.as_bytes()));
+        let wrong = MemoryHandle::from_bytes(&wrong)?;
+        expect(context.open_memory(&wrong).map(drop), "Stale")?;
+        let wrong = with(event.as_bytes(), at::GENERATION, &next(event.as_bytes()));
+        let wrong = EventHandle::from_bytes(&wrong)?;
+        expect(context.open_event(&wrong).map(drop), "Stale")?;
     }
     // The correct handles still work.
     context.open_memory(&memory)?;
@@ -86,18 +97,33 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
         let wrong = EventHandle::from_bytes(&with(event.as_bytes(), at::RECORD, &bytes))?;
         expect(context.open_event(&wrong).map(drop), "Stale")?;
     }
-    // A handle of memory with an event's record.
-    let wrong = MemoryHandle::from_bytes(&with(memory.as_bytes(), at::RECORD, &event_record))?;
-    let generation: [u8; 4] = number(event.as_bytes(), at::GENERATION);
-    let wrong = MemoryHandle::from_bytes(&with(wrong.as_bytes(), at::GENERATION, &generation))?;
-    expect(context.open_memory(&wrong).map(drop), "Stale")?;
-    // A handle of an event with memory's record: any result is right that harms no process.
-    let record: [u8; 4] = number(memory.as_bytes(), at::RECORD);
-    let generation: [u8; 4] = number(memory.as_bytes(), at::GENERATION);
-    let wrong = with(event.as_bytes(), at::RECORD, &record);
-    let wrong = EventHandle::from_bytes(&with(&wrong, at::GENERATION, &generation))?;
-    if let Ok(odd) = context.open_event(&wrong) {
-        let _ = odd.wait_value_timeout(1, std::time::Duration::from_millis(1));
+    let memory_record: [u8; 4] = number(memory.as_bytes(), at::RECORD);
+    for opened_before in [false, true] {
+        if opened_before {
+            context.open_memory(&memory)?;
+            context.open_event(&event)?;
+        }
+        // A handle of memory with an event's record. A generation is one of memory or of an event.
+        let wrong = with(memory.as_bytes(), at::RECORD, &event_record);
+        let generation: [u8; 8] = number(event.as_bytes(), at::GENERATION);
+        let odd = with(&wrong, at::GENERATION, &generation);
+        assert!(MemoryHandle::from_bytes(&odd).is_err());
+        let wrong = MemoryHandle::from_bytes(&wrong)?;
+        expect(context.open_memory(&wrong).map(drop), "Stale")?;
+        // A handle of an event with memory's record.
+        let wrong = with(event.as_bytes(), at::RECORD, &memory_record);
+        let generation: [u8; 8] = number(memory.as_bytes(), at::GENERATION);
+        let odd = with(&wrong, at::GENERATION, &generation);
+        assert!(EventHandle::from_bytes(&odd).is_err());
+        let wrong = EventHandle::from_bytes(&wrong)?;
+        expect(context.open_event(&wrong).map(drop), "Stale")?;
+        // After many uses of the record: what a number of 32 bits would have forgotten.
+        for (bytes, count) in [(memory.as_bytes(), 32), (memory.as_bytes(), 33)] {
+            let generation = u64::from_le_bytes(number(bytes, at::GENERATION));
+            let later = (generation + (1 << count)).to_le_bytes();
+            let later = MemoryHandle::from_bytes(&with(bytes, at::GENERATION, &later))?;
+            expect(context.open_memory(&later).map(drop), "Stale")?;
+        }
     }
     assert_eq!(peer.ask("signal e")?, ["1"]);
     context.open_event(&event)?.wait()?;
@@ -105,7 +131,19 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Extents beyond the shared bytes, and beyond the exporter's memory, are refused.
+/// Returns the length of the segment that a handle's memory lies in, as its exporter says.
+fn segment_length(harness: &Harness, handle: &MemoryHandle) -> Result<u64, Failure> {
+    let socket = Socket::connect_in(harness.directory())?;
+    socket.send(&raw::Request::attach(handle.as_bytes()).bytes(), &[])?;
+    drop(socket.receive()?);
+    let memory = raw::Request::about(raw::MEMORY, handle.as_bytes()).writing();
+    socket.send(&memory.bytes(), &[])?;
+    let (answer, _) = socket.receive()?;
+    assert_eq!(raw::status(&answer), 0);
+    Ok(u64::from_le_bytes(answer[24..32].try_into()?))
+}
+
+/// Extents beyond the exporter's memory are refused.
 pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -118,32 +156,29 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
             .ask(format!("memory-handle {name}"))?
             .remove(0)
             .parse()?;
-        let real = u64::from_le_bytes(number(handle.as_bytes(), at::SEGMENT_LENGTH));
+        let real = segment_length(harness, &handle)?;
+        let offset = u64::from_le_bytes(number(handle.as_bytes(), at::OFFSET));
         for opened_before in [false, true] {
             let kept = opened_before
                 .then(|| context.open_memory(&handle))
                 .transpose()?;
-            for claimed in [real + 1, real + 4096, real * 2, 1 << 40, u64::MAX] {
-                let claim = claimed.to_le_bytes();
-                let wrong = with(handle.as_bytes(), at::SEGMENT_LENGTH, &claim);
-                let wrong = MemoryHandle::from_bytes(&wrong)?;
-                expect(context.open_memory(&wrong).map(drop), "Extent")?;
-                // And with a length that is only inside the claimed segment.
-                let longer = (claimed - u64::from_le_bytes(number(handle.as_bytes(), at::OFFSET)))
-                    .to_le_bytes();
-                let wrong = with(wrong.as_bytes(), at::LENGTH, &longer);
-                let wrong = MemoryHandle::from_bytes(&wrong)?;
-                expect(context.open_memory(&wrong).map(drop), "Extent")?;
+            for end in [real + 1, real + 4096, real * 2, 1 << 40, u64::MAX] {
+                let length = (end - offset).to_le_bytes();
+                let wrong = MemoryHandle::from_bytes(&with(handle.as_bytes(), at::LENGTH, &length));
+                expect(context.open_memory(&wrong?).map(drop), "Extent")?;
+                let place = (end - handle.len()).to_le_bytes();
+                let wrong = MemoryHandle::from_bytes(&with(handle.as_bytes(), at::OFFSET, &place));
+                expect(context.open_memory(&wrong?).map(drop), "Extent")?;
             }
-            // Outside of the segment that the handle itself claims: not a well-formed handle.
-            let wrong = with(handle.as_bytes(), at::LENGTH, &(real + 1).to_le_bytes());
+            // Beyond all memory: not a well-formed handle.
+            let wrong = with(handle.as_bytes(), at::OFFSET, &u64::MAX.to_le_bytes());
             assert!(MemoryHandle::from_bytes(&wrong).is_err());
             drop(kept);
         }
     }
     let handle: PhysicalMemoryHandle = peer.ask("physical-handle p")?.remove(0).parse()?;
     let more = (2 * unit as u64).to_le_bytes();
-    let wrong = with(handle.as_bytes(), at::SEGMENT_LENGTH, &more);
+    let wrong = with(handle.as_bytes(), at::LENGTH, &more);
     let wrong = PhysicalMemoryHandle::from_bytes(&wrong)?;
     expect(context.open_physical_memory(&wrong).map(drop), "Extent")?;
     PASSED
@@ -169,14 +204,22 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
         expect(context.open_memory(&forged).map(drop), "ReadOnly")?;
         drop(kept);
     }
-    // Place and record of one context, with the secret of another.
-    let mut mixed = *secret.as_bytes();
-    let own: [u8; 16] = number(granted.as_bytes(), at::SECRET);
-    mixed = with(&mixed, at::SECRET, &own);
+    // One context's object, with the key of an object of another.
+    let own: [u8; 16] = number(granted.as_bytes(), at::KEY);
+    let mixed = with(secret.as_bytes(), at::KEY, &own);
+    expect(
+        context
+            .open_memory(&MemoryHandle::from_bytes(&mixed)?)
+            .map(drop),
+        "WrongKey",
+    )?;
+    // And of the context too.
+    let number: [u8; 4] = number(granted.as_bytes(), at::CONTEXT);
+    let mixed = with(&mixed, at::CONTEXT, &number);
     let refused = context.open_memory(&MemoryHandle::from_bytes(&mixed)?);
-    // At best it names an object of the context with that secret, which is shared read-only here.
+    // At best it names what was granted, which is shared read-only here.
     match refused {
-        Err(Error::Stale | Error::ReadOnly | Error::Extent { .. } | Error::Handle(_)) => {}
+        Err(Error::Stale | Error::ReadOnly | Error::WrongKey | Error::Handle(_)) => {}
         other => return Err(Failure::new(format!("{other:?}"))),
     }
     PASSED

@@ -4,21 +4,20 @@ use crate::Peer;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, eventually};
 use crate::pattern::Random;
-use crate::raw::{self, ATTACH, FETCH, REPLY, Socket, VERSION, borrowed, field, request};
+use crate::raw::{
+    self, ARENA, BAD_REQUEST, CHUNK, DESCRIBE, EVENTS, LEDGER, MEMORY, MIRROR, OTHER_VERSION,
+    READ_ONLY, REPLY, Request, SLOT, STALE, Socket, UNKNOWN_CONTEXT, VERSION, WRONG_KEY, borrowed,
+    status,
+};
 use crate::suite::PASSED;
 use crate::tamper::at;
+use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{EventHandle, MemoryHandle};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Size of a ledger in bytes: four for each of 2²⁰ records.
-pub(super) const LEDGER: u64 = 4 << 20;
-const BAD_REQUEST: u16 = 1;
-const OTHER_VERSION: u16 = 2;
-const UNKNOWN_CONTEXT: u16 = 3;
 
 /// Starts an exporter with one object.
 pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failure> {
@@ -29,13 +28,6 @@ pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failur
     Ok((peer, handle))
 }
 
-pub(super) fn secret(handle: &MemoryHandle) -> [u8; 16] {
-    let bytes = handle.as_bytes();
-    bytes[at::SECRET..at::SECRET + 16]
-        .try_into()
-        .expect("inside")
-}
-
 /// Checks that a well-behaved process is served.
 fn check_served(harness: &Harness, handle: &MemoryHandle) -> Result<(), Failure> {
     let peer = harness.peer()?;
@@ -44,62 +36,258 @@ fn check_served(harness: &Harness, handle: &MemoryHandle) -> Result<(), Failure>
     Ok(())
 }
 
-/// Returns the broker's status for a message on a connection of its own.
-fn answer(harness: &Harness, message: &[u8], files: &[OwnedFd]) -> Result<u16, Failure> {
-    let socket = Socket::connect_in(harness.directory())?;
+/// Returns the broker's status for a message.
+fn ask(socket: &Socket, message: &[u8], files: &[OwnedFd]) -> Result<u16, Failure> {
     socket.send(message, &borrowed(files))?;
     let (answer, granted) = socket.receive()?;
     assert_eq!(answer.len(), REPLY);
-    assert_eq!(granted.is_empty(), field(&answer, 6) != 0);
-    Ok(field(&answer, 6))
+    assert_eq!(granted.is_empty(), status(&answer) != 0);
+    Ok(status(&answer))
+}
+
+/// Returns the broker's status for a message on a connection of its own.
+fn answer(harness: &Harness, message: &[u8], files: &[OwnedFd]) -> Result<u16, Failure> {
+    ask(&Socket::connect_in(harness.directory())?, message, files)
+}
+
+/// Returns a connection that is attached by a handle, and the ledger that it was given.
+fn attached(
+    harness: &Harness,
+    handle: &[u8; HANDLE_SIZE],
+) -> Result<(Socket, Vec<OwnedFd>), Failure> {
+    let socket = Socket::connect_in(harness.directory())?;
+    socket.send(&Request::attach(handle).bytes(), &[])?;
+    let (answer, granted) = socket.receive()?;
+    assert_eq!(
+        (status(&answer), granted.len()),
+        (0, 2),
+        "catalog and ledger"
+    );
+    Ok((socket, granted))
 }
 
 /// Senseless requests are refused as such, and grant nothing.
 pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
-    let secret = secret(&handle);
-    let attach = request(VERSION, ATTACH, secret, [0, 0, 0, 1]);
-    let ledger = || raw::memfd(LEDGER, true);
-    let wrong_files = [
-        vec![],
-        vec![raw::memfd(LEDGER - 1, true)?],
-        vec![raw::memfd(LEDGER + 4096, true)?],
+    let attach = Request::attach(handle.as_bytes());
+    let about = |operation| Request::about(operation, handle.as_bytes());
+    // Importers send no descriptors.
+    for files in [
+        vec![raw::memfd(LEDGER, true)?],
         vec![raw::memfd(LEDGER, false)?],
         vec![raw::pipe()?],
-    ];
-    for files in &wrong_files {
-        assert_eq!(answer(harness, &attach, files)?, BAD_REQUEST, "{files:?}");
+        vec![raw::memfd(LEDGER, true)?, raw::pipe()?],
+    ] {
+        let refused = answer(harness, &attach.bytes(), &files)?;
+        assert_eq!(refused, BAD_REQUEST, "{files:?}");
     }
-    let other = request(VERSION, ATTACH, [7; 16], [0, 0, 0, 1]);
-    assert_eq!(answer(harness, &other, &[ledger()?])?, UNKNOWN_CONTEXT);
-    let newer = request(VERSION + 1, ATTACH, secret, [0, 0, 0, 1]);
-    assert_eq!(answer(harness, &newer, &[ledger()?])?, OTHER_VERSION);
-    let fetch = request(VERSION, FETCH, [0; 16], [0, 1, 1, 1]);
+    let other = Request {
+        context: attach.context + 7,
+        ..attach
+    };
+    assert_eq!(answer(harness, &other.bytes(), &[])?, UNKNOWN_CONTEXT);
+    let newer = attach.of_version(VERSION + 1);
+    assert_eq!(answer(harness, &newer, &[])?, OTHER_VERSION);
+    let bytes = attach.bytes();
     for message in [
-        &fetch[..],
-        &request(VERSION, 99, secret, [0, 0, 0, 1]),
-        &request(VERSION, ATTACH, secret, [1, 0, 0, 1]),
-        &attach[..attach.len() - 1],
-        &[attach.clone(), vec![0; 4]].concat()[..3],
+        // Not attached yet.
+        &about(MEMORY).bytes()[..],
+        &about(CHUNK).bytes(),
+        &about(ARENA).bytes(),
+        &about(MIRROR).bytes(),
+        // Fields that the operation does not use.
+        &about(DESCRIBE).bytes(),
+        &attach.writing().bytes(),
+        &about(99).bytes(),
+        &bytes[..bytes.len() - 1],
+        &bytes[..3],
         b"GET / HTTP/1.1\r\n\r\n",
     ] {
-        assert_eq!(answer(harness, message, &[ledger()?])?, BAD_REQUEST);
+        assert_eq!(answer(harness, message, &[])?, BAD_REQUEST, "{message:?}");
     }
     // Attached, and then every request a second time or out of place.
-    let socket = Socket::connect_in(harness.directory())?;
-    socket.send(&attach, &borrowed(&[ledger()?]))?;
-    let (answer, granted) = socket.receive()?;
-    assert_eq!((field(&answer, 6), granted.len()), (0, 1));
-    for (message, files) in [
-        (&attach, vec![ledger()?]),
-        (&fetch, vec![ledger()?]),
-        (&request(VERSION, FETCH, [0; 16], [0, 1, 2, 1]), vec![]),
-        (&request(VERSION, FETCH, [1; 16], [0, 1, 1, 1]), vec![]),
+    let (socket, _) = attached(harness, handle.as_bytes())?;
+    for request in [
+        attach,
+        // The first chunk was sent already.
+        about(CHUNK),
+        about(ARENA),
+        about(MIRROR),
+        Request {
+            access: 2,
+            ..about(MEMORY)
+        },
+        Request {
+            context: attach.context,
+            ..about(MEMORY)
+        },
     ] {
-        socket.send(message, &borrowed(&files))?;
-        let (answer, granted) = socket.receive()?;
-        assert_eq!((field(&answer, 6), granted.len()), (BAD_REQUEST, 0));
+        let refused = ask(&socket, &request.bytes(), &[])?;
+        assert_eq!(refused, BAD_REQUEST, "{request:?}");
     }
+    let files = [raw::memfd(LEDGER, true)?];
+    let refused = ask(&socket, &about(MEMORY).bytes(), &files)?;
+    assert_eq!(refused, BAD_REQUEST, "a descriptor");
+    check_served(harness, &handle)?;
+    PASSED
+}
+
+/// Checks that a request that guesses, with a key that it has, is refused in this way, both to get in
+/// and afterwards.
+fn check_guess(
+    harness: &Harness,
+    (socket, context): (&Socket, u32),
+    guess: Request,
+    expected: &[u16],
+) -> Result<(), Failure> {
+    for operation in [MEMORY, ARENA, MIRROR, CHUNK] {
+        let message = Request { operation, ..guess }.bytes();
+        let refused = ask(socket, &message, &[])?;
+        assert!(expected.contains(&refused), "{refused} to {guess:?}");
+    }
+    let attach = Request {
+        operation: raw::ATTACH,
+        context,
+        ..guess
+    };
+    let refused = answer(harness, &attach.bytes(), &[])?;
+    assert!(expected.contains(&refused), "{refused} to {attach:?}");
+    Ok(())
+}
+
+/// A handle is the capability of its own object and access: its holder gets no other object of the
+/// same context, whatever records and generations it guesses.
+pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
+    let unit = harness.peer_device().info().granularity;
+    for pooling in ["yes", "no"] {
+        let exporter = harness.peer()?;
+        exporter.ask(format!("context default pooling={pooling}"))?;
+        let mut handles = Vec::new();
+        for (name, len) in [("granted", 5_000_000), ("large", 5_000_000), ("small", 100)] {
+            exporter.ask(format!("allocate {name} {len}"))?;
+            handles.push(exporter.ask(format!("memory-handle {name}"))?.remove(0));
+        }
+        let of_memory = |text: &String| text.parse::<MemoryHandle>();
+        let others: Result<Vec<_>, _> = handles[1..].iter().map(of_memory).collect();
+        let mut others: Vec<_> = others?.iter().map(|handle| *handle.as_bytes()).collect();
+        // The very same memory, but for reading and writing.
+        others.push(*of_memory(&handles[0])?.as_bytes());
+        exporter.ask(format!("physical p {unit}"))?;
+        let physical = exporter.ask("physical-handle p")?.remove(0);
+        others.push(
+            *physical
+                .parse::<crosshandle::PhysicalMemoryHandle>()?
+                .as_bytes(),
+        );
+        exporter.ask("event e")?;
+        let event: EventHandle = exporter.ask("event-handle e")?.remove(0).parse()?;
+        others.push(*event.as_bytes());
+        let granted = exporter.ask("memory-handle granted read-only=yes")?;
+        let granted: MemoryHandle = granted[0].parse()?;
+        let own = Request::about(MEMORY, granted.as_bytes());
+        let context = Request::attach(granted.as_bytes()).context;
+
+        let (socket, _) = attached(harness, granted.as_bytes())?;
+        assert_eq!(ask(&socket, &own.writing().bytes(), &[])?, READ_ONLY);
+        for other in &others {
+            // The right record and generation, but the key of what was granted.
+            let target = Request {
+                key: own.key,
+                ..Request::about(MEMORY, other)
+            };
+            check_guess(harness, (&socket, context), target, &[WRONG_KEY])?;
+            let target = Request {
+                key: [7; 16],
+                ..target
+            };
+            check_guess(harness, (&socket, context), target, &[WRONG_KEY])?;
+        }
+        for record in (0..20).filter(|record| *record != own.record) {
+            for generation in (0..32).chain([u64::MAX, 1 << 32 | own.generation]) {
+                let guess = Request {
+                    record,
+                    generation,
+                    ..own
+                };
+                check_guess(harness, (&socket, context), guess, &[WRONG_KEY, STALE])?;
+            }
+        }
+        for generation in [0, 1, own.generation + 4, own.generation ^ 1 << 33] {
+            let guess = Request { generation, ..own };
+            check_guess(harness, (&socket, context), guess, &[STALE])?;
+        }
+        // An event's key gives its arena, and no memory.
+        let event = event.as_bytes();
+        let (socket, _) = attached(harness, event)?;
+        let memory = Request::about(MEMORY, event).bytes();
+        assert_eq!(ask(&socket, &memory, &[])?, BAD_REQUEST);
+        socket.send(&Request::about(ARENA, event).bytes(), &[])?;
+        let (answer, files) = socket.receive()?;
+        assert_eq!((status(&answer), files.len()), (0, 1));
+        assert_eq!(rustix::fs::fstat(&files[0])?.st_size as u64, EVENTS);
+        drop(exporter);
+        std::fs::remove_file(raw::only_socket(harness.directory())?)?;
+    }
+    PASSED
+}
+
+/// The later chunks of a context are sent once to each importer, and only with a record's key.
+pub(crate) fn chunks_are_given_once(harness: &Harness) -> Verdict {
+    let context = harness.context()?;
+    // More than the first chunk has.
+    let events: Result<Vec<_>, _> = (0..1030).map(|_| context.create_event()).collect();
+    let events = events?;
+    let handles = [&events[0], &events[1027], &events[1028]].map(crosshandle::Event::handle);
+    let [first, late, later] = handles;
+    let [first, late, later] = [first?, late?, later?];
+    let (socket, _) = attached(harness, first.as_bytes())?;
+    let chunk = |handle: &EventHandle| Request::about(CHUNK, handle.as_bytes());
+    let stolen = Request {
+        key: chunk(&first).key,
+        ..chunk(&late)
+    };
+    assert_eq!(ask(&socket, &stolen.bytes(), &[])?, WRONG_KEY);
+    socket.send(&chunk(&late).bytes(), &[])?;
+    let (answer, files) = socket.receive()?;
+    assert_eq!((status(&answer), files.len()), (0, 2));
+    for handle in [&late, &later, &first] {
+        let again = ask(&socket, &chunk(handle).bytes(), &[])?;
+        assert_eq!(again, BAD_REQUEST);
+    }
+    // A process that opens it as it should gets it by itself.
+    let peer = harness.peer()?;
+    peer.ask(format!("open-event e {late}"))?;
+    peer.ask("signal e")?;
+    events[1027].wait_value_timeout(1, crate::harness::deadline())?;
+    PASSED
+}
+
+/// What importers are given of the exporter's books they cannot write, and never longer or shorter.
+pub(crate) fn catalogs_cannot_be_written(harness: &Harness) -> Verdict {
+    let (_exporter, handle) = exporter(harness)?;
+    let (_socket, granted) = attached(harness, handle.as_bytes())?;
+    let [catalog, ledger] = &granted[..] else {
+        return Err(Failure::new("two descriptors"));
+    };
+    assert!(rustix::io::pwrite(catalog, b"x", 0).is_err());
+    for file in [catalog, ledger] {
+        assert_eq!(rustix::fs::ftruncate(file, 1), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(file, 1 << 30), Err(Errno::PERM));
+    }
+    // SAFETY: a mapping of its own, which nobody accesses if there is one.
+    let mapped = unsafe {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        mmap(
+            std::ptr::null_mut(),
+            4096,
+            access,
+            MapFlags::SHARED,
+            catalog,
+            0,
+        )
+    };
+    assert_eq!(mapped.err(), Some(Errno::PERM));
     check_served(harness, &handle)?;
     PASSED
 }
@@ -109,12 +297,12 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     check_served(harness, &handle)?;
     let before = exporter.usage()?;
-    let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
+    let attach = Request::attach(handle.as_bytes()).bytes();
     for _ in 0..20 {
         let socket = Socket::connect_in(harness.directory())?;
         socket.send(&[0; 4096], &[])?;
         assert!(socket.is_hung_up());
-        for count in [2, 8] {
+        for count in [3, 8] {
             let files: Result<Vec<_>, _> = (0..count).map(|_| raw::memfd(LEDGER, true)).collect();
             let socket = Socket::connect_in(harness.directory())?;
             socket.send(&attach, &borrowed(&files?))?;
@@ -129,14 +317,11 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process that is admitted to a context may write anything into its shared memory. That
-/// context's events become meaningless, but its process neither crashes nor hangs, and its other
-/// contexts are not affected.
-pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
-    const RECORDS_AT: u64 = 4096;
-    const SLOTS_AT: u64 = RECORDS_AT + (8 << 20);
-    const SLOT: u64 = 384;
-    let (victim, handle) = exporter(harness)?;
+/// A process that was given an event may write anything into the arena that the event lies in, and
+/// into its own ledger. The events of that arena become meaningless, but no process crashes or hangs,
+/// and events in other arenas are not affected.
+pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
+    let (victim, _) = exporter(harness)?;
     let witness = harness.peer()?;
     victim.ask("context other")?;
     victim.ask("event apart context=other")?;
@@ -147,14 +332,13 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
     witness.ask(format!("open-event e {event}"))?;
     let event: EventHandle = event.parse()?;
     let record = event.as_bytes()[at::RECORD..at::RECORD + 4].try_into()?;
-    let slot = SLOTS_AT + SLOT * u64::from(u32::from_le_bytes(record));
+    let slot = SLOT * u64::from(u32::from_le_bytes(record));
     // Attached as a regular importer.
-    let socket = Socket::connect_in(harness.directory())?;
-    let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
-    socket.send(&attach, &borrowed(&[raw::memfd(LEDGER, true)?]))?;
+    let (socket, mut granted) = attached(harness, event.as_bytes())?;
+    let ledger = File::from(granted.pop().ok_or(Failure::new("no ledger"))?);
+    socket.send(&Request::about(ARENA, event.as_bytes()).bytes(), &[])?;
     let (_, mut granted) = socket.receive()?;
-    let arena = granted.pop().ok_or(Failure::new("no arena"))?;
-    let arena = File::from(arena);
+    let arena = File::from(granted.pop().ok_or(Failure::new("no arena"))?);
     for peer in [&victim, &witness] {
         peer.ask("queue q")?;
         peer.ask("event gate")?;
@@ -176,8 +360,9 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
             arena.write_all_at(&word.to_le_bytes(), slot + place)?;
         }
         if round % 50 == 49 {
-            // The number of records.
-            arena.write_all_at(&[0xFF; 4], 8)?;
+            // Counts of opens, true and false ones.
+            let noise = crate::pattern(random.next(), LEDGER as usize);
+            ledger.write_all_at(&noise, 0)?;
         }
         let peer = if round % 2 == 0 { &victim } else { &witness };
         for question in [
@@ -199,7 +384,7 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
             }
         }
     }
-    drop((socket, arena));
+    drop((socket, arena, ledger));
     for peer in [&victim, &witness] {
         // Failed commands without an event do not matter here; a command that hangs would be late.
         // A device that only compares numbers may wait for ever for an invented one.
@@ -225,12 +410,12 @@ pub(crate) fn scribbles_stay_in_their_context(harness: &Harness) -> Verdict {
 pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let mut random = Random(42);
-    let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
-    let fetch = request(VERSION, FETCH, [0; 16], [0, 1, 1, 1]);
+    let attach = Request::attach(handle.as_bytes()).bytes();
+    let fetch = Request::about(MEMORY, handle.as_bytes()).bytes();
     let mut socket = Socket::connect_in(harness.directory())?;
     for round in 0..3_000 {
         let mut message = match round % 3 {
-            0 => crate::pattern(random.next(), random.below(64)),
+            0 => crate::pattern(random.next(), random.below(100)),
             1 => attach.clone(),
             _ => fetch.clone(),
         };
@@ -264,7 +449,11 @@ pub(crate) fn floods_hold_up_nobody(harness: &Harness) -> Verdict {
         .map(|_| Socket::connect_in(harness.directory()))
         .collect();
     let (idle, floods) = (idle?, floods?);
-    let message = request(VERSION, ATTACH, [7; 16], [0, 0, 0, 1]);
+    let message = Request {
+        key: [7; 16],
+        ..Request::attach(handle.as_bytes())
+    };
+    let message = message.bytes();
     let done = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         for socket in &floods {

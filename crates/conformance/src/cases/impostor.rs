@@ -1,42 +1,84 @@
 //! Importers detect false exporters, and are not harmed by them.
 
-use super::hostile::{LEDGER, exporter, secret};
+use super::hostile::exporter;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
-use crate::raw::{self, ATTACH, FETCH, REPLY, Socket, VERSION, borrowed, field, reply, request};
+use crate::raw::{
+    self, ARENA, ATTACH, EVENTS, FETCHED, KEY_AT, LEDGER, MEMORY, REPLY, Request, Socket, VERSION,
+    attached, borrowed, fetched, refused, reply, sent,
+};
 use crate::suite::PASSED;
 use crate::tamper::{at, with};
 use crate::{Peer, Pending};
-use crosshandle::MemoryHandle;
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::{EventHandle, MemoryHandle};
 use std::os::fd::OwnedFd;
 
-/// A false exporter's answer, given the request's serial number; the descriptor sent with it; and
+/// A false exporter's answer, given the request's serial number; the descriptors sent with it; and
 /// the error that the importer must report.
-type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Option<OwnedFd>, &'static str);
+type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 
 /// A false exporter, for handles that name it.
 struct Impostor {
     socket: Socket,
-    handle: MemoryHandle,
+    /// Command by which a peer opens the handle.
+    open: String,
+    handle: [u8; HANDLE_SIZE],
 }
 
 impl Impostor {
-    fn new(harness: &Harness, handle: &MemoryHandle, number: u64) -> Result<Self, Failure> {
-        let bytes = with(handle.as_bytes(), at::EXPORTER, &number.to_le_bytes());
-        let path = harness.directory().join(format!("{number:016x}.sock"));
+    fn new(harness: &Harness, handle: &MemoryHandle) -> Result<Self, Failure> {
+        Self::with(harness, handle.as_bytes(), |bytes| {
+            let handle = MemoryHandle::from_bytes(bytes)?;
+            Ok(format!("open-memory m {handle} context=hasty"))
+        })
+    }
+
+    fn of_event(harness: &Harness, handle: &EventHandle) -> Result<Self, Failure> {
+        Self::with(harness, handle.as_bytes(), |bytes| {
+            let handle = EventHandle::from_bytes(bytes)?;
+            Ok(format!("open-event f {handle} context=hasty"))
+        })
+    }
+
+    fn with(
+        harness: &Harness,
+        handle: &[u8; HANDLE_SIZE],
+        open: impl FnOnce(&[u8]) -> Result<String, Failure>,
+    ) -> Result<Self, Failure> {
+        const NUMBER: u64 = 0xBAD;
+        let handle = with(handle, at::EXPORTER, &NUMBER.to_le_bytes());
+        let path = harness.directory().join(format!("{NUMBER:016x}.sock"));
         Ok(Self {
             socket: Socket::listen(&path)?,
-            handle: MemoryHandle::from_bytes(&bytes)?,
+            open: open(&handle)?,
+            handle,
         })
     }
 
     /// Has a peer open the handle, and returns the peer's connection and first request.
     fn lure<'a>(&self, peer: &'a Peer) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
-        let pending = peer.begin(format!("open-memory m {} context=hasty", self.handle));
+        let pending = peer.begin(&self.open);
         let nobody = || Failure::new("nobody connects");
         let connection = self.socket.accept()?.ok_or_else(nobody)?;
-        let (message, _) = connection.receive()?;
+        let (message, files) = connection.receive()?;
+        assert_eq!((message.len(), files.len()), (raw::REQUEST, 0));
+        assert_eq!(raw::operation(&message), ATTACH);
         Ok((pending, connection, message))
+    }
+
+    /// Returns a catalog in which the handle's object is current, and a ledger.
+    fn books(&self) -> Result<Vec<OwnedFd>, Failure> {
+        let catalog = raw::catalog(&self.handle)?;
+        Ok(vec![catalog, raw::memfd(LEDGER, true)?])
+    }
+
+    /// Has a peer open the handle, and lets it in.
+    fn admit<'a>(&self, peer: &'a Peer, owner: u32) -> Result<(Pending<'a>, Socket), Failure> {
+        let (pending, connection, question) = self.lure(peer)?;
+        let reply = attached(owner, raw::serial(&question));
+        connection.send(&reply, &borrowed(&self.books()?))?;
+        Ok((pending, connection))
     }
 }
 
@@ -49,85 +91,112 @@ fn expect(pending: Pending<'_>, kind: &str) -> Result<(), Failure> {
 
 /// For any first answer of a false exporter, the importer reports a fitting error.
 pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
-    const ARENA: u64 = 4096 + (1 << 20) * (8 + 384);
     let (_exporter, handle) = exporter(harness)?;
     let importer = harness.peer()?;
     importer.ask("context hasty timeout=300")?;
-    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
-    let attached = |serial| reply(VERSION, 0, 2, serial, 0);
-    let answers: Vec<Answer> = vec![
-        (Box::new(|_| b"nonsense".to_vec()), None, "Protocol"),
-        (Box::new(|_| vec![0; REPLY]), None, "Protocol"),
-        (Box::new(|_| vec![0xFF; 200]), None, "Os"),
+    let impostor = Impostor::new(harness, &handle)?;
+    let books = || impostor.books();
+    let file = |len, sealed| raw::memfd(len, sealed);
+    let catalog = || raw::catalog(&impostor.handle);
+    let as_one = |serial| attached(2, serial);
+    let mut answers: Vec<Answer> = vec![
+        (Box::new(|_| b"nonsense".to_vec()), vec![], "Protocol"),
+        (Box::new(|_| vec![0; REPLY]), vec![], "Protocol"),
+        (Box::new(|_| vec![0xFF; 200]), vec![], "Os"),
         (
-            Box::new(|n| reply(VERSION + 1, 0, 2, n, 0)),
-            None,
+            Box::new(|n| reply(VERSION + 1, 0, raw::ATTACHED, 2, n, 0)),
+            books()?,
             "Protocol",
         ),
-        (Box::new(attached), None, "Protocol"),
-        (Box::new(attached), Some(raw::pipe()?), "Protocol"),
+        // Other numbers of descriptors.
+        (Box::new(as_one), vec![], "Protocol"),
+        (Box::new(as_one), vec![catalog()?], "Protocol"),
         (
-            Box::new(attached),
-            Some(raw::memfd(4096, true)?),
-            "Protocol",
-        ),
-        (
-            Box::new(attached),
-            Some(raw::memfd(ARENA, false)?),
-            "Protocol",
-        ),
-        (
-            Box::new(attached),
-            Some(raw::memfd(ARENA, true)?),
-            "Protocol",
-        ),
-        (
-            Box::new(|n| reply(VERSION, 0, 1, n, 0)),
-            Some(raw::memfd(ARENA, true)?),
-            "Protocol",
-        ),
-        (
-            Box::new(|n| reply(VERSION, 0, 5000, n, 0)),
-            Some(raw::memfd(ARENA, true)?),
-            "Protocol",
-        ),
-        (
-            Box::new(|n| reply(VERSION, 0, 0, n, 100)),
-            Some(raw::memfd(ARENA, true)?),
-            "Protocol",
-        ),
-        (Box::new(|n| reply(VERSION, 0, 2, n, 100)), None, "Protocol"),
-        (Box::new(|n| reply(VERSION, 1, 0, n, 0)), None, "Protocol"),
-        (Box::new(|n| reply(VERSION, 2, 0, n, 0)), None, "Protocol"),
-        (
-            Box::new(|n| reply(VERSION, 3, 0, n, 0)),
-            None,
-            "ExporterGone",
-        ),
-        (
-            Box::new(|n| reply(VERSION, 4, 0, n, 0)),
-            None,
-            "NotAdmitted",
-        ),
-        (Box::new(|n| reply(VERSION, 5, 0, n, 0)), None, "Stale"),
-        (Box::new(|n| reply(VERSION, 6, 0, n, 0)), None, "ReadOnly"),
-        (
-            Box::new(|n| reply(VERSION, 7, 0, n, 0)),
-            None,
-            "LimitReached",
-        ),
-        (Box::new(|n| reply(VERSION, 99, 0, n, 0)), None, "Protocol"),
-        // An answer to another request is skipped.
-        (
-            Box::new(|n| reply(VERSION, 5, 0, n + 1, 0)),
-            None,
-            "TimedOut",
+            Box::new(as_one),
+            vec![catalog()?, file(LEDGER, true)?, raw::pipe()?],
+            "Os",
         ),
     ];
+    // A catalog that is none.
+    for false_catalog in [
+        raw::pipe()?,
+        std::fs::File::open("/dev/null")?.into(),
+        file(4096, true)?,
+        file(raw::CATALOG - 4096, true)?,
+        file(raw::CATALOG + 4096, true)?,
+        file(raw::CATALOG, false)?,
+        // Without its first bytes.
+        file(raw::CATALOG, true)?,
+        file(LEDGER, true)?,
+    ] {
+        let files = vec![false_catalog, file(LEDGER, true)?];
+        answers.push((Box::new(as_one), files, "Protocol"));
+    }
+    // A ledger that is none.
+    for false_ledger in [
+        raw::pipe()?,
+        file(0, true)?,
+        file(LEDGER - 1, true)?,
+        file(LEDGER - 4096, true)?,
+        file(LEDGER + 4096, true)?,
+        file(LEDGER, false)?,
+        catalog()?,
+    ] {
+        let files = vec![catalog()?, false_ledger];
+        answers.push((Box::new(as_one), files, "Protocol"));
+    }
+    // Nobody's number, the exporter's own, and numbers that are too great.
+    for owner in [0, 1, 5000, 1 << 16 | 2, u32::MAX] {
+        answers.push((Box::new(move |n| attached(owner, n)), books()?, "Protocol"));
+    }
+    // Answers to other questions, and fields of two.
+    answers.extend([
+        (
+            Box::new(sent) as Box<dyn Fn(u32) -> Vec<u8>>,
+            books()?,
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, FETCHED, 2, n, 4096)),
+            books()?,
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, raw::ATTACHED, 2, n, 100)),
+            books()?,
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 0, 99, 2, n, 0)),
+            books()?,
+            "Protocol",
+        ),
+        (
+            Box::new(|n| reply(VERSION, 5, raw::ATTACHED, 2, n, 0)),
+            books()?,
+            "Protocol",
+        ),
+    ]);
+    for (status, kind) in [
+        (1, "Protocol"),
+        (2, "Protocol"),
+        (3, "ExporterGone"),
+        (4, "NotAdmitted"),
+        (5, "Stale"),
+        (6, "ReadOnly"),
+        (7, "LimitReached"),
+        (8, "WrongKey"),
+        (9, "Unsupported"),
+        (10, "LimitReached"),
+        (99, "Protocol"),
+    ] {
+        answers.push((Box::new(move |n| refused(status, n)), vec![], kind));
+    }
+    // An answer to another request is skipped.
+    answers.push((Box::new(|n| refused(5, n + 1)), vec![], "TimedOut"));
     let mut usage = importer.usage()?;
-    for (round, (message, file, kind)) in answers.into_iter().enumerate() {
+    for (round, (message, files, kind)) in answers.into_iter().enumerate() {
         let (pending, connection, question) = impostor.lure(&importer)?;
-        let files: Vec<OwnedFd> = file.into_iter().collect();
         connection.send(&message(raw::serial(&question)), &borrowed(&files))?;
         expect(pending, kind)
             .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
@@ -163,98 +232,214 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     };
     let (_exporter, handle) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
+    let truth = Socket::connect(&true_path)?;
+    truth.send(&Request::attach(handle.as_bytes()).bytes(), &[])?;
+    drop(truth.receive()?);
+    truth.send(
+        &Request::about(MEMORY, handle.as_bytes()).writing().bytes(),
+        &[],
+    )?;
+    let (true_answer, true_memory) = truth.receive()?;
+    let segment = raw::number(&true_answer);
+    let len = u64::from_le_bytes(true_answer[24..32].try_into()?);
+
     let importer = harness.peer()?;
     importer.ask("context hasty timeout=2000")?;
-    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
-    let bytes = handle.as_bytes();
-    let len = u64::from_le_bytes(bytes[at::SEGMENT_LENGTH..at::SEGMENT_LENGTH + 8].try_into()?);
-    let segment = u32::from_le_bytes(bytes[at::SEGMENT..at::SEGMENT + 4].try_into()?);
-    // The first request is forwarded to the true exporter, and its answer back.
-    let pending = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
-    let nobody = || Failure::new("nobody connects");
-    let connection = impostor.socket.accept()?.ok_or_else(nobody)?;
-    let (question, ledger) = connection.receive()?;
-    let truth = Socket::connect(&true_path)?;
-    truth.send(&question, &borrowed(&ledger))?;
-    let (answer, arena) = truth.receive()?;
-    connection.send(&answer, &borrowed(&arena))?;
+    let impostor = Impostor::new(harness, &handle)?;
+    let (pending, connection) = impostor.admit(&importer, 2)?;
     let read_only = || {
         let file = raw::memfd(len, true)?;
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         std::fs::File::open(path).map(OwnedFd::from)
     };
     let null = std::fs::File::open("/dev/null")?;
-    let fetched = |len| move |serial| reply(VERSION, 0, segment, serial, len);
+    let fetched = |len| move |serial| fetched(segment, len, serial);
     let answers: Vec<Answer> = vec![
-        (Box::new(fetched(len)), None, "Protocol"),
-        (Box::new(fetched(len)), Some(raw::pipe()?), no_file),
-        (Box::new(fetched(len)), Some(null.into()), no_file),
+        (Box::new(fetched(len)), vec![], "Protocol"),
         (
             Box::new(fetched(len)),
-            Some(raw::memfd(4096, true)?),
-            wrong_size,
-        ),
-        (
-            Box::new(fetched(len)),
-            Some(raw::memfd(len * 2, true)?),
-            wrong_size,
-        ),
-        (
-            Box::new(fetched(len)),
-            Some(raw::memfd(len, false)?),
+            vec![raw::memfd(len, true)?, raw::pipe()?],
             "Protocol",
         ),
+        (Box::new(fetched(len)), vec![raw::pipe()?], no_file),
+        (Box::new(fetched(len)), vec![null.into()], no_file),
         (
-            Box::new(fetched(len * 2)),
-            Some(raw::memfd(len * 2, true)?),
-            "Extent",
+            Box::new(fetched(len)),
+            vec![raw::memfd(4096, true)?],
+            wrong_size,
+        ),
+        (
+            Box::new(fetched(len)),
+            vec![raw::memfd(len * 2, true)?],
+            wrong_size,
+        ),
+        (
+            Box::new(fetched(len)),
+            vec![raw::memfd(len, false)?],
+            "Protocol",
         ),
         (
             Box::new(fetched(4096)),
-            Some(raw::memfd(4096, true)?),
+            vec![raw::memfd(4096, true)?],
             "Extent",
         ),
-        (Box::new(fetched(len)), Some(read_only()?), unwritable),
+        (Box::new(fetched(len)), vec![read_only()?], unwritable),
         (
-            Box::new(move |n| reply(VERSION, 0, segment ^ 1, n, len)),
-            Some(raw::memfd(len, true)?),
+            Box::new(move |n| raw::fetched(segment ^ 1, len, n)),
+            vec![raw::memfd(len, true)?],
             "Handle",
         ),
+        // The number that only events have.
         (
-            Box::new(|n| reply(VERSION, 0, 2, n, 0)),
-            Some(raw::memfd(len, true)?),
+            Box::new(move |n| raw::fetched(u32::MAX, len, n)),
+            vec![raw::memfd(len, true)?],
             "Protocol",
         ),
-        (Box::new(|_| vec![1; REPLY]), None, "Protocol"),
-        (Box::new(|n| reply(VERSION, 5, 0, n, 0)), None, "Stale"),
+        (
+            Box::new(move |n| raw::fetched(segment, 0, n)),
+            vec![raw::memfd(len, true)?],
+            "Protocol",
+        ),
+        (
+            Box::new(|n| attached(2, n)),
+            vec![raw::memfd(len, true)?],
+            "Protocol",
+        ),
+        (Box::new(sent), vec![raw::memfd(len, true)?], "Protocol"),
+        (Box::new(|_| vec![1; REPLY]), vec![], "Protocol"),
+        (Box::new(|n| refused(5, n)), vec![], "Stale"),
     ];
     let mut pending = Some(pending);
-    for (round, (message, file, kind)) in answers.into_iter().enumerate() {
-        let asked = pending.take().unwrap_or_else(|| {
-            importer.begin(format!("open-memory m {} context=hasty", impostor.handle))
-        });
+    for (round, (message, files, kind)) in answers.into_iter().enumerate() {
+        let asked = pending
+            .take()
+            .unwrap_or_else(|| importer.begin(&impostor.open));
         let (question, _) = connection.receive()?;
-        assert_eq!(field(&question, 6), FETCH, "answer {round}");
-        let files: Vec<OwnedFd> = file.into_iter().collect();
+        assert_eq!(raw::operation(&question), MEMORY, "answer {round}");
         connection.send(&message(raw::serial(&question)), &borrowed(&files))?;
         expect(asked, kind)
             .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
     }
     // The importer lives on, and accepts correct memory.
-    let asked = importer.begin(format!("open-memory m {} context=hasty", impostor.handle));
+    let asked = importer.begin(&impostor.open);
     let (question, _) = connection.receive()?;
-    truth.send(&question, &[])?;
-    let (answer, memory) = truth.receive()?;
-    connection.send(&answer, &borrowed(&memory))?;
+    let answer = with_serial(true_answer, raw::serial(&question));
+    connection.send(&answer, &borrowed(&true_memory))?;
     asked.reply(deadline())?;
     importer.ask("check m 0 1 100")?;
+    PASSED
+}
+
+/// Returns a reply with another serial number.
+fn with_serial(mut reply: Vec<u8>, serial: u32) -> Vec<u8> {
+    reply[16..20].copy_from_slice(&serial.to_le_bytes());
+    reply
+}
+
+/// Any arena that a false exporter sends for an event is refused, unless it is one.
+pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
+    let (exporter, _) = exporter(harness)?;
+    exporter.ask("event e")?;
+    let event: EventHandle = exporter.ask("event-handle e")?.remove(0).parse()?;
+    let importer = harness.peer()?;
+    importer.ask("context hasty timeout=2000")?;
+    let impostor = Impostor::of_event(harness, &event)?;
+    let (pending, connection) = impostor.admit(&importer, 2)?;
+    let file = raw::memfd;
+    let mut answers: Vec<Answer> = Vec::new();
+    for files in [
+        vec![],
+        vec![file(EVENTS, true)?, file(EVENTS, true)?],
+        vec![raw::pipe()?],
+        vec![std::fs::File::open("/dev/null")?.into()],
+        vec![file(EVENTS, false)?],
+        vec![file(0, true)?],
+        vec![file(4096, true)?],
+        vec![file(EVENTS - 4096, true)?],
+        vec![file(EVENTS + 4096, true)?],
+        vec![file(LEDGER, true)?],
+    ] {
+        answers.push((Box::new(sent), files, "Protocol"));
+    }
+    answers.push((
+        Box::new(|n| raw::fetched(0, EVENTS, n)),
+        vec![file(EVENTS, true)?],
+        "Protocol",
+    ));
+    answers.push((
+        Box::new(|n| attached(2, n)),
+        vec![file(EVENTS, true)?],
+        "Protocol",
+    ));
+    let mut pending = Some(pending);
+    for (round, (message, files, kind)) in answers.into_iter().enumerate() {
+        let asked = pending
+            .take()
+            .unwrap_or_else(|| importer.begin(&impostor.open));
+        let (question, _) = connection.receive()?;
+        assert_eq!(raw::operation(&question), ARENA, "answer {round}");
+        connection.send(&message(raw::serial(&question)), &borrowed(&files))?;
+        expect(asked, kind)
+            .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
+    }
+    let asked = importer.begin(&impostor.open);
+    let (question, _) = connection.receive()?;
+    let arena = file(EVENTS, true)?;
+    connection.send(&sent(raw::serial(&question)), &borrowed(&[arena]))?;
+    asked.reply(deadline())?;
+    importer.ask("signal f")?;
+    PASSED
+}
+
+/// A handle with the key and place of another's object, but a false exporter, opens what that exporter
+/// likes; the genuine handle still opens the genuine object.
+pub(crate) fn forgeries_stain_no_original(harness: &Harness) -> Verdict {
+    let (_exporter, genuine) = exporter(harness)?;
+    let true_path = raw::only_socket(harness.directory())?;
+    // The forger's own memory, of the same size and in the same place of its context.
+    let forger = harness.peer()?;
+    forger.ask("allocate m 5000000")?;
+    forger.ask("write m 0 2 100")?;
+    let own: MemoryHandle = forger.ask("memory-handle m")?.remove(0).parse()?;
+    for field in [at::SEGMENT, at::RECORD, at::CONTEXT] {
+        let part = |handle: &MemoryHandle| handle.as_bytes()[field..field + 4].to_vec();
+        assert_eq!(part(&own), part(&genuine), "numbered alike");
+    }
+    let mut paths = std::fs::read_dir(harness.directory())?;
+    let forgers_path = paths.find_map(|entry| {
+        let path = entry.ok()?.path();
+        (path != true_path).then_some(path)
+    });
+    let forgers_path = forgers_path.ok_or(Failure::new("the forger has no socket"))?;
+    let impostor = Impostor::new(harness, &genuine)?;
+    let victim = harness.peer()?;
+    victim.ask("context hasty timeout=5000")?;
+    // Every question is answered by the forger's own broker, after its own key was put in.
+    let accomplice = Socket::connect(&forgers_path)?;
+    let (pending, connection, mut question) = impostor.lure(&victim)?;
+    for _ in 0..2 {
+        let key = Request::about(MEMORY, own.as_bytes()).key;
+        question[KEY_AT..KEY_AT + 16].copy_from_slice(&key);
+        accomplice.send(&question, &[])?;
+        let (answer, files) = accomplice.receive()?;
+        connection.send(&answer, &borrowed(&files))?;
+        if raw::operation(&question) == ATTACH {
+            (question, _) = connection.receive()?;
+        }
+    }
+    pending.reply(deadline())?;
+    victim.ask("check m 0 2 100")?;
+    // While it has the forgery open.
+    victim.ask(format!("open-memory genuine {genuine} context=hasty"))?;
+    victim.ask("check genuine 0 1 100")?;
+    victim.ask("check m 0 2 100")?;
     PASSED
 }
 
 /// Another exporter's arena, passed off by a false exporter, is refused if the importer has it open
 /// already. Holding it for a moment does not make others take the importer for dead.
 pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
-    let (exporter, handle) = exporter(harness)?;
+    let (exporter, _) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
     exporter.ask("event e")?;
     let event = exporter.ask("event-handle e")?.remove(0);
@@ -264,19 +449,24 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     importer.ask("event gate")?;
     importer.ask("queue q")?;
     importer.ask("submit q barrier after-value=gate:1 signal=e")?;
-    // Attached as a regular importer, with a secret of its own.
+    // The true arena. The number is the one that the importer has there: 1 is the exporter.
+    let event: EventHandle = event.parse()?;
     let truth = Socket::connect(&true_path)?;
-    let attach = request(VERSION, ATTACH, secret(&handle), [0, 0, 0, 1]);
-    truth.send(&attach, &borrowed(&[raw::memfd(LEDGER, true)?]))?;
-    let (answer, arena) = truth.receive()?;
-    let owner = field(&answer, 8);
-    let handle = MemoryHandle::from_bytes(&with(handle.as_bytes(), at::SECRET, &[7; 16]))?;
-    let impostor = Impostor::new(harness, &handle, 0xBAD)?;
+    truth.send(&Request::attach(event.as_bytes()).bytes(), &[])?;
+    drop(truth.receive()?);
+    truth.send(&Request::about(ARENA, event.as_bytes()).bytes(), &[])?;
+    let (_, arena) = truth.receive()?;
+    let impostor = Impostor::of_event(harness, &event)?;
+    let (pending, connection) = impostor.admit(&importer, 2)?;
+    let mut pending = Some(pending);
     for _ in 0..3 {
-        let (pending, connection, question) = impostor.lure(&importer)?;
-        let attached = reply(VERSION, 0, owner.into(), raw::serial(&question), 0);
-        connection.send(&attached, &borrowed(&arena))?;
-        expect(pending, "Protocol")?;
+        let asked = pending
+            .take()
+            .unwrap_or_else(|| importer.begin(&impostor.open));
+        let (question, _) = connection.receive()?;
+        assert_eq!(raw::operation(&question), ARENA);
+        connection.send(&sent(raw::serial(&question)), &borrowed(&arena))?;
+        expect(asked, "Protocol")?;
     }
     expect(exporter.begin("wait e 300"), "TimedOut")?;
     importer.ask("signal gate")?;

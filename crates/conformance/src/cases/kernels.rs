@@ -119,7 +119,7 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     gate.signal()?;
     let result = failed.wait_value_timeout(1, deadline());
     assert!(
-        matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied)),
+        matches!(result, Err(Error::CommandFailed(_) | Error::PeerDied(_))),
         "{result:?}"
     );
     let queue = context.create_queue()?;

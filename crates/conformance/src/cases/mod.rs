@@ -2,6 +2,8 @@
 
 pub(crate) mod access;
 pub(crate) mod commands;
+pub(crate) mod deaths;
+pub(crate) mod diverted_sleepers;
 pub(crate) mod events;
 pub(crate) mod exchange;
 pub(crate) mod faults;

@@ -5,7 +5,7 @@ use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{
     Command, Context, Error, EventHandle, MemoryHandle, PhysicalMemoryHandle, Result,
 };
-use crosshandle_conformance::raw::{self, FETCH, Socket, borrowed, field};
+use crosshandle_conformance::raw::{self, MEMORY, MIRROR, Socket, borrowed};
 use crosshandle_conformance::tamper::{at, with};
 use crosshandle_conformance::{Harness, Peer};
 use std::os::fd::OwnedFd;
@@ -115,15 +115,18 @@ fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
         with(good, at::FLAGS, &[0x80]),
         with(good, at::HOST, &[0; 8]),
         with(good, at::HOST, &long),
-        // An attached importer no longer needs the exporter's number.
         with(good, at::EXPORTER, &[0; 8]),
-        with(&with(good, at::EXPORTER, &long), at::SECRET, &[6; 16]),
-        with(good, at::SECRET, &[7; 16]),
+        with(good, at::EXPORTER, &long),
+        with(good, at::CONTEXT, &[0; 4]),
+        with(good, at::CONTEXT, &[0x77; 4]),
+        with(good, at::KEY, &[0; 16]),
+        with(good, at::KEY, &[7; 16]),
         with(good, at::RECORD, &0xfffff0_u32.to_le_bytes()),
         with(good, at::RECORD, &u32::MAX.to_le_bytes()),
-        with(good, at::GENERATION, &0_u32.to_le_bytes()),
-        with(good, at::GENERATION, &0x7ffffff0_u32.to_le_bytes()),
-        with(good, 96, &[1]),
+        with(good, at::GENERATION, &[0; 8]),
+        with(good, at::GENERATION, &[good[at::GENERATION] + 4]),
+        with(good, at::GENERATION + 4, &[1]),
+        with(good, at::RESERVED, &[1]),
     ];
     if kind != Kind::Event {
         forged.extend([
@@ -132,8 +135,8 @@ fn forgeries(kind: Kind, good: &Bytes) -> Vec<Bytes> {
             with(good, at::OFFSET, &long),
             with(good, at::LENGTH, &long),
             with(good, at::LENGTH, &[0; 8]),
-            with(good, at::SEGMENT_LENGTH, &long),
-            with(good, at::SEGMENT_LENGTH, &4096_u64.to_le_bytes()),
+            with(good, at::LENGTH, &(1_u64 << 40).to_le_bytes()),
+            with(good, at::OFFSET, &(1_u64 << 40).to_le_bytes()),
         ]);
     }
     forged
@@ -174,10 +177,11 @@ pub(crate) fn bad_handles_reach_no_driver() {
             for (other, swapped) in all.iter().enumerate() {
                 if other != number {
                     refuse(swapped, "of another kind");
-                    refuse(
-                        &with(swapped, 5, &[good[5]]),
-                        "of another kind, said to be this",
-                    );
+                    let said = with(swapped, 5, &[good[5]]);
+                    refuse(&said, "of another kind, said to be this");
+                    let generation = [good[at::GENERATION]];
+                    let said = with(&said, at::GENERATION, &generation);
+                    refuse(&said, "of another kind, and of this one's generation");
                 }
             }
             for forged in forgeries(kind, good) {
@@ -189,10 +193,11 @@ pub(crate) fn bad_handles_reach_no_driver() {
                 let mut noise = [0; HANDLE_SIZE];
                 random.fill(&mut noise);
                 refuse(&noise, "random");
-                // The correct exporter, secret and tag, and everything else random.
+                // The correct exporter, key, kind and tag, and everything else random.
                 let mut claims = [0; 32];
                 random.fill(&mut claims);
-                refuse(&with(good, at::RECORD, &claims), "random claims");
+                claims[0] = claims[0] & !3 | good[at::GENERATION] & 3;
+                refuse(&with(good, at::GENERATION, &claims), "random claims");
             }
         }
     });
@@ -204,8 +209,9 @@ pub(crate) fn bad_handles_reach_no_driver() {
 type Lie = Box<dyn Fn(&mut Vec<u8>, &mut Vec<OwnedFd>) + Send>;
 
 /// Offsets in an answer, in bytes.
-const LEN: usize = 16;
-const BLOB_LEN: usize = 24;
+const SEGMENT: usize = 12;
+const BLOB_LEN: usize = 20;
+const LEN: usize = 24;
 const BLOB: usize = 32;
 /// Offsets in an answer of the parts of its backend blob, in bytes: subject, driver version, driver
 /// handle.
@@ -237,7 +243,7 @@ impl Impostor {
                 }
                 let (mut answer, mut files) = truth.receive().unwrap();
                 let lie = lie.lock().unwrap();
-                if field(&question, 6) == FETCH
+                if matches!(raw::operation(&question), MEMORY | MIRROR)
                     && let Some(lie) = &*lie
                 {
                     lie(&mut answer, &mut files);
@@ -278,7 +284,13 @@ fn lies() -> Vec<(&'static str, Lie)> {
             "two descriptors",
             Box::new(|_, files| files.push(raw::pipe().unwrap())),
         ),
-        ("no note", Box::new(|answer, _| answer[BLOB_LEN..].fill(0))),
+        (
+            "no note",
+            Box::new(|answer, _| {
+                answer[BLOB_LEN..LEN].fill(0);
+                answer[BLOB..].fill(0);
+            }),
+        ),
         ("a note that is short by one", put(BLOB_LEN, &[79])),
         ("a note that is long by one", put(BLOB_LEN, &[81])),
         ("a note that is too long", put(BLOB_LEN, &[129])),
@@ -299,7 +311,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("half an answer", Box::new(|answer, _| answer.truncate(80))),
         ("a longer answer", Box::new(|answer, _| answer.push(0))),
         ("another version of the protocol", flip(4)),
-        ("another segment", flip(8)),
+        ("another segment", flip(SEGMENT)),
     ];
     for seed in 1..200 {
         let lie: Lie = Box::new(move |answer, _| {

@@ -1,6 +1,6 @@
 //! A record of what really happened, kept beside the protocol and compared with its answers.
 
-use crate::event_protocol::{Outcome, Owner, Slot, Ticket, WaitError};
+use crate::event_protocol::{FailureReason, Outcome, Owner, Slot, Ticket, WaitError};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -152,7 +152,16 @@ impl Ledger {
         let mut history = self.history();
         let failed = match said {
             Ok(()) => false,
-            Err(WaitError::Failed(_)) => true,
+            Err(WaitError::Failed(reason)) => {
+                if let FailureReason::OwnerDied(owner) = reason {
+                    let owner = owner.expect("an owner, since no process is hostile here");
+                    assert!(
+                        self.is_dead(owner),
+                        "{owner:?} is said to have died, and lives"
+                    );
+                }
+                true
+            }
             Err(WaitError::Abandoned) => {
                 assert!(
                     self.is_dead(Owner::EXPORTER),

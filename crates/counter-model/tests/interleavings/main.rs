@@ -4,6 +4,8 @@ mod check;
 mod dead_devices;
 mod death;
 mod devices;
+mod halves;
+mod hostile;
 mod ledger;
 mod mirrors;
 mod platform;

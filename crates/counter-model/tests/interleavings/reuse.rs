@@ -2,17 +2,21 @@
 
 use crate::check::check;
 use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
-use crate::platform::{self, AtomicU32, pick};
+use crate::platform::{self, AtomicU32, AtomicU64, pick};
 use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering};
 
 /// Number of importing processes.
 const IMPORTERS: usize = 3;
+/// The number of a kind of object, which each generation has in its lowest two bits.
+const KIND: u64 = 3;
+/// The difference between the generations of one object and the next.
+const STEP: u64 = 4;
 
 /// One record, as the exporter and its importers share it.
 struct Record {
-    generation: AtomicU32,
+    generation: AtomicU64,
     /// The open count in each importer's ledger.
     counts: [AtomicU32; IMPORTERS],
     /// The true content of the record's slot: the generation that it was last prepared for.
@@ -28,27 +32,27 @@ struct Record {
 impl Record {
     fn new() -> Self {
         Self {
-            generation: AtomicU32::new(0),
+            generation: AtomicU64::new(0),
             counts: std::array::from_fn(|_| AtomicU32::new(0)),
-            // The first generation is 1, and each object's is two more than the last one's.
-            content: Plain::new(1_u32.wrapping_sub(2)),
-            retiring: Plain::new(0),
+            // One step less than the first object's generation.
+            content: Plain::new(KIND),
+            retiring: Plain::new(KIND + 1),
             sent: Plain::new(0),
             gone: Default::default(),
         }
     }
 
     /// Puts a new object into the record, as the exporter.
-    fn begin(&self) -> u32 {
-        self.content.fetch_add(2, Ordering::Relaxed);
-        let generation = start_generation(&self.generation);
-        assert_eq!(generation % 2, 1);
+    fn begin(&self) -> u64 {
+        self.content.fetch_add(STEP, Ordering::Relaxed);
+        let generation = start_generation(&self.generation, KIND);
+        assert_eq!(generation % STEP, KIND);
         generation
     }
 
     /// Frees the object, as the exporter, and waits until no importer has it open.
     fn free(&self) {
-        self.retiring.fetch_add(2, Ordering::Relaxed);
+        self.retiring.fetch_add(STEP, Ordering::Relaxed);
         end_generation(&self.generation);
         let held = |index: usize| {
             !self.gone[index].load(Ordering::Relaxed) && is_open(&self.counts[index])
@@ -59,7 +63,7 @@ impl Record {
     }
 
     /// Opens the object, uses it, and closes it, as an importer.
-    fn open(&self, importer: usize, generation: u32) {
+    fn open(&self, importer: usize, generation: u64) {
         let count = &self.counts[importer];
         if try_open(count, &self.generation, generation) {
             for _ in 0..2 {
@@ -108,10 +112,10 @@ fn of_open_records() {
             spawn(move || {
                 record.free();
                 let second = record.begin();
-                assert_eq!(second, first + 2);
+                assert_eq!(second, first + STEP);
                 record.sent.store(second, Ordering::Relaxed);
                 record.free();
-                assert_eq!(record.begin(), first + 4);
+                assert_eq!(record.begin(), first + 2 * STEP);
             })
         };
         for process in importers.into_iter().chain([exporter]) {

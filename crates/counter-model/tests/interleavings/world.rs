@@ -138,7 +138,10 @@ impl Process {
         let attempt = self.ledger().attempting();
         // As a process that signals often: with a guess of the latest number, which may be wrong.
         let latest = self.slot().issued();
-        let result = self.slot().signal_after(latest, self.owner);
+        let result = match self.slot().try_signal_after(latest) {
+            Some(number) => Ok(Signalled::Complete(number)),
+            None => self.slot().signal(self.owner),
+        };
         self.record_attempt(attempt, result, false).unwrap()
     }
 
@@ -196,7 +199,7 @@ impl Process {
                 }
                 for ticket in tickets {
                     self.ledger().failing(ticket);
-                    let reason = FailureReason::OwnerDied;
+                    let reason = FailureReason::OwnerDied(Some(Owner::EXPORTER));
                     while self.slot().fail(ticket, reason) == Completion::TooEarly {
                         self.pause();
                     }

@@ -366,7 +366,7 @@ fn failing_orphans() {
         let other = start(&world, |world| world.slot.fail_orphans(world));
         let ticket = world.slot.issue(EXPORTER).unwrap();
         world.slot.fail_orphans(&*world);
-        let failed = Outcome::Failed(FailureReason::OwnerDied);
+        let failed = Outcome::Failed(FailureReason::OwnerDied(Some(dead)));
         assert_eq!(world.slot.outcome(1), failed);
         assert_eq!(world.slot.complete(ticket), Completion::Done);
         other.join().unwrap();

@@ -28,7 +28,6 @@ fn as_json(explanation: &Explanation) -> serde_json::Value {
     let memory = explanation.memory.as_ref().map(|memory| {
         json!({
             "segment": memory.segment,
-            "segment_length": memory.segment_length,
             "offset": memory.offset,
             "length": memory.length,
             "read_only": memory.read_only,
@@ -44,6 +43,7 @@ fn as_json(explanation: &Explanation) -> serde_json::Value {
         "same_host": explanation.same_host,
         "exporter": explanation.exporter,
         "exporter_pid": explanation.exporter_pid,
+        "context": explanation.context,
         "record": explanation.record,
         "generation": explanation.generation,
         "memory": memory,

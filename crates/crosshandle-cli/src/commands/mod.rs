@@ -5,11 +5,14 @@ mod demo;
 mod devices;
 mod doctor;
 mod event;
+mod gc;
 mod inspect;
 mod man;
 mod peer;
+mod ps;
 mod read;
 mod share;
+mod top;
 
 use crate::failure::{EXIT_STATUS_HELP, Result};
 use crate::settings::Settings;
@@ -34,6 +37,15 @@ pub(crate) enum Command {
     /// Create, signal and wait on shared events
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Event(event::Command),
+    /// List who shares what on this machine, who has it open, and who waits for whom
+    #[command(after_help = ps::AFTER_HELP)]
+    Ps(ps::Args),
+    /// Watch who shares what, how much is copied and signalled, and which waits are stuck
+    #[command(after_help = top::AFTER_HELP)]
+    Top(top::Args),
+    /// Remove the sockets of processes that were killed
+    #[command(after_help = EXIT_STATUS_HELP)]
+    Gc(gc::Args),
     /// Explain a handle in words, without opening it
     Inspect(inspect::Args),
     /// Print the completions of a shell
@@ -56,6 +68,9 @@ impl Command {
             Self::Share(args) => share::run(&args, settings),
             Self::Read(args) => read::run(&args, settings),
             Self::Event(command) => event::run(&command, settings),
+            Self::Ps(args) => ps::run(&args, settings),
+            Self::Top(args) => top::run(&args, settings),
+            Self::Gc(args) => gc::run(&args, settings),
             Self::Inspect(args) => inspect::run(&args),
             Self::Completions(args) => completions::run(&args, command_line()),
             Self::Man(args) => man::run(&args, command_line()),

@@ -5,4 +5,5 @@ mod demo;
 mod event;
 mod machine;
 mod namespaces;
+mod observe;
 mod share;

@@ -1,12 +1,11 @@
 //! Events: counters of signals, visible in every process at once.
 
-use crate::api::core::{ContextCore, record_of};
+use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol;
 use crate::event_protocol::WaitMode;
-use crate::handle::EventHandle;
-use crate::ipc::EventCore;
-use crate::ipc::late_completion;
+use crate::handle::{EventHandle, Fields, HandleError};
+use crate::ipc::{COMMON_ARENA, Credential, EventCore, ISOLATED_ARENA};
 use crate::os::process;
 use crate::types::known;
 use std::fmt;
@@ -38,6 +37,7 @@ pub struct EventOptions {
     shareable: Option<bool>,
     profiling: bool,
     low_power: bool,
+    isolated: bool,
 }
 
 impl EventOptions {
@@ -62,6 +62,16 @@ impl EventOptions {
     /// Sets whether a wait sleeps at once (default: no, a wait spins first while that pays).
     pub fn low_power(mut self, low_power: bool) -> Self {
         self.low_power = low_power;
+        self
+    }
+
+    /// Sets whether the event's counters lie in memory of their own (default: no).
+    ///
+    /// A process that opens an event can signal, confuse and fail all events whose counters lie in the
+    /// same memory: by default up to 1,024 events of the context and more. An isolated event costs
+    /// this process a page and two descriptors, and each importer the same.
+    pub fn isolated(mut self, isolated: bool) -> Self {
+        self.isolated = isolated;
         self
     }
 
@@ -119,6 +129,7 @@ impl Event {
         let core = EventCore::create(
             context.exporter(),
             options.mode(),
+            options.isolated,
             options.profiling,
             context.backend().driver_events(),
         )?;
@@ -131,9 +142,9 @@ impl Event {
         handle: &EventHandle,
         options: EventOptions,
     ) -> Result<Self> {
-        if options.shareable.is_some() || options.profiling {
+        if options.shareable.is_some() || options.profiling || options.isolated {
             return Err(Error::invalid(
-                "whether an event can be shared or takes timestamps is chosen where it is created, \
+                "whether an event can be shared, is isolated or takes timestamps is chosen where it is created, \
                  not where it is opened",
             ));
         }
@@ -144,7 +155,18 @@ impl Event {
             true => context.backend().driver_events(),
             false => None,
         };
-        let core = EventCore::open(attachment, record_of(&fields), options.mode(), native)?;
+        let isolated = match fields.segment {
+            COMMON_ARENA => false,
+            ISOLATED_ARENA => true,
+            _ => {
+                return Err(Error::Handle(HandleError::Malformed {
+                    field: "segment",
+                    why: "no arena of events has this number",
+                }));
+            }
+        };
+        let credential = Credential::of(&fields);
+        let core = EventCore::open(attachment, credential, isolated, options.mode(), native)?;
         Ok(Self {
             core,
             exporter: None,
@@ -155,6 +177,18 @@ impl Event {
         &self.core
     }
 
+    /// Gives the event a name, which tools and errors of all processes that share it show: at most
+    /// 32 bytes of UTF-8, the rest is cut off. Only the process that created the event can name it;
+    /// otherwise this does nothing.
+    pub fn set_name(&self, name: &str) {
+        self.core.set_name(name);
+    }
+
+    /// Returns the name that the event was given, if any.
+    pub fn name(&self) -> Option<String> {
+        self.core.name()
+    }
+
     /// Returns a handle to the event.
     ///
     /// # Errors
@@ -162,21 +196,28 @@ impl Event {
     /// for one that was itself opened from a handle (pass that handle on instead); limits of the
     /// system.
     pub fn handle(&self) -> Result<EventHandle> {
-        let (Some(context), Some(record)) = (&self.exporter, self.core.export()) else {
-            return Err(Error::invalid(
+        let refused = || {
+            Error::invalid(
                 "only the process that created an event as shareable can make handles to it",
-            ));
+            )
         };
-        context.exporter().go_public()?;
-        Ok(EventHandle::new(&context.handle_fields(record)))
+        let context = self.exporter.as_ref().ok_or_else(refused)?;
+        let credential = self.core.export()?.ok_or_else(refused)?;
+        Ok(EventHandle::new(&Fields {
+            segment: match self.core.is_isolated() {
+                true => ISOLATED_ARENA,
+                false => COMMON_ARENA,
+            },
+            ..context.handle_fields(credential)
+        }))
     }
 
     /// Signals from the host, and returns the signal's number. Never blocks: if an earlier signal is
     /// unfinished, the new one completes after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, and after
-    /// 2⁵⁰ signals.
+    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, if 4,096
+    /// signals of this process wait for their turn behind unfinished ones, and after 2⁵⁰ signals.
     #[inline]
     pub fn signal(&self) -> Result<u64> {
         self.core.signal()
@@ -359,13 +400,6 @@ impl Event {
         result
             .map(|()| index)
             .map_err(|error| event.core.error_of(value, error))
-    }
-}
-
-impl Drop for Event {
-    #[inline]
-    fn drop(&mut self) {
-        late_completion::wait_for_round();
     }
 }
 

@@ -10,4 +10,5 @@ pub(crate) mod memory;
 pub(crate) mod physical;
 pub(crate) mod program;
 pub(crate) mod queue;
+pub mod report;
 pub(crate) mod virtual_range;

@@ -1,10 +1,10 @@
 //! Physical memory: memory without an address.
 
-use crate::api::core::{ContextCore, record_of};
+use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
-use crate::handle::{Fields, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Record, RecordCell, Shared};
+use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
+use crate::ipc::{Attachment, Credential, ExportCell, Record, Shared};
 use crate::types::Access;
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,8 @@ struct Physical {
     access: Access,
     number: u32,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [RecordCell; 2],
+    exports: [ExportCell; 2],
+    name: ObjectName,
     opened: Option<(Arc<Attachment>, Record)>,
 }
 
@@ -42,19 +43,20 @@ impl PhysicalMemory {
     ) -> Result<Self> {
         let fields = handle.fields();
         core.check_memory(&fields, access)?;
-        let record = record_of(&fields);
+        let credential = Credential::of(&fields);
         let attachment = core.attachment(&fields)?;
         let fetched = attachment.fetch(&fields, access)?;
         let len = fetched.len;
-        if len != fields.segment_length {
+        if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
-                claimed: fields.segment_length,
+                end: fields.offset + fields.length,
                 actual: len,
             });
         }
         let memory = core.backend().import_physical(fetched.into())?;
-        attachment.hold(record.index, record.generation)?;
-        Ok(Self::new(core, memory, access, Some((attachment, record))))
+        attachment.hold(&credential)?;
+        let opened = Some((attachment, credential.record));
+        Ok(Self::new(core, memory, access, opened))
     }
 
     fn new(
@@ -70,6 +72,7 @@ impl PhysicalMemory {
                 access,
                 number: core.next_segment_number(),
                 exports: Default::default(),
+                name: ObjectName::default(),
                 opened,
             }),
         }
@@ -78,6 +81,32 @@ impl PhysicalMemory {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.inner.memory.len()
+    }
+
+    /// Gives the memory a name, as [`Memory::set_name`](crate::Memory::set_name) does.
+    pub fn set_name(&self, name: &str) {
+        let Physical {
+            name: own,
+            exports,
+            opened: None,
+            core,
+            ..
+        } = &*self.inner
+        else {
+            return;
+        };
+        own.set(name);
+        for export in exports.iter().filter_map(ExportCell::get) {
+            core.exporter().set_name(export.record, name);
+        }
+    }
+
+    /// Returns the name that the memory was given, if any.
+    pub fn name(&self) -> Option<String> {
+        match &self.inner.opened {
+            Some((attachment, record)) => attachment.name_of(record.index),
+            None => self.inner.name.get(),
+        }
     }
 
     /// Returns whether the memory is empty, which physical memory never is.
@@ -123,13 +152,17 @@ impl PhysicalMemory {
         self.inner.check_exportable()?;
         // So that this caller learns what the driver refuses, not the importer.
         self.inner.memory.prepare()?;
-        let cell = RecordCell::default();
+        let cell = ExportCell::default();
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;
-        let record = exporter.export_at(&cell, memory, *number, Access::ReadWrite)?;
+        let kind = HandleKind::PhysicalMemory;
+        let credential = exporter.export_at(&cell, kind, memory, *number, Access::ReadWrite)?;
+        if let Some(name) = self.inner.name.get() {
+            exporter.set_name(credential.record, &name);
+        }
         Ok(PhysicalMemoryExport {
             memory: self.clone(),
-            record,
+            credential,
         })
     }
 }
@@ -147,7 +180,7 @@ impl fmt::Debug for PhysicalMemory {
 /// have opened the memory keep it.
 pub struct PhysicalMemoryExport {
     memory: PhysicalMemory,
-    record: Record,
+    credential: Credential,
 }
 
 impl PhysicalMemoryExport {
@@ -155,7 +188,7 @@ impl PhysicalMemoryExport {
     pub fn handle(&self) -> PhysicalMemoryHandle {
         self.memory
             .inner
-            .handle_with(self.record, Access::ReadWrite)
+            .handle_with(self.credential, Access::ReadWrite)
     }
 }
 
@@ -163,7 +196,7 @@ impl Drop for PhysicalMemoryExport {
     fn drop(&mut self) {
         let exporter = self.memory.inner.core.exporter();
         // An importer that has opened it keeps the memory by itself.
-        exporter.retire(self.record, true, None);
+        exporter.retire(self.credential.record, true, None);
         exporter.reclaim();
     }
 }
@@ -189,25 +222,29 @@ impl Physical {
     fn handle(&self, access: Access) -> Result<PhysicalMemoryHandle> {
         self.check_exportable()?;
         let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        let record = match cell.get() {
-            Some(record) => record,
+        let credential = match cell.get() {
+            Some(credential) => credential,
             None => {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
-                exporter.export_at(cell, &self.memory, self.number, access)?
+                let kind = HandleKind::PhysicalMemory;
+                let exported = exporter.export_at(cell, kind, &self.memory, self.number, access)?;
+                if let Some(name) = self.name.get() {
+                    exporter.set_name(exported.record, &name);
+                }
+                exported
             }
         };
-        Ok(self.handle_with(record, access))
+        Ok(self.handle_with(credential, access))
     }
 
-    fn handle_with(&self, record: Record, access: Access) -> PhysicalMemoryHandle {
+    fn handle_with(&self, credential: Credential, access: Access) -> PhysicalMemoryHandle {
         let len = self.memory.len() as u64;
         PhysicalMemoryHandle::new(&Fields {
             read_only: access == Access::ReadOnly,
             segment: self.number,
             length: len,
-            segment_length: len,
-            ..self.core.handle_fields(record)
+            ..self.core.handle_fields(credential)
         })
     }
 }
@@ -218,9 +255,9 @@ impl Drop for Physical {
             attachment.release(record.index);
         }
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(RecordCell::get) {
+        for export in self.exports.iter().filter_map(ExportCell::get) {
             // Its memory is never reused, so there is nothing to keep.
-            exporter.retire(record, true, None);
+            exporter.retire(export.record, true, None);
         }
         exporter.reclaim();
     }

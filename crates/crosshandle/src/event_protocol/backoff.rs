@@ -1,6 +1,6 @@
 //! The length of a waiter's next sleep.
 
-use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, SHORTEST_STEP, STEPS};
+use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_STEP, STEPS};
 use crate::platform::Instant;
 use std::time::Duration;
 
@@ -29,10 +29,15 @@ impl WaitBackoff {
     }
 
     /// Returns the next sleep: until the deadline, the next liveness check, or, with `in_steps`,
-    /// the next poll of the event. `None`: the deadline has passed.
-    pub(super) fn next(&mut self, in_steps: bool) -> Option<Sleep> {
+    /// the next poll of the event. `is_orphaned`: nobody tells of deaths. `None`: the deadline has
+    /// passed.
+    pub(super) fn next(&mut self, in_steps: bool, is_orphaned: bool) -> Option<Sleep> {
+        let interval = match is_orphaned {
+            true => ORPHAN_INTERVAL,
+            false => LIVENESS_INTERVAL,
+        };
         let mut sleep = Sleep {
-            limit: LIVENESS_INTERVAL,
+            limit: interval,
             is_check_due: true,
         };
         // Reading the clock would add to the cost of every wake-up.
@@ -44,7 +49,7 @@ impl WaitBackoff {
             let (since, checked) = self.stepping.get_or_insert((now, now));
             let waited = now.saturating_duration_since(*since);
             sleep.limit = (waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP);
-            sleep.is_check_due = now.saturating_duration_since(*checked) >= LIVENESS_INTERVAL;
+            sleep.is_check_due = now.saturating_duration_since(*checked) >= interval;
             if sleep.is_check_due {
                 *checked = now;
             }

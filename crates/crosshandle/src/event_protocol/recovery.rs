@@ -1,8 +1,13 @@
 //! Recovery by survivors of signals that dead processes left unfinished.
 
 use super::signal::wake_sleepers;
-use super::slot::{FAILED, FailureReason, Issued, Owner, RING, Slot, full_number};
+use super::slot::{FAILED, FailureReason, Issued, Owner, RING, RUNS, Slot, full_number};
 use crate::platform::{AtomicU64, Ordering};
+
+/// Most looks at one word by a survivor. A word has at most one more run of unfinished signals than a
+/// slot can record; the rest is for other survivors' changes. Without a bound a hostile process could
+/// keep a survivor, which looks after other events too, by changing a word again and again.
+const MAX_SURVIVOR_ROUNDS: usize = 4 * RUNS;
 
 /// Knowledge of which processes attached to an event are still alive.
 pub(crate) trait Liveness {
@@ -38,7 +43,8 @@ impl Slot {
     /// Fails every unfinished signal of completion word `index` whose owner is dead.
     pub(super) fn fail_orphans_on(&self, index: u64, liveness: &dyn Liveness) {
         let word = &self.words[index as usize];
-        loop {
+        // Each round without a change means that another process has changed something.
+        for _ in 0..MAX_SURVIVOR_ROUNDS {
             let Some((pending, _)) = self.pending(index, word) else {
                 return;
             };
@@ -46,9 +52,8 @@ impl Slot {
             let finished = self.finished_on(index).filter(|number| *number >= pending);
             let run = self.run_of(pending);
             let last = run.last - (run.last - pending) % RING;
-            if finished.is_none()
-                && Owner::new(run.owner).is_some_and(|owner| !liveness.is_dead(owner))
-            {
+            let owner = Owner::new(run.owner);
+            if finished.is_none() && owner.is_some_and(|owner| !liveness.is_dead(owner)) {
                 return;
             }
             // If everything is complete by now, the run was read from newer values.
@@ -64,7 +69,7 @@ impl Slot {
                 continue;
             }
             if finished.is_none() {
-                self.record_failure(pending, last, FailureReason::OwnerDied);
+                self.record_failure(pending, last, FailureReason::OwnerDied(owner));
             }
             // `FAILED` makes every reader consult the recorded failures, also for a success.
             let last = finished.unwrap_or(last);

@@ -1,8 +1,8 @@
 //! Submitting signals and completing them.
 
 use super::slot::{
-    FAILED, FailureReason, Issued, MAX_NUMBER, Owner, RING, RUNS, SLEEPERS, Slot, WATCHED, WINDOW,
-    last_of_word, reached, sequence,
+    FAILED, FailedTo, FailureReason, Issued, MAX_NUMBER, Owner, RING, RUNS, SLEEPERS, Slot,
+    WATCHED, WINDOW, last_of_word, reached, sequence,
 };
 use super::ticket::{Ticket, tickets};
 use crate::platform;
@@ -45,28 +45,25 @@ pub(crate) enum Completion {
 }
 
 impl Slot {
-    /// Signals like [`signal`](Self::signal), guessing that `latest` is still the latest number and
-    /// complete. A right guess saves one read of the cache line from a peer that polls it, which is
-    /// half the time of a signal to another CPU.
+    /// Signals immediately if that is easy, and returns the signal's number; `None`: call
+    /// [`signal`](Self::signal). Guesses that `latest` is still the latest number and complete. A
+    /// right guess saves one read of the cache line from a peer that polls it, which is half the
+    /// time of a signal to another CPU.
     #[inline]
-    pub(crate) fn signal_after(&self, latest: u64, owner: Owner) -> Result<Signalled, IssueError> {
+    pub(crate) fn try_signal_after(&self, latest: u64) -> Option<u64> {
         let number = latest + 1;
         let expected = Issued::complete(latest);
         if !number.is_multiple_of(WINDOW) && self.advance_complete(expected, number) {
-            return Ok(Signalled::Complete(number));
+            return Some(number);
         }
-        self.signal(owner)
-    }
-
-    /// Signals immediately, or submits a signal if earlier ones are unfinished.
-    #[inline]
-    pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {
         let current = self.load_issued();
         let number = current.number() + 1;
         let ordinary = current.is_complete() && !number.is_multiple_of(WINDOW);
-        if ordinary && self.advance_complete(current, number) {
-            return Ok(Signalled::Complete(number));
-        }
+        (ordinary && self.advance_complete(current, number)).then_some(number)
+    }
+
+    /// Signals immediately, or submits a signal if earlier ones are unfinished.
+    pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {
         self.signal_slow(owner, None)
     }
 
@@ -327,17 +324,14 @@ impl Slot {
     pub(super) fn record_failure(&self, first: u64, last: u64, reason: FailureReason) {
         let index = (last % RING) as usize;
         let (from, to) = (&self.failed_from[index], &self.failed_to[index]);
-        let recorded = to.load(Ordering::Acquire) >> FailureReason::BITS;
+        let recorded = FailedTo(to.load(Ordering::Acquire)).last();
         // Consecutive failures make one range, so that none of them is forgotten.
         if recorded == 0 || recorded + RING < first {
             // The start first: readers read the end first, so they never see too wide a range,
             // which would take the successes between two failures for failures.
             from.fetch_max(first, Ordering::AcqRel);
         }
-        to.fetch_max(
-            last << FailureReason::BITS | reason as u64,
-            Ordering::AcqRel,
-        );
+        to.fetch_max(FailedTo::new(last, reason).0, Ordering::AcqRel);
     }
 
     /// Tells waiters which CPU signals, so that they spin only if it is not theirs.

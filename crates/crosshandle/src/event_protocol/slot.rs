@@ -20,7 +20,9 @@
 //! | | 24–31 `REVOCATION` | count of revocations of the native mirror, twice each; odd during one; wraps | processes that revoke | submitters of device waits |
 //! | `finished[i]` | 0–63 | a number of the word that has finished for certain; kept only with `DEVICE_SIGNALS`; only grows | signallers, queues that find a device's signal done, survivors | survivors |
 //! | `failed_from[i]` | 0–63 | first number of the latest range of failed signals; 0: none | signallers and survivors, before the word | waiters |
-//! | `failed_to[i]` | 0–7, 8–63 | reason ([`FailureReason`]), last number of that range | signallers and survivors, before the word | waiters |
+//! | `failed_to[i]` | 0–11 | owner that died, if that is the reason; 0: unknown | survivors, before the word | waiters |
+//! | | 12–13 | reason ([`FailureReason`]) | signallers and survivors, before the word | waiters |
+//! | | 14–63 | last number of that range | signallers and survivors, before the word | waiters |
 //! | `max_device_wait` | 0–63 | greatest number that a device was told to wait for before it was taken; 0: none | submitters of device waits | immediate signallers |
 //! | `mirror` | 0–49 | number that the native mirror was signalled for last; 0: unknown | queues that signal the mirror, processes that revoke | queues that wait for it |
 //! | | 50 | a signal of the mirror is being submitted to the driver | queues that signal the mirror | queues that signal or wait |
@@ -121,24 +123,48 @@ impl Issued {
 
 /// The reason for a signal's failure, as shared memory holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub(crate) enum FailureReason {
-    /// The process that submitted it ended before it completed.
-    OwnerDied = 1,
+    /// The process that submitted it ended before it completed. `None`: shared memory names no
+    /// owner, which only a hostile peer brings about.
+    OwnerDied(Option<Owner>),
     /// The command that should have signalled reported an error.
-    CommandFailed = 2,
+    CommandFailed,
 }
 
 impl FailureReason {
-    /// Number of bits of `failed_to` that hold the reason, below the number.
-    pub(crate) const BITS: u32 = 8;
+    const OWNER_DIED: u64 = 1;
+    const COMMAND_FAILED: u64 = 2;
 
-    /// Returns the reason in a `failed_to`. A hostile peer may have written any value; an unknown
-    /// one counts as a death.
-    pub(crate) fn from_bits(raw: u64) -> Self {
-        match raw & 0xff {
-            2 => Self::CommandFailed,
-            _ => Self::OwnerDied,
+    fn bits(self) -> u64 {
+        match self {
+            Self::OwnerDied(owner) => {
+                Self::OWNER_DIED << OWNER_BITS | owner.map_or(0, |owner| u64::from(owner.0))
+            }
+            Self::CommandFailed => Self::COMMAND_FAILED << OWNER_BITS,
+        }
+    }
+}
+
+/// A value of `failed_to`, with access to its parts. A hostile peer may have written any value: an
+/// unknown reason counts as a death.
+#[derive(Clone, Copy)]
+pub(super) struct FailedTo(pub(super) u64);
+
+impl FailedTo {
+    pub(super) fn new(last: u64, reason: FailureReason) -> Self {
+        Self(last << NUMBER_SHIFT | reason.bits())
+    }
+
+    /// Returns the last number of the range; 0 if there is none.
+    pub(super) fn last(self) -> u64 {
+        self.0 >> NUMBER_SHIFT
+    }
+
+    /// Returns the reason for the latest failures of the range.
+    pub(super) fn reason(self) -> FailureReason {
+        match self.0 >> OWNER_BITS & 3 {
+            FailureReason::COMMAND_FAILED => FailureReason::CommandFailed,
+            _ => FailureReason::OwnerDied(Owner::new((self.0 & u64::from(Owner::MAX)) as u16)),
         }
     }
 }
@@ -214,6 +240,36 @@ impl Slot {
             run.store(0, Ordering::Relaxed);
         }
     }
+
+    /// Writes `value` to one of the slot's fields, the 32-bit ones included, as a hostile process may
+    /// do.
+    #[allow(dead_code)] // For the model checker, some of whose processes are hostile.
+    pub(crate) fn overwrite(&self, field: usize, change: impl FnOnce(u64) -> u64) {
+        let words = [&self.issued, &self.max_device_wait, &self.mirror].into_iter();
+        let arrays = [
+            &self.words,
+            &self.finished,
+            &self.failed_from,
+            &self.failed_to,
+        ];
+        let mut fields = words.chain(arrays.into_iter().flatten()).chain(&self.runs);
+        match fields.nth(field) {
+            Some(word) => word.store(change(word.load(Ordering::SeqCst)), Ordering::SeqCst),
+            None => {
+                let half = if field.is_multiple_of(2) {
+                    &self.flags
+                } else {
+                    &self.signaller_cpu
+                };
+                let value = change(half.load(Ordering::SeqCst).into());
+                half.store(value as u32, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The number of fields that [`overwrite`](Self::overwrite) takes.
+    #[allow(dead_code)] // As above.
+    pub(crate) const FIELDS: usize = 5 + 4 * RING as usize + RUNS;
 
     pub(super) fn load_issued(&self) -> Issued {
         Issued(self.issued.load(Ordering::Acquire))

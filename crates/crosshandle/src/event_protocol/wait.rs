@@ -3,11 +3,13 @@
 use super::backoff::WaitBackoff;
 use super::recovery::Liveness;
 use super::slot::{
-    FAILED, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached, sequence,
+    FAILED, FailedTo, FailureReason, Issued, RING, SLEEPERS, Slot, WATCHED, WINDOW, reached,
+    sequence,
 };
 use super::tuning::{POLLS_PER_CLOCK_READ, SPIN_TIME, SPIN_TIME_FOR_DEVICE};
 use crate::platform;
 use crate::platform::{AtomicU64, Instant, Ordering};
+use std::ptr;
 
 /// The state of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,8 +120,9 @@ impl Slot {
         let index = (number % RING) as usize;
         let to = self.failed_to[index].load(Ordering::Acquire);
         let from = self.failed_from[index].load(Ordering::Acquire);
-        if from != 0 && from <= number && number <= to >> FailureReason::BITS {
-            return Outcome::Failed(FailureReason::from_bits(to));
+        let to = FailedTo(to);
+        if from != 0 && from <= number && number <= to.last() {
+            return Outcome::Failed(to.reason());
         }
         Outcome::Complete
     }
@@ -146,22 +149,22 @@ impl Slot {
             return result;
         }
         let mut backoff = WaitBackoff::until(deadline);
+        let mut entry = None;
         loop {
             let in_steps = self.is_device_signalled();
-            let Some(sleep) = backoff.next(in_steps) else {
+            let Some(sleep) = backoff.next(in_steps, liveness.is_known_abandoned()) else {
                 return Err(WaitError::TimedOut);
             };
+            // Before the last look, so that whoever has something to tell finds the sleeper.
+            entry.get_or_insert_with(|| platform::enter([target.awaited()]));
             if let Some(before) = target.register() {
-                // The notice of the exporter's death may have come before there was a sleeper.
-                let never_comes = liveness.is_known_abandoned() && number > self.issued();
-                if !never_comes && self.is_device_signalled() == in_steps {
+                if !target.never_comes() && self.is_device_signalled() == in_steps {
                     platform::sleep(target.word(), before, sleep.limit);
                 }
                 target.deregister(before);
-                if (sleep.is_check_due || never_comes) && target.result_so_far().is_none() {
-                    target.check_liveness()?;
-                }
             }
+            // Also if the word has changed: a hostile peer may change it all the time.
+            target.check_liveness_if(sleep.is_check_due)?;
             if let Some(result) = target.result_so_far() {
                 return result;
             }
@@ -277,6 +280,28 @@ impl Target<'_> {
         }
     }
 
+    /// Returns what this process's tools show of the wait.
+    fn awaited(&self) -> platform::Awaited {
+        platform::Awaited {
+            word: ptr::from_ref(self.word()).addr(),
+            slot: ptr::from_ref(self.slot).addr(),
+            number: self.number,
+        }
+    }
+
+    /// Returns whether the exporter is known to have ended before anybody took the number.
+    fn never_comes(&self) -> bool {
+        self.liveness.is_known_abandoned() && self.number > self.slot.issued()
+    }
+
+    /// Does as [`check_liveness`](Self::check_liveness) if that is due, or if the number never comes.
+    fn check_liveness_if(&self, is_due: bool) -> Result<(), WaitError> {
+        match (is_due || self.never_comes()) && self.result_so_far().is_none() {
+            true => self.check_liveness(),
+            false => Ok(()),
+        }
+    }
+
     /// Fails what a dead process left on this word. Returns an error if the number was never taken
     /// and the exporter has ended.
     fn check_liveness(&self) -> Result<(), WaitError> {
@@ -305,7 +330,9 @@ pub(crate) fn wait_any(
     let mut spin_end = may_spin.then(|| Instant::now() + SPIN_TIME);
     let mut words = Vec::with_capacity(targets.len() + 1);
     let device = |target: &Target<'_>| target.slot.is_device_signalled();
+    let orphaned = |target: &Target<'_>| target.liveness.is_known_abandoned();
     let mut backoff = WaitBackoff::until(deadline);
+    let mut entry = None;
     loop {
         for (index, target) in targets.iter().enumerate() {
             if let Some(result) = target.result_so_far() {
@@ -316,7 +343,8 @@ pub(crate) fn wait_any(
             return None;
         }
         let in_steps = targets.iter().any(device);
-        let Some(sleep) = backoff.next(in_steps) else {
+        let is_orphaned = targets.iter().any(orphaned);
+        let Some(sleep) = backoff.next(in_steps, is_orphaned) else {
             return Some((0, Err(WaitError::TimedOut)));
         };
         if let Some(end) = spin_end {
@@ -324,6 +352,7 @@ pub(crate) fn wait_any(
             spin_end = (Instant::now() < end).then_some(end);
             continue;
         }
+        entry.get_or_insert_with(|| platform::enter(targets.iter().map(Target::awaited)));
         words.clear();
         words.extend(
             targets
@@ -331,7 +360,8 @@ pub(crate) fn wait_any(
                 .map_while(|target| Some((target.word(), target.register()?))),
         );
         let registered = words.len();
-        if registered == targets.len() && targets.iter().any(device) == in_steps {
+        let may_sleep = registered == targets.len() && !targets.iter().any(Target::never_comes);
+        if may_sleep && targets.iter().any(device) == in_steps {
             words.extend(interrupt.map(|interrupt| (interrupt.word, interrupt.expected)));
             platform::sleep_any(&words, sleep.limit);
         }
@@ -339,10 +369,7 @@ pub(crate) fn wait_any(
             target.deregister(*before);
         }
         for (index, target) in targets.iter().enumerate() {
-            if sleep.is_check_due
-                && target.result_so_far().is_none()
-                && let Err(error) = target.check_liveness()
-            {
+            if let Err(error) = target.check_liveness_if(sleep.is_check_due) {
                 return Some((index, Err(error)));
             }
         }

@@ -26,8 +26,8 @@ pub enum HandleError {
     },
     /// The bytes lack the magic number, or the text lacks a handle's prefix.
     #[error(
-        "this is not a handle: its bytes start with \"XHDL\", its text with \"xhm1.\", \"xhp1.\" \
-         or \"xhe1.\"; pass the handle as its exporter gave it"
+        "this is not a handle: its bytes start with \"XHDL\", its text with \"xhm2.\", \"xhp2.\" \
+         or \"xhe2.\"; pass the handle as its exporter gave it"
     )]
     NotAHandle,
     /// The handle is of another version of the format.
@@ -68,19 +68,6 @@ pub enum HandleError {
         field: &'static str,
         /// Description of the fault.
         why: &'static str,
-    },
-    /// The shared bytes are not inside the segment.
-    #[error(
-        "the handle names {length} bytes at offset {offset}, which is not inside its segment of \
-         {segment_length} bytes; get a new one from the exporter"
-    )]
-    Extent {
-        /// Offset of the first shared byte from the segment's start, in bytes.
-        offset: u64,
-        /// Number of shared bytes.
-        length: u64,
-        /// Size of the whole segment in bytes.
-        segment_length: u64,
     },
     /// The text form cannot be decoded.
     #[error("the handle's text is wrong at character {at}: {why}; copy the whole word again")]

@@ -5,7 +5,7 @@ use std::fmt;
 use super::wire::{HANDLE_SIZE, VERSION};
 use super::{Fields, HandleKind};
 
-/// The contents of a handle in words, without its secret.
+/// The contents of a handle in words, without its key.
 ///
 /// Its fields are strings and numbers, so it is easily printed as JSON. `Display` gives aligned
 /// lines of text, without a line break at the end.
@@ -31,10 +31,12 @@ pub struct Explanation {
     pub exporter: String,
     /// The exporter's process id in its own PID namespace.
     pub exporter_pid: u32,
-    /// Index of the export record (memory) or of the slot (event) in the exporter.
+    /// Number of the exporting context in its process.
+    pub context: u32,
+    /// Index of the object's record in its context.
     pub record: u32,
-    /// Generation of the record or slot. A handle of an older generation is stale.
-    pub generation: u32,
+    /// Generation of the record. A handle of an older generation is stale.
+    pub generation: u64,
     /// Range of memory that the handle shares; `None` for an event.
     pub memory: Option<SharedRange>,
     /// Conditions for opening the handle, one sentence each.
@@ -47,8 +49,6 @@ pub struct Explanation {
 pub struct SharedRange {
     /// Number of the segment in the exporting context.
     pub segment: u32,
-    /// Size of the whole segment in bytes.
-    pub segment_length: u64,
     /// Offset of the first shared byte from the segment's start, in bytes.
     pub offset: u64,
     /// Number of shared bytes.
@@ -62,7 +62,6 @@ impl Explanation {
         let same_host = local_host.map(|local| local == fields.host);
         let memory = (kind != HandleKind::Event).then_some(SharedRange {
             segment: fields.segment,
-            segment_length: fields.segment_length,
             offset: fields.offset,
             length: fields.length,
             read_only: fields.read_only,
@@ -77,6 +76,7 @@ impl Explanation {
             same_host,
             exporter: format!("{:016x}", fields.exporter),
             exporter_pid: fields.pid,
+            context: fields.context,
             record: fields.record,
             generation: fields.generation,
             memory,
@@ -132,8 +132,8 @@ impl fmt::Display for Explanation {
         writeln!(f, "{:WIDTH$}{host}, id {}", "host", self.host)?;
         writeln!(
             f,
-            "{:WIDTH$}process {}, id {}",
-            "exporter", self.exporter_pid, self.exporter
+            "{:WIDTH$}process {}, id {}, context {}",
+            "exporter", self.exporter_pid, self.exporter, self.context
         )?;
         match &self.memory {
             Some(range) => {
@@ -144,24 +144,18 @@ impl fmt::Display for Explanation {
                 };
                 writeln!(
                     f,
-                    "{:WIDTH$}{} bytes at offset {} of segment {}, which has {} bytes",
-                    "shares", range.length, range.offset, range.segment, range.segment_length
+                    "{:WIDTH$}{} bytes at offset {} of segment {}",
+                    "shares", range.length, range.offset, range.segment
                 )?;
                 writeln!(f, "{:WIDTH$}{access}", "access")?;
-                writeln!(
-                    f,
-                    "{:WIDTH$}{}, generation {}",
-                    "record", self.record, self.generation
-                )?;
             }
-            None => {
-                writeln!(
-                    f,
-                    "{:WIDTH$}{}, generation {}",
-                    "slot", self.record, self.generation
-                )?;
-            }
+            None => {}
         }
+        writeln!(
+            f,
+            "{:WIDTH$}{}, generation {}",
+            "record", self.record, self.generation
+        )?;
         for (index, sentence) in self.opening.iter().enumerate() {
             let (label, line_break) = if index == 0 {
                 ("opening", "")

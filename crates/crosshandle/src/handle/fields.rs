@@ -130,14 +130,14 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// The capability of an exporting context: an importer that presents it may open the context's
-/// exports. `Debug` never shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// The capability of one object and one kind of access: an importer that presents it may open what
+/// the key was made for, and nothing else. `Debug` never shows it.
+#[derive(Clone, Copy, Eq, Hash)]
 #[repr(transparent)]
-pub struct Secret([u8; 16]);
+pub struct Key([u8; 16]);
 
-impl Secret {
-    /// Returns the secret with these bytes. A handle whose secret is all zero is refused.
+impl Key {
+    /// Returns the key with these bytes. A handle whose key is all zero is refused.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -148,9 +148,17 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+/// Compares in a time that does not depend on the bytes.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let [ours, theirs] = [self, other].map(|key| u128::from_ne_bytes(key.0));
+        std::hint::black_box(ours ^ theirs) == 0
+    }
+}
+
+impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("Key(..)")
     }
 }
 
@@ -167,20 +175,22 @@ pub struct Fields {
     pub exporter: u64,
     /// The exporter's process id in its own PID namespace; for messages only.
     pub pid: u32,
-    /// Number of the memory segment in its context; 0 for an event.
-    pub segment: u32,
-    /// The exporting context's capability; not all zero.
-    pub secret: Secret,
+    /// Number of the exporting context in its process; nonzero.
+    pub context: u32,
+    /// The capability of this object and access; not all zero.
+    pub key: Key,
     /// The device that the object lives on.
     pub device: DeviceUuid,
-    /// Index of the export record (memory) or of the slot (event).
+    /// Generation of the record: its lowest two bits are the kind's number, the others count the
+    /// record's uses.
+    pub generation: u64,
+    /// Index of the object's record in its context.
     pub record: u32,
-    /// Generation of the record or slot; nonzero.
-    pub generation: u32,
+    /// Number of the memory segment in its context; of an event, number of its arena: 0 for the
+    /// context's own, otherwise the event has one to itself.
+    pub segment: u32,
     /// Offset of the first shared byte from the segment's start, in bytes; 0 for an event.
     pub offset: u64,
     /// Number of shared bytes; nonzero for memory, 0 for an event.
     pub length: u64,
-    /// Size of the whole segment in bytes; 0 for an event.
-    pub segment_length: u64,
 }

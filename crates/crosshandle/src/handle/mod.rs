@@ -12,13 +12,13 @@
 //! # Two forms
 //! * **Bytes**, for programs: little-endian, versioned, the same layout for every kind.
 //! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
-//!   `FromStr`. It starts with `xhm1.` (memory), `xhp1.` (physical memory) or `xhe1.` (event).
+//!   `FromStr`. It starts with `xhm2.` (memory), `xhp2.` (physical memory) or `xhe2.` (event).
 //!   The bytes in base64url without padding follow. Every handle has exactly one text.
 //!
 //! # A handle is a capability
-//! Its bytes contain a secret of the exporting context. An importer presents the secret to the
-//! exporter, which hands out nothing without it. Both forms of a handle reveal the secret; `Debug`
-//! and [`Explanation`] do not.
+//! Its bytes contain a [`Key`]: a random number of this object and this kind of access alone. An
+//! importer presents it to the exporter, which gives nothing without it. Both forms of a handle
+//! reveal the key; `Debug` and [`Explanation`] do not.
 //!
 //! Everything here is pure computation: no input or output, no global state. All types are
 //! `Send + Sync`.
@@ -35,7 +35,7 @@ mod tests;
 
 pub use error::HandleError;
 pub use explain::{Explanation, SharedRange};
-pub use fields::{BackendKind, DeviceUuid, Fields, HandleKind, Secret, UnknownBackend};
+pub use fields::{BackendKind, DeviceUuid, Fields, HandleKind, Key, UnknownBackend};
 pub use text::TEXT_LENGTH;
 pub use types::{AnyHandle, EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use wire::{HANDLE_SIZE, VERSION};

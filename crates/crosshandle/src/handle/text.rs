@@ -10,16 +10,16 @@ use data_encoding::BASE64URL_NOPAD as BASE64;
 use super::wire::{HANDLE_SIZE, VERSION};
 use super::{HandleError, HandleKind};
 
-const PREFIX_LENGTH: usize = "xhm1.".len();
+const PREFIX_LENGTH: usize = "xhm2.".len();
 
 /// Number of characters in the text form of a handle of any kind. All are ASCII.
 pub const TEXT_LENGTH: usize = PREFIX_LENGTH + (HANDLE_SIZE * 8).div_ceil(6);
 
 const fn prefix(kind: HandleKind) -> &'static str {
     match kind {
-        HandleKind::Memory => "xhm1.",
-        HandleKind::PhysicalMemory => "xhp1.",
-        HandleKind::Event => "xhe1.",
+        HandleKind::Memory => "xhm2.",
+        HandleKind::PhysicalMemory => "xhp2.",
+        HandleKind::Event => "xhe2.",
     }
 }
 

@@ -87,7 +87,7 @@ macro_rules! handle_type {
             }
         }
 
-        /// Writes the contents without the secret.
+        /// Writes the contents without the key.
         impl fmt::Debug for $Handle {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_tuple(stringify!($Handle)).field(&self.fields()).finish()
@@ -170,7 +170,7 @@ impl AnyHandle {
         }
     }
 
-    /// Explains the handle in words, without its secret and without opening anything.
+    /// Explains the handle in words, without its key and without opening anything.
     ///
     /// With `local_host`, the identity of the running kernel, the explanation says whether the
     /// handle can be opened on this machine.

@@ -1,18 +1,21 @@
-//! The byte form, version 1: layout, integrity tag, and the checks of every field.
+//! The byte form, version 2: layout, integrity tag, and the checks of every field.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
 
-use super::{BackendKind, DeviceUuid, Fields, HandleError, HandleKind, Secret};
+use super::{BackendKind, DeviceUuid, Fields, HandleError, HandleKind, Key};
 
 /// Size of a handle of any kind in bytes.
 pub const HANDLE_SIZE: usize = 104;
 
 /// Version of the handle format that this crate writes and reads.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 const MAGIC: [u8; 4] = *b"XHDL";
 const FLAG_READ_ONLY: u8 = 1 << 0;
+/// The bits of a generation that hold the kind of the object. The exporter counts in the others, so
+/// that a record that was used for another kind has another generation.
+const KIND_BITS: u64 = 3;
 /// Offset of the tag in bytes. The tag covers all bytes before it.
 const TAG_AT: usize = HANDLE_SIZE - size_of::<U32>();
 
@@ -28,14 +31,14 @@ struct Wire {
     host: U64,
     exporter: U64,
     pid: U32,
-    segment: U32,
-    secret: [u8; 16],
+    context: U32,
+    key: [u8; 16],
     device: [u8; 16],
+    generation: U64,
     record: U32,
-    generation: U32,
+    segment: U32,
     offset: U64,
     length: U64,
-    segment_length: U64,
     reserved: U32,
     tag: U32,
 }
@@ -53,7 +56,7 @@ pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
     // Whole words, because the tag is computed from words right after. Reading words that were
     // written in smaller pieces stalls the processor for half the time of this function.
     let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-    let [secret_0, secret_1] = words(*fields.secret.as_bytes());
+    let [key_0, key_1] = words(*fields.key.as_bytes());
     let [device_0, device_1] = words(*fields.device.as_bytes());
     let flags = if fields.read_only { FLAG_READ_ONLY } else { 0 };
     let kinds = [VERSION, kind as u8, fields.backend as u8, flags];
@@ -61,15 +64,15 @@ pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
         halves(u32::from_le_bytes(MAGIC), u32::from_le_bytes(kinds)),
         fields.host,
         fields.exporter,
-        halves(fields.pid, fields.segment),
-        secret_0,
-        secret_1,
+        halves(fields.pid, fields.context),
+        key_0,
+        key_1,
         device_0,
         device_1,
-        halves(fields.record, fields.generation),
+        fields.generation,
+        halves(fields.record, fields.segment),
         fields.offset,
         fields.length,
-        fields.segment_length,
         halves(0, 0),
     ]
     .map(U64::new);
@@ -101,14 +104,14 @@ pub(super) fn decode(bytes: &[u8; HANDLE_SIZE]) -> Fields {
         host: wire.host.get(),
         exporter: wire.exporter.get(),
         pid: wire.pid.get(),
-        segment: wire.segment.get(),
-        secret: Secret::from_bytes(wire.secret),
+        context: wire.context.get(),
+        key: Key::from_bytes(wire.key),
         device: DeviceUuid::from_bytes(wire.device),
-        record: wire.record.get(),
         generation: wire.generation.get(),
+        record: wire.record.get(),
+        segment: wire.segment.get(),
         offset: wire.offset.get(),
         length: wire.length.get(),
-        segment_length: wire.segment_length.get(),
     }
 }
 
@@ -176,8 +179,13 @@ fn check_fields(wire: &Wire, kind: HandleKind) -> Result<(), HandleError> {
     )?;
     require(wire.host != 0, "host", "it is zero")?;
     require(wire.exporter != 0, "exporter", "it is zero")?;
-    require(wire.secret != [0; 16], "secret", "it is all zero")?;
-    require(wire.generation != 0, "generation", "it is zero")?;
+    require(wire.context != 0, "context", "it is zero")?;
+    require(wire.key != [0; 16], "key", "it is all zero")?;
+    require(
+        wire.generation.get() & KIND_BITS == kind as u64 && wire.generation.get() > KIND_BITS,
+        "generation",
+        "it is not one of this kind of object",
+    )?;
     require(wire.reserved == 0, "reserved", "it is not zero")?;
     match kind {
         HandleKind::Memory | HandleKind::PhysicalMemory => {
@@ -187,29 +195,15 @@ fn check_fields(wire: &Wire, kind: HandleKind) -> Result<(), HandleError> {
                 "an unknown flag is set",
             )?;
             require(wire.length != 0, "length", "it is zero")?;
-            check_extent(wire)
+            let end = wire.offset.get().checked_add(wire.length.get());
+            require(end.is_some(), "length", "the range ends beyond all memory")
         }
         HandleKind::Event => {
             const WHY: &str = "it is not zero, as it is for every event";
             require(wire.flags == 0, "flags", WHY)?;
-            require(wire.segment == 0, "segment", WHY)?;
             require(wire.offset == 0, "offset", WHY)?;
-            require(wire.length == 0, "length", WHY)?;
-            require(wire.segment_length == 0, "segment_length", WHY)
+            require(wire.length == 0, "length", WHY)
         }
-    }
-}
-
-fn check_extent(wire: &Wire) -> Result<(), HandleError> {
-    let (offset, length) = (wire.offset.get(), wire.length.get());
-    let segment_length = wire.segment_length.get();
-    match offset.checked_add(length) {
-        Some(end) if end <= segment_length => Ok(()),
-        _ => Err(HandleError::Extent {
-            offset,
-            length,
-            segment_length,
-        }),
     }
 }
 

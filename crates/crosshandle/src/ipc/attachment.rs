@@ -1,27 +1,29 @@
 //! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
 //! its death.
 
-use super::arena::{Arena, MAX_RECORDS};
-use super::broker::protocol::{Refusal, Reply, Request};
+use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
 use super::broker::{self, Connection, Exports, Fetch, Fetched, PeerPolicy};
+use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
+use super::event_arena::{EventArena, EventArenas};
 use super::exporter::Exporter;
-use super::ledger::Ledger;
 use super::liveness::LivenessLocks;
 use super::open_count;
+use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
-use crate::handle::{Fields, HandleError, Secret};
-use crate::os::{process, wake_ticker};
-use crate::sync::{Condvar, Mutex};
+use crate::handle::{Fields, HandleError};
+use crate::os::{process, sleepers};
+use crate::sync::{Condvar, Mutex, Turn, TurnGuard};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
+use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -37,12 +39,35 @@ pub(crate) struct Origin {
 /// This process's place in one exporting context. There is at most one for each context. (Another
 /// copy of this library in the same process counts as another process: see [`super::liveness`].)
 pub(crate) struct Attachment {
-    /// `None` only while it is being dropped.
-    arena: Option<Arc<Arena>>,
+    catalog: Arc<Catalog>,
     ledger: Arc<Ledger>,
+    /// `None` only while it is being dropped.
+    arenas: Option<Arc<EventArenas>>,
     owner: Owner,
     link: Link,
-    secret: Secret,
+    origin: ContextId,
+    /// Held while a chunk is fetched, so that it is fetched once.
+    fetching: Turn,
+    /// Dropped when the attachment is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
+}
+
+/// A context of any process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ContextId {
+    exporter: u64,
+    context: u32,
+}
+
+impl ContextId {
+    /// Returns the context that made a handle.
+    #[inline]
+    pub(crate) fn of(fields: &Fields) -> Self {
+        Self {
+            exporter: fields.exporter,
+            context: fields.context,
+        }
+    }
 }
 
 /// The way to the exporter.
@@ -52,13 +77,14 @@ enum Link {
     /// To another process.
     Remote {
         connection: Connection,
-        has_hung_up: AtomicBool,
+        /// When that was noticed, in nanoseconds since 1970; 0: it has not.
+        hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },
 }
 
-/// Attachments to other processes by secret. `None`: one is being made.
-type Attachments = HashMap<Secret, Option<Weak<Attachment>>>;
+/// Attachments to other processes. `None`: one is being made.
+type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
 static ATTACHMENTS: LazyLock<Mutex<Attachments>> = LazyLock::new(Mutex::default);
 /// Notified when an entry was filled or removed.
 static CHANGED: Condvar = Condvar::new();
@@ -66,26 +92,30 @@ static CHANGED: Condvar = Condvar::new();
 impl Attachment {
     /// Returns the attachment to the context that made a handle, made now if there is none.
     pub(crate) fn to(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
-        let secret = fields.secret;
-        if let Some(exports) = broker::local_exports(secret) {
+        let context = ContextId::of(fields);
+        let is_local = broker::address::exporter_id()? == fields.exporter;
+        if is_local && let Some(exports) = broker::local_exports(fields.context) {
             let exporter = exports.as_any().downcast::<Exporter>();
             let exporter = exporter.map_err(|_| Error::Stale)?;
             return Ok(Arc::new(Self {
-                arena: Some(exporter.shared_arena()),
+                catalog: Arc::clone(exporter.catalog()),
                 ledger: exporter.own_ledger()?,
+                arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
                 link: Link::Local(Arc::downgrade(&exporter)),
-                secret,
+                origin: context,
+                fetching: Turn::default(),
+                ends_with_it: OnceLock::new(),
             }));
         }
-        if broker::address::exporter_id()? == fields.exporter {
+        if is_local {
             // Ours, and its context is dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
         let end = Instant::now().checked_add(origin.timeout);
         let mut attachments = ATTACHMENTS.lock();
         loop {
-            match attachments.get(&secret) {
+            match attachments.get(&context) {
                 None => break,
                 Some(entry) => {
                     // `None`: one is being made, or is being dropped and closes the arena soon.
@@ -111,9 +141,9 @@ impl Attachment {
                 None => CHANGED.wait(attachments),
             };
         }
-        attachments.insert(secret, None);
+        attachments.insert(context, None);
         drop(attachments);
-        let vacancy = Vacancy(secret);
+        let vacancy = Vacancy(context);
         let attachment = Self::connect(fields, origin)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
@@ -137,27 +167,42 @@ impl Attachment {
                     .into(),
             ));
         }
-        let (ledger, ledger_file) = Ledger::create()?;
-        let request = Request::Attach(fields.secret);
-        let (reply, file) = connection.ask(request, Some(ledger_file.as_fd()))?;
-        let Reply::Attached { owner } = reply else {
+        let request = Request::Attach {
+            context: fields.context,
+            credential: Credential::of(fields),
+            pid: process::pid(),
+            program: program_name(),
+        };
+        let (reply, [catalog_file, ledger_file]) = connection.ask(request)?;
+        let Reply::Attached {
+            owner,
+            locks_ledger,
+        } = reply
+        else {
             return Err(Error::Protocol("it answers another question"));
         };
         let owner = Owner::new(owner)
             .filter(|owner| *owner != Owner::EXPORTER)
             .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
-        let arena = Arena::open(file)?;
-        arena.lock_liveness(owner)?;
+        let (catalog, ledger) = (Catalog::default(), Ledger::default());
+        catalog.add(CatalogChunk::open(&catalog_file, 0)?);
+        ledger.add(LedgerChunk::open(&ledger_file, 0)?);
+        if locks_ledger {
+            ledger.lock_liveness(&ledger_file)?;
+        }
         Ok(Arc::new(Self {
-            arena: Some(Arc::new(arena)),
+            catalog: Arc::new(catalog),
             ledger: Arc::new(ledger),
+            arenas: Some(Arc::default()),
             owner,
             link: Link::Remote {
                 connection,
-                has_hung_up: AtomicBool::new(false),
+                hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),
             },
-            secret: fields.secret,
+            origin: ContextId::of(fields),
+            fetching: Turn::default(),
+            ends_with_it: OnceLock::new(),
         }))
     }
 
@@ -177,8 +222,128 @@ impl Attachment {
         Ok(())
     }
 
-    pub(crate) fn arena(&self) -> &Arena {
-        self.arena.as_deref().expect("present until drop")
+    pub(super) fn arenas(&self) -> &EventArenas {
+        self.arenas.as_deref().expect("present until drop")
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Returns the name of an object that is open here, if it has one.
+    pub(crate) fn name_of(&self, record: u32) -> Option<String> {
+        Some(self.catalog.name(record)).filter(|name| !name.is_empty())
+    }
+
+    /// Returns when the exporter was found to have ended, in nanoseconds since 1970; 0 if it lives, as
+    /// far as is known.
+    pub(super) fn hung_up_at(&self) -> u64 {
+        match &self.link {
+            Link::Local(_) => 0,
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire),
+        }
+    }
+
+    /// Returns the arena and the index of the slot of an event that is in one of the context's own.
+    #[inline]
+    pub(super) fn event(&self, credential: &Credential) -> Result<(&EventArena, usize)> {
+        match self.arenas().common(credential.record.index) {
+            Some(found) => Ok(found),
+            None => self.fetch_common(credential),
+        }
+    }
+
+    #[cold]
+    fn fetch_common(&self, credential: &Credential) -> Result<(&EventArena, usize)> {
+        let _turn = self.take_turn()?;
+        let (arenas, record) = (self.arenas(), credential.record.index);
+        if arenas.common(record).is_none() {
+            let place = place_of(record).ok_or(Error::Stale)?;
+            arenas.add_common(
+                record,
+                self.fetch_arena(credential, capacity(place.chunk()))?,
+            );
+        }
+        arenas.common(record).ok_or(Error::Stale)
+    }
+
+    /// Returns the arena of an event that has one to itself.
+    pub(super) fn isolated_event(&self, credential: &Credential) -> Result<Arc<EventArena>> {
+        let (arenas, event) = (self.arenas(), credential.record);
+        if let Some(found) = arenas.isolated(event) {
+            return Ok(found);
+        }
+        let _turn = self.take_turn()?;
+        if let Some(found) = arenas.isolated(event) {
+            return Ok(found);
+        }
+        let arena = Arc::new(self.fetch_arena(credential, 1)?);
+        arenas.add_isolated(event, &arena);
+        Ok(arena)
+    }
+
+    /// Waits until no other thread fetches what all share, but not longer than an answer may take.
+    fn take_turn(&self) -> Result<TurnGuard<'_>> {
+        let timeout = match &self.link {
+            Link::Local(_) => None,
+            Link::Remote { connection, .. } => Some(connection.timeout()),
+        };
+        self.fetching.take(timeout).ok_or(Error::TimedOut(
+            "waiting for an earlier question to the exporter",
+        ))
+    }
+
+    fn fetch_arena(&self, credential: &Credential, slots: usize) -> Result<EventArena> {
+        let Link::Remote { connection, .. } = &self.link else {
+            // The exporter's own arenas are all here.
+            return Err(Error::Stale);
+        };
+        let (reply, [file, liveness]) = connection.ask(Request::Arena(*credential))?;
+        if reply != Reply::Sent {
+            return Err(Error::Protocol("it answers another question"));
+        }
+        let arena = EventArena::open(&file, slots)?;
+        self.arenas().show_liveness_in(liveness, self.owner)?;
+        Ok(arena)
+    }
+
+    /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
+    #[cold]
+    fn fetch_chunk(&self, credential: &Credential) -> Result<()> {
+        let record = credential.record.index;
+        let place = place_of(record).ok_or(Error::Stale)?;
+        let _turn = self.take_turn()?;
+        if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
+            return Ok(());
+        }
+        let Link::Remote { connection, .. } = &self.link else {
+            if self.catalog.generation(record).is_none() {
+                return Err(Error::Stale);
+            }
+            return self.ledger.ensure(record);
+        };
+        let (reply, [catalog, ledger]) = connection.ask(Request::Chunk(*credential))?;
+        if reply != Reply::Sent {
+            return Err(Error::Protocol("it answers another question"));
+        }
+        let catalog = CatalogChunk::open(&catalog, place.chunk())?;
+        self.ledger.add(LedgerChunk::open(&ledger, place.chunk())?);
+        self.catalog.add(catalog);
+        Ok(())
+    }
+
+    /// Fails what dead processes left unfinished in the events that this process has opened.
+    fn fail_orphans(&self) {
+        self.arenas().for_each(|arena| arena.fail_orphans(self));
+    }
+
+    /// Returns the place for what is dropped when the attachment is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
+    }
+
+    pub(super) fn shared_arenas(&self) -> Arc<EventArenas> {
+        Arc::clone(self.arenas.as_ref().expect("present until drop"))
     }
 
     /// Returns the owner that this process signals as.
@@ -188,15 +353,24 @@ impl Attachment {
 
     /// Counts one open of a record, to be ended with [`release`](Self::release).
     #[inline]
-    pub(crate) fn hold(&self, record: u32, generation: u32) -> Result<()> {
-        if record >= MAX_RECORDS {
-            return Err(Error::Stale);
+    pub(crate) fn hold(&self, credential: &Credential) -> Result<()> {
+        let record = credential.record;
+        let places = |attachment: &Self| {
+            let count = attachment.ledger.count(record.index)?;
+            let generation = attachment.catalog.generation(record.index)?;
+            Some(open_count::try_open(count, generation, record.generation))
+        };
+        match places(self) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::Stale),
+            None => {
+                self.fetch_chunk(credential)?;
+                match places(self) {
+                    Some(true) => Ok(()),
+                    _ => Err(Error::Stale),
+                }
+            }
         }
-        let count = self.ledger.count(record);
-        if open_count::try_open(count, self.arena().generation(record), generation) {
-            return Ok(());
-        }
-        Err(Error::Stale)
     }
 
     /// Ends one open of a record.
@@ -205,7 +379,9 @@ impl Attachment {
         if process::is_forked() {
             return;
         }
-        open_count::close(self.ledger.count(record));
+        if let Some(count) = self.ledger.count(record) {
+            open_count::close(count);
+        }
     }
 
     /// Checks the exporter against a context's policy: another context of this process, with a wider
@@ -224,10 +400,10 @@ impl Attachment {
     /// Fetches the memory that a handle names. The exporter says which segment that is in: other
     /// handles that name this segment will find it under its number.
     pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
-        let fetched = self.fetch_record(fields.record, fields.generation, access)?;
+        let credential = Credential::of(fields);
+        let fetched = self.ask_for(Request::Memory { credential, access })?;
         if fetched.segment == MIRROR_SEGMENT {
-            // The record is an event's.
-            return Err(Error::Stale);
+            return Err(Error::Protocol("its memory is an event"));
         }
         if fetched.segment != fields.segment {
             return Err(Error::Handle(HandleError::Malformed {
@@ -238,45 +414,48 @@ impl Attachment {
         Ok(fetched)
     }
 
-    pub(super) fn fetch_record(
-        &self,
-        record: u32,
-        generation: u32,
-        access: Access,
-    ) -> Result<Fetched> {
+    /// Fetches the native mirror of an event.
+    pub(super) fn fetch_mirror(&self, credential: Credential) -> Result<Fetched> {
+        let fetched = self.ask_for(Request::Mirror(credential))?;
+        if fetched.segment != MIRROR_SEGMENT {
+            return Err(Error::Protocol("its event is memory"));
+        }
+        Ok(fetched)
+    }
+
+    fn ask_for(&self, request: Request) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
                 let gone = Error::ExporterGone {
                     pid: process::pid(),
                 };
                 let exporter = exporter.upgrade().ok_or(gone)?;
-                let fetched = match exporter.fetch(record, generation, access) {
+                let fetch = match request {
+                    Request::Memory { credential, access } => exporter.memory(&credential, access),
+                    Request::Mirror(credential) => exporter.mirror(&credential),
+                    _ => Err(Refusal::BadRequest),
+                };
+                let fetched = match fetch {
                     Ok(Fetch::Ready(fetched)) => Ok(fetched),
                     Ok(Fetch::CallsDriver(call)) => call(),
                     Err(refusal) => Err(refusal),
                 };
                 fetched.map_err(|refusal| match refusal {
                     Refusal::ReadOnly => Error::ReadOnly,
+                    Refusal::WrongKey => Error::WrongKey,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
                     _ => Error::Stale,
                 })
             }
-            Link::Remote { connection, .. } => {
-                let request = Request::Fetch {
-                    record,
-                    generation,
-                    access,
-                };
-                match connection.ask(request, None)? {
-                    (Reply::Fetched { segment, len, note }, file) => Ok(Fetched {
-                        file: Arc::new(file),
-                        segment,
-                        len,
-                        note,
-                    }),
-                    _ => Err(Error::Protocol("it answers another question")),
-                }
-            }
+            Link::Remote { connection, .. } => match connection.ask(request)? {
+                (Reply::Fetched { segment, len, note }, [file]) => Ok(Fetched {
+                    file: Arc::new(file),
+                    segment,
+                    len,
+                    note,
+                }),
+                _ => Err(Error::Protocol("it answers another question")),
+            },
         }
     }
 
@@ -289,7 +468,7 @@ impl Attachment {
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {
             Link::Local(exporter) => exporter.strong_count() == 0,
-            Link::Remote { has_hung_up, .. } => has_hung_up.load(Ordering::Acquire),
+            Link::Remote { hung_up_at, .. } => hung_up_at.load(Ordering::Acquire) != 0,
         }
     }
 }
@@ -298,14 +477,13 @@ impl Liveness for Attachment {
     fn is_dead(&self, owner: Owner) -> bool {
         match &self.link {
             // Our own signals are alive, whatever became of the context.
-            Link::Local(_) if owner == self.owner => false,
+            _ if owner == self.owner => false,
             Link::Local(exporter) => match exporter.upgrade() {
                 Some(exporter) => exporter.is_dead(owner),
-                None => !self.arena().is_alive(owner),
+                None => !self.arenas().is_alive(owner),
             },
-            Link::Remote { .. } if owner == self.owner => false,
             Link::Remote { .. } if owner == Owner::EXPORTER && self.is_hung_up() => true,
-            Link::Remote { .. } => !self.arena().is_alive(owner),
+            Link::Remote { .. } => !self.arenas().is_alive(owner),
         }
     }
 
@@ -318,9 +496,18 @@ impl Liveness for Attachment {
     }
 }
 
+/// Returns the name of this program, as messages carry it.
+fn program_name() -> ProgramName {
+    let name = process::program();
+    let mut bytes = ProgramName::default();
+    let end = name.floor_char_boundary(bytes.len().min(name.len()));
+    bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
+    bytes
+}
+
 /// The entry in [`ATTACHMENTS`] of an attachment that is being made. Dropped when it is made, or
 /// when that has failed.
-struct Vacancy(Secret);
+struct Vacancy(ContextId);
 
 impl Vacancy {
     fn fill(self, attachment: &Arc<Attachment>) {
@@ -345,6 +532,7 @@ impl Drop for Attachment {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         let Link::Remote {
             connection, watch, ..
         } = &mut self.link
@@ -352,15 +540,15 @@ impl Drop for Attachment {
             return;
         };
         drop(watch.take());
-        // Where liveness locks are not separate, closing the arena drops every lock that this process
+        // Where liveness locks are not separate, closing an arena drops every lock that this process
         // has on it, so no thread may attach anew before that: see `super::liveness`.
-        self.arena = None;
+        self.arenas = None;
         connection.hang_up();
         let mut attachments = ATTACHMENTS.lock();
-        if let Some(Some(entry)) = attachments.get(&self.secret)
+        if let Some(Some(entry)) = attachments.get(&self.origin)
             && entry.strong_count() == 0
         {
-            attachments.remove(&self.secret);
+            attachments.remove(&self.origin);
         }
         drop(attachments);
         CHANGED.notify_all();
@@ -386,11 +574,11 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { has_hung_up, .. } = &attachment.link {
-            has_hung_up.store(true, Ordering::Release);
-            attachment.arena().fail_orphans(&*attachment);
+        if let Link::Remote { hung_up_at, .. } = &attachment.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+            attachment.fail_orphans();
             // Waits for signals that no process has submitted are over too.
-            wake_ticker::wake_all();
+            sleepers::wake_all();
         }
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);

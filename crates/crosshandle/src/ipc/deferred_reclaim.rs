@@ -6,11 +6,8 @@
 //! the process ends, which drivers don't survive. So a process that makes and frees nothing any more
 //! keeps until its end what importers have closed in the meantime.
 
-use super::arena::Arena;
-use super::ledger::Ledger;
-use super::open_count;
+use super::chunks::Ledger;
 use super::records::KeepAlive;
-use crate::event_protocol::Owner;
 use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,24 +15,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The open counts of a context's records, as they were found when the context ended.
 pub(super) struct Openers {
-    pub(super) arena: Arc<Arena>,
     /// Opens by this process itself.
     pub(super) own: Option<Arc<Ledger>>,
-    /// Opens by other processes, each with its owner number.
-    pub(super) importers: Vec<(u16, Arc<Ledger>)>,
+    /// Opens by other processes.
+    pub(super) importers: Vec<Arc<Ledger>>,
 }
 
 impl Openers {
     /// Returns whether a process that lives has the record open.
     fn have_open(&self, record: u32) -> bool {
-        let is_open = |ledger: &Ledger| open_count::is_open(ledger.count(record));
-        self.own.as_deref().is_some_and(is_open)
-            || self.importers.iter().any(|(owner, ledger)| {
-                // The ledger of a process that was killed stays as it was. Its number goes to
-                // another one only after it hung up.
-                is_open(ledger)
-                    && !ledger.has_hung_up()
-                    && Owner::new(*owner).is_some_and(|owner| self.arena.is_alive(owner))
+        self.own.as_ref().is_some_and(|own| own.is_open(record))
+            || self.importers.iter().any(|importer| {
+                // The ledger of a process that was killed stays as it was.
+                importer.is_open(record) && !importer.has_hung_up() && importer.is_owner_alive()
             })
     }
 }
@@ -98,43 +90,36 @@ mod tests {
     use super::*;
 
     const RECORD: u32 = 3;
-    const IMPORTER: u16 = 5;
 
-    fn ledger() -> Arc<Ledger> {
-        Arc::new(Ledger::create().unwrap().0)
+    fn count(ledger: &Ledger, record: u32, opens: u32) {
+        let count = ledger.count(record).expect("in the first chunk");
+        count.store(opens, Ordering::SeqCst);
     }
 
     #[test]
-    fn a_number_that_somebody_else_has_now_holds_nothing() {
-        let arena = Arena::create().unwrap();
-        let ledger = ledger();
+    fn the_ledger_of_a_dead_process_holds_nothing() {
+        let (ledger, file) = Ledger::create(true).unwrap();
+        let ledger = Arc::new(ledger);
         let openers = Openers {
-            arena: Arc::new(arena),
             own: None,
-            importers: vec![(IMPORTER, Arc::clone(&ledger))],
+            importers: vec![Arc::clone(&ledger)],
         };
-        open_count::try_open(ledger.count(RECORD), &0.into(), 0);
+        count(&ledger, RECORD, 1);
         assert!(!openers.have_open(RECORD), "it was killed");
-        openers
-            .arena
-            .lock_liveness(Owner::new(IMPORTER).unwrap())
-            .unwrap();
+        let importer = Ledger::default();
+        importer.lock_liveness(&file).unwrap();
         if !LivenessLocks::get().unwrap().are_separate() {
             return;
         }
         assert!(openers.have_open(RECORD));
         ledger.mark_hung_up();
-        assert!(
-            !openers.have_open(RECORD),
-            "it hung up, and the number is another one's"
-        );
+        assert!(!openers.have_open(RECORD), "it hung up");
     }
 
     #[test]
     fn few_are_looked_at_at_a_time_but_all_in_turn() {
-        let own = ledger();
+        let own = Arc::new(Ledger::create(false).unwrap().0);
         let openers = Arc::new(Openers {
-            arena: Arc::new(Arena::create().unwrap()),
             own: Some(Arc::clone(&own)),
             importers: Vec::new(),
         });
@@ -149,13 +134,13 @@ mod tests {
             closed.map(|one| one.record).collect::<Vec<_>>()
         };
         for open in [0, 1, 3] {
-            own.count(open).store(1, Ordering::SeqCst);
+            count(&own, open, 1);
         }
         assert_eq!(closed(4), [2]);
         assert_eq!(closed(4), [4, 5, 6, 7]);
         assert_eq!(closed(usize::MAX), [8, 9]);
         assert_eq!(closed(usize::MAX), [0; 0]);
-        own.count(1).store(0, Ordering::SeqCst);
+        count(&own, 1, 0);
         assert_eq!(closed(usize::MAX), [1]);
     }
 }

@@ -1,17 +1,23 @@
 //! Exporters: the exporting context's half of sharing, which answers importers and takes back what
 //! a dead one had open.
 
-use super::arena::Arena;
-use super::broker::protocol::Refusal;
-use super::broker::{self, Broker, Client, Exports, Fetch, Fetched, PeerPolicy, address};
+use super::broker::protocol::{ProgramName, Refusal};
+use super::broker::{
+    self, Attached, Broker, Client, Exports, Fetch, Fetched, Newcomer, PeerPolicy, address,
+};
+use super::chunks::{Catalog, Ledger, place_of};
 use super::deferred_reclaim::{self, Openers};
-use super::ledger::Ledger;
+use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
-use super::records::{Export, KeepAlive, MIRROR_SEGMENT, Record, RecordCell, Records, Shared};
+use super::record::{Credential, Record};
+use super::records::{
+    Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
+    Records, Shared,
+};
 use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
-use crate::handle::Secret;
+use crate::handle::HandleKind;
 use crate::os::process;
 use crate::sync::{Mutex, MutexGuard};
 use crate::threads::driver_jobs;
@@ -20,7 +26,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
@@ -29,23 +35,44 @@ struct Importer {
     client: Weak<Client>,
 }
 
+/// The attached processes.
+struct Importers {
+    by_owner: HashMap<u16, Importer>,
+    /// The owner number that was given out last. Numbers are reused as late as possible, because
+    /// errors name the process that had one.
+    latest: u16,
+}
+
 /// A context's exports. Lock order: records, then importers.
 pub(crate) struct Exporter {
-    arena: Arc<Arena>,
-    secret: Secret,
+    number: u32,
+    catalog: Arc<Catalog>,
+    arenas: Arc<EventArenas>,
     policy: PeerPolicy,
     directory: Option<PathBuf>,
     broker: OnceLock<Arc<Broker>>,
     records: Mutex<Records>,
-    /// Attached processes by owner number.
-    importers: Mutex<HashMap<u16, Importer>>,
+    importers: Mutex<Importers>,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
     /// Whether memory that importers have open is kept beyond the context's end, because the driver
     /// would give it to others.
     defers_reclaim: bool,
+    /// Dropped when the exporter is, before anything else of it.
+    ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     /// A reference to this exporter, to hand out.
     this: Weak<Exporter>,
+}
+
+/// Returns the number of a new context.
+fn next_number() -> Result<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let next = |number: u32| number.checked_add(1);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        .map_err(|_| Error::LimitReached {
+            what: "this process has made 2^32 contexts".into(),
+            remedy: "start it again".into(),
+        })
 }
 
 impl Exporter {
@@ -57,31 +84,45 @@ impl Exporter {
         defers_reclaim: bool,
     ) -> Result<Arc<Self>> {
         drop(deferred_reclaim::take_closed(usize::MAX));
-        let mut secret = [0; 16];
-        process::random(&mut secret).map_err(Error::os("reading random bytes"))?;
-        // A handle with an all-zero secret is refused, so this one never occurs.
-        secret[0] |= 1;
-        let arena = Arena::create()?;
+        let number = next_number()?;
         Ok(Arc::new_cyclic(|this| Self {
-            arena: Arc::new(arena),
-            secret: Secret::from_bytes(secret),
+            number,
+            catalog: Arc::default(),
+            arenas: Arc::default(),
             policy,
             directory,
             broker: OnceLock::new(),
             records: Mutex::default(),
-            importers: Mutex::default(),
+            importers: Mutex::new(Importers {
+                by_owner: HashMap::new(),
+                latest: Owner::EXPORTER.get(),
+            }),
             own_ledger: OnceLock::new(),
             defers_reclaim,
+            ends_with_it: OnceLock::new(),
             this: this.clone(),
         }))
     }
 
-    pub(crate) fn arena(&self) -> &Arena {
-        &self.arena
+    /// Returns the context's number in this process. Never zero.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
-    pub(crate) fn secret(&self) -> Secret {
-        self.secret
+    pub(super) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    pub(super) fn arenas(&self) -> &Arc<EventArenas> {
+        &self.arenas
+    }
+
+    /// Names a record's object, for people.
+    pub(crate) fn set_name(&self, record: Record, name: &str) {
+        let _records = self.records();
+        if self.is_current(record) {
+            self.catalog.set_name(record.index, name);
+        }
     }
 
     /// Starts to answer importers.
@@ -89,73 +130,146 @@ impl Exporter {
         if self.broker.get().is_some() {
             return Ok(());
         }
-        self.arena.lock_liveness(Owner::EXPORTER)?;
+        // The first chunk describes the processes, whatever is exported.
+        self.catalog.ensure(0)?;
+        self.catalog
+            .set_peer(Owner::EXPORTER, process::pid(), &process::program());
         let directories = address::directories(self.directory.as_deref());
         let broker = Broker::listen(&directories[0], &self.policy)?;
         let this: Weak<dyn Exports> = self.this.clone();
-        broker::publish(self.secret, self.policy.clone(), this);
+        broker::publish(self.number, self.policy.clone(), this);
         // A thread that was faster has set the same broker.
         let _ = self.broker.set(broker);
         Ok(())
     }
 
-    /// Makes a record for a new event.
-    pub(super) fn create_event_record(&self) -> Result<Record> {
+    /// Makes a record for a new event. `isolated`: its slot is not in the context's own arenas.
+    pub(super) fn create_event_record(&self, isolated: bool) -> Result<Record> {
         let index = self.records_with_room().take_index()?;
-        let generation = self.arena.start_use(index, true);
-        Ok(Record { index, generation })
-    }
-
-    /// Makes a record that lets importers fetch memory.
-    fn export(&self, export: Export) -> Result<Record> {
-        let mut records = self.records_with_room();
-        let index = records.take_index()?;
-        records.set_export(index, export);
-        let generation = self.arena.start_use(index, false);
-        Ok(Record { index, generation })
-    }
-
-    /// Remembers that a record's object calls no driver any more when an importer fetches it.
-    fn mark_prepared(&self, record: u32, generation: u32) {
-        let mut records = self.records();
-        let is_current = self.arena.generation(record).load(Ordering::SeqCst) == generation;
-        let export = records.exports.get_mut(record as usize);
-        if let Some(export) = export.and_then(Option::as_mut).filter(|_| is_current) {
-            export.is_prepared = true;
+        let made = self.catalog.ensure(index).and_then(|()| match isolated {
+            true => Ok(()),
+            false => self
+                .arenas
+                .common_or_new(index)
+                .map(|(arena, index)| arena.slot(index).reset()),
+        });
+        match made {
+            Ok(()) => Ok(self.start_use(index, HandleKind::Event)),
+            Err(error) => {
+                self.records().free.push(index);
+                Err(error)
+            }
         }
     }
 
-    /// Lets importers fetch an event's native mirror.
-    pub(super) fn offer_mirror(&self, record: Record, mirror: Arc<dyn Shared>) {
-        let export = Export {
-            object: mirror,
+    /// Puts a record whose chunk is there to use.
+    fn start_use(&self, index: u32, kind: HandleKind) -> Record {
+        self.catalog.clear_name(index);
+        let generation = self.catalog.generation(index).expect("its chunk is there");
+        Record {
+            index,
+            generation: open_count::start_generation(generation, kind as u64),
+        }
+    }
+
+    /// Makes a record that lets importers fetch memory.
+    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
+        let mut records = self.records_with_room();
+        let key = records.take_key()?;
+        let index = records.take_index()?;
+        if let Err(error) = self.catalog.ensure(index) {
+            records.free.push(index);
+            return Err(error);
+        }
+        let object = Exported::Memory(memory);
+        records.set_export(index, Export { key, object });
+        let record = self.start_use(index, kind);
+        Ok(Credential { record, key })
+    }
+
+    /// Lets importers open an event, and returns its key. `mirror` is its native mirror.
+    pub(super) fn export_event(
+        &self,
+        record: Record,
+        isolated: Option<&Arc<EventArena>>,
+        mirror: Option<Arc<dyn Shared>>,
+    ) -> Result<Credential> {
+        self.go_public()?;
+        self.arenas.show_liveness()?;
+        match isolated {
+            Some(arena) => {
+                self.arenas.add_isolated(record, arena);
+                arena.mark_shared(0);
+            }
+            None => {
+                let (arena, index) = self.arenas.common(record.index).expect("it has a slot");
+                arena.mark_shared(index);
+            }
+        }
+        let mirror = mirror.map(|object| ExportedMemory {
+            object,
             segment: MIRROR_SEGMENT,
             access: Access::ReadWrite,
             is_prepared: false,
-        };
-        self.records().set_export(record.index, export);
+        });
+        let mut records = self.records();
+        // Another thread may have been faster.
+        if let Some(export) = records.export(record.index) {
+            return Ok(Credential {
+                record,
+                key: export.key,
+            });
+        }
+        let key = records.take_key()?;
+        let isolated = isolated.cloned();
+        let event = ExportedEvent { isolated, mirror };
+        let is_plain = event.isolated.is_none() && event.mirror.is_none();
+        let object = Exported::Event((!is_plain).then(|| Box::new(event)));
+        records.set_export(record.index, Export { key, object });
+        Ok(Credential { record, key })
     }
 
-    /// Returns the record in `place`, made now if there is none. The caller has prepared the memory;
-    /// `segment` is its number.
+    /// Remembers that a record's object calls no driver any more when an importer fetches it.
+    fn mark_prepared(&self, record: Record) {
+        let mut records = self.records();
+        if !self.is_current(record) {
+            return;
+        }
+        if let Some(Export { object, .. }) = records.export_mut(record.index)
+            && let Some(memory) = object.memory_mut()
+        {
+            memory.is_prepared = true;
+        }
+    }
+
+    /// Returns whether a record is still in the use that its generation stands for.
+    fn is_current(&self, record: Record) -> bool {
+        let generation = self.catalog.generation(record.index);
+        generation.is_some_and(|now| now.load(Ordering::SeqCst) == record.generation)
+    }
+
+    /// Returns the credential in `place`, made now if there is none. The caller has prepared the
+    /// memory; `segment` is its number.
     pub(crate) fn export_at(
         &self,
-        place: &RecordCell,
+        place: &ExportCell,
+        kind: HandleKind,
         memory: &Arc<dyn Shared>,
         segment: u32,
         access: Access,
-    ) -> Result<Record> {
+    ) -> Result<Credential> {
         self.go_public()?;
-        let record = self.export(Export {
+        let memory = ExportedMemory {
             object: Arc::clone(memory),
             segment,
             access,
             is_prepared: true,
-        })?;
-        let set = place.get_or_set(record);
-        if set != record {
+        };
+        let credential = self.export(kind, memory)?;
+        let set = place.get_or_set(credential);
+        if set != credential {
             // Another thread was faster.
-            self.retire(record, false, None);
+            self.retire(credential.record, false, None);
         }
         Ok(set)
     }
@@ -167,15 +281,16 @@ impl Exporter {
         if process::is_forked() {
             return;
         }
-        open_count::end_generation(self.arena.generation(record.index));
+        if let Some(generation) = self.catalog.generation(record.index) {
+            open_count::end_generation(generation);
+        }
         let is_open = exported && self.is_open(record.index);
         let mut records = self.records();
-        let export = records.exports.get_mut(record.index as usize);
-        let export = export.and_then(Option::take);
+        let export = records.take_export(record.index);
         let mut keep = Some(keep);
         let mut is_deferred = false;
         if !is_open {
-            self.arena.end_use(record.index);
+            self.end_use(record.index);
             records.free.push(record.index);
         } else if !records.is_closed {
             records
@@ -190,6 +305,13 @@ impl Exporter {
             deferred_reclaim::add(record.index, &Arc::new(self.openers()), keep);
         }
         drop((keep, export));
+    }
+
+    /// Ends the use of a record that no process has open.
+    fn end_use(&self, index: u32) {
+        if let Some((arena, index)) = self.arenas.common(index) {
+            arena.unmark_shared(index);
+        }
     }
 
     /// Drops the retired objects that importers have closed in the meantime. Looks at a few records
@@ -220,7 +342,7 @@ impl Exporter {
             if self.is_open(index) {
                 records.retired.push_back((index, keep));
             } else {
-                self.arena.end_use(index);
+                self.end_use(index);
                 records.free.push(index);
                 closed.kept.push(keep);
             }
@@ -249,24 +371,20 @@ impl Exporter {
     /// Returns the open counts as they are now.
     fn openers(&self) -> Openers {
         let importers = self.importers();
+        let ledgers = importers.by_owner.values();
         Openers {
-            arena: Arc::clone(&self.arena),
             own: self.own_ledger.get().cloned(),
-            importers: importers
-                .iter()
-                .map(|(owner, importer)| (*owner, Arc::clone(&importer.ledger)))
+            importers: ledgers
+                .map(|importer| Arc::clone(&importer.ledger))
                 .collect(),
         }
     }
 
     /// Returns whether this process or an attached one has a record open.
     fn is_open(&self, record: u32) -> bool {
-        let is_open = |ledger: &Ledger| open_count::is_open(ledger.count(record));
+        let is_open = |ledger: &Ledger| ledger.is_open(record);
         self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || self
-                .importers()
-                .values()
-                .any(|importer| is_open(&importer.ledger))
+            || (self.importers().by_owner.values()).any(|importer| is_open(&importer.ledger))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -274,12 +392,13 @@ impl Exporter {
         if let Some(ledger) = self.own_ledger.get() {
             return Ok(Arc::clone(ledger));
         }
-        let (ledger, _) = Ledger::create()?;
+        let (ledger, _) = Ledger::create(false)?;
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
     }
 
-    pub(super) fn shared_arena(&self) -> Arc<Arena> {
-        Arc::clone(&self.arena)
+    /// Returns the place for what is dropped when the exporter is, before anything else of it.
+    pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
+        &self.ends_with_it
     }
 
     /// Locks the records, after reclaiming all that importers have closed if they are full.
@@ -297,7 +416,7 @@ impl Exporter {
         self.records.lock()
     }
 
-    fn importers(&self) -> MutexGuard<'_, HashMap<u16, Importer>> {
+    fn importers(&self) -> MutexGuard<'_, Importers> {
         self.importers.lock()
     }
 }
@@ -319,7 +438,8 @@ impl Closed {
 fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, Refusal> {
     let file = object.descriptor(access).map_err(|error| match error {
         // An event without a native mirror.
-        Error::Unsupported(_) => Refusal::Stale,
+        Error::Unsupported(_) if segment == MIRROR_SEGMENT => Refusal::Stale,
+        Error::Unsupported(_) => Refusal::NoReadOnly,
         _ => Refusal::NoRoom,
     })?;
     Ok(Fetched {
@@ -330,10 +450,66 @@ fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, 
     })
 }
 
+impl Exporter {
+    /// Returns the export that a credential opens.
+    fn find<'a>(
+        &self,
+        records: &'a Records,
+        credential: &Credential,
+    ) -> Result<&'a Exported, Refusal> {
+        let export = records.export(credential.record.index);
+        let export = export.ok_or(Refusal::Stale)?;
+        // Under the records' lock, so that the export found is the one of this generation.
+        if !self.is_current(credential.record) {
+            return Err(Refusal::Stale);
+        }
+        match export.key == credential.key {
+            true => Ok(&export.object),
+            false => Err(Refusal::WrongKey),
+        }
+    }
+
+    fn fetch(
+        &self,
+        memory: &ExportedMemory,
+        record: Record,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
+        if access == Access::ReadWrite && memory.access == Access::ReadOnly {
+            return Err(Refusal::ReadOnly);
+        }
+        if memory.is_prepared {
+            // Under the lock still: it calls no driver, and a reference taken along could be the last.
+            return answer(&*memory.object, memory.segment, access).map(Fetch::Ready);
+        }
+        let (object, segment) = (Arc::clone(&memory.object), memory.segment);
+        let exporter = self.this.clone();
+        Ok(Fetch::CallsDriver(Box::new(move || {
+            let fetched = answer(&*object, segment, access)?;
+            if let Some(exporter) = exporter.upgrade() {
+                exporter.mark_prepared(record);
+            }
+            Ok(fetched)
+        })))
+    }
+}
+
 impl Liveness for Exporter {
     fn is_dead(&self, owner: Owner) -> bool {
         owner != Owner::EXPORTER
-            && (!self.importers().contains_key(&owner.get()) || !self.arena.is_alive(owner))
+            && (!self.importers().by_owner.contains_key(&owner.get())
+                || !self.arenas.is_alive(owner))
+    }
+}
+
+impl Importers {
+    /// Returns the next owner number that no attached process has.
+    fn next_owner(&self) -> Option<u16> {
+        let first = Owner::EXPORTER.get() + 1;
+        let after = self.latest.max(Owner::EXPORTER.get()) + 1;
+        (after..=Owner::MAX)
+            .chain(first..after)
+            .find(|owner| !self.by_owner.contains_key(owner))
     }
 }
 
@@ -342,50 +518,81 @@ impl Exports for Exporter {
         self.policy.admits(uid)
     }
 
-    fn attach(&self, client: Arc<Client>, ledger: OwnedFd) -> Result<(u16, Arc<OwnedFd>), Refusal> {
-        let ledger = Ledger::open(&ledger).map_err(|error| match error {
-            Error::Protocol(_) => Refusal::BadRequest,
-            _ => Refusal::NoRoom,
-        })?;
+    fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
+        self.find(&self.records(), &newcomer.credential)?;
+        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
+        let locks_ledger = self.defers_reclaim;
+        let ledger = Ledger::create(locks_ledger);
+        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
         let mut importers = self.importers();
-        let owner = (Owner::EXPORTER.get() + 1..=Owner::MAX)
-            .find(|owner| {
-                // A process that hung up may live on, and hold its lock.
-                !importers.contains_key(owner)
-                    && Owner::new(*owner).is_some_and(|owner| !self.arena.is_alive(owner))
-            })
-            .ok_or(Refusal::NoRoom)?;
-        let client = Arc::downgrade(&client);
-        let ledger = Arc::new(ledger);
-        importers.insert(owner, Importer { ledger, client });
-        Ok((owner, Arc::clone(self.arena.file())))
+        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
+        let importer = Importer {
+            ledger: Arc::new(ledger),
+            client: Arc::downgrade(client),
+        };
+        importers.by_owner.insert(owner, importer);
+        importers.latest = owner;
+        drop(importers);
+        if let Some(owner) = Owner::new(owner) {
+            let program = program_name(&newcomer.program);
+            self.catalog.set_peer(owner, newcomer.pid, &program);
+        }
+        Ok(Attached {
+            owner,
+            files: [catalog, Arc::new(ledger_file)],
+            locks_ledger,
+        })
     }
 
-    fn fetch(&self, record: u32, generation: u32, access: Access) -> Result<Fetch, Refusal> {
+    fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.find(&self.records(), credential)?;
+        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
+        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
+        let importers = self.importers();
+        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
+        let ledger = importer.ledger.extend(place.chunk());
+        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
+        // It asks once for each chunk.
+        let ledger = ledger.ok_or(Refusal::BadRequest)?;
+        Ok([catalog, Arc::new(ledger)])
+    }
+
+    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
         let records = self.records();
-        let export = records.exports.get(record as usize);
-        let export = export.and_then(Option::as_ref).ok_or(Refusal::Stale)?;
-        // Under the lock, so that the export found is the one of this generation.
-        let current = self.arena.generation(record).load(Ordering::SeqCst);
-        if current != generation {
-            return Err(Refusal::Stale);
+        match self.find(&records, credential)? {
+            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
+            Exported::Event(_) => Err(Refusal::BadRequest),
         }
-        if access == Access::ReadWrite && export.access == Access::ReadOnly {
-            return Err(Refusal::ReadOnly);
-        }
-        if export.is_prepared {
-            // Under the lock still: it calls no driver, and a reference taken along could be the last.
-            return answer(&*export.object, export.segment, access).map(Fetch::Ready);
-        }
-        let (object, segment) = (Arc::clone(&export.object), export.segment);
-        let exporter = self.this.clone();
-        Ok(Fetch::CallsDriver(Box::new(move || {
-            let fetched = answer(&*object, segment, access)?;
-            if let Some(exporter) = exporter.upgrade() {
-                exporter.mark_prepared(record, generation);
+    }
+
+    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        let records = self.records();
+        let file = match self.find(&records, credential)? {
+            Exported::Memory(_) => return Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
+                    Some(arena) => arena.file(),
+                    None => {
+                        let common = self.arenas.common(credential.record.index);
+                        common.and_then(|(arena, _)| arena.file())
+                    }
+                }
             }
-            Ok(fetched)
-        })))
+        };
+        let file = file.ok_or(Refusal::Stale)?;
+        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+    }
+
+    fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(_) => Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
+                let mirror = mirror.ok_or(Refusal::Stale)?;
+                self.fetch(mirror, credential.record, Access::ReadWrite)
+            }
+        }
     }
 
     fn detach(&self, owner: u16) {
@@ -396,9 +603,13 @@ impl Exports for Exporter {
                 owner.get() == self.0
             }
         }
+        if let Some(owner) = Owner::new(owner) {
+            self.catalog.set_ended(owner, process::time());
+        }
         // First, before its number can go to another process.
-        self.arena.fail_orphans(&HungUp(owner));
-        if let Some(importer) = self.importers().remove(&owner) {
+        self.arenas
+            .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
+        if let Some(importer) = self.importers().by_owner.remove(&owner) {
             importer.ledger.mark_hung_up();
         }
         let closed = self.take_closed(usize::MAX);
@@ -423,11 +634,13 @@ impl Drop for Exporter {
         if process::is_forked() {
             return;
         }
+        drop(self.ends_with_it.take());
         if self.broker.get().is_some() {
-            broker::withdraw(self.secret);
+            broker::withdraw(self.number);
         }
         let clients: Vec<_> = self
             .importers()
+            .by_owner
             .drain()
             .filter_map(|(_, importer)| importer.client.upgrade())
             .collect();
@@ -437,12 +650,18 @@ impl Drop for Exporter {
     }
 }
 
+/// Returns the name that a program gave itself.
+fn program_name(bytes: &ProgramName) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
-    use std::os::fd::AsFd;
+    use crate::ipc::chunks::LedgerChunk;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
@@ -459,15 +678,32 @@ mod tests {
         (exporter, directory)
     }
 
-    /// Attaches as another process does. The connection's timeout is the test's deadline.
-    fn attach(exporter: &Exporter, directory: &Path) -> Result<(Connection, Ledger)> {
+    /// Makes an event that can be opened with the result.
+    fn event(exporter: &Exporter, mirror: Option<Arc<dyn Shared>>) -> Credential {
+        let record = exporter.create_event_record(false).unwrap();
+        exporter.export_event(record, None, mirror).unwrap()
+    }
+
+    /// Attaches as another process does, and opens an event. The connection's timeout is the test's
+    /// deadline.
+    fn attach(
+        exporter: &Exporter,
+        directory: &Path,
+        credential: Credential,
+    ) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
         let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
-        let (ledger, file) = Ledger::create()?;
-        let request = Request::Attach(exporter.secret());
-        let (reply, _) = connection.ask(request, Some(file.as_fd()))?;
+        let request = Request::Attach {
+            context: exporter.number(),
+            credential,
+            pid: process::pid(),
+            program: ProgramName::default(),
+        };
+        let (reply, [_, file]) = connection.ask(request)?;
         assert!(matches!(reply, Reply::Attached { .. }));
+        let ledger = Ledger::default();
+        ledger.add(LedgerChunk::open(&file, 0)?);
         Ok((connection, ledger))
     }
 
@@ -484,11 +720,13 @@ mod tests {
     #[test]
     fn a_drop_that_blocks_after_a_hang_up_holds_up_no_other_importer() {
         let (exporter, directory) = exporter();
-        let (connection, ledger) = attach(&exporter, &directory).unwrap();
-        let record = exporter.create_event_record().unwrap();
-        let generation = exporter.arena().generation(record.index);
-        let count = ledger.count(record.index);
+        let event = event(&exporter, None);
+        let Credential { record, .. } = event;
+        let (connection, ledger) = attach(&exporter, &directory, event).unwrap();
+        let generation = exporter.catalog.generation(record.index).unwrap();
+        let count = ledger.count(record.index).unwrap();
         assert!(open_count::try_open(count, generation, record.generation));
+        let other = self::event(&exporter, None);
         let (dropping, is_dropping) = channel();
         let (release, released) = channel::<()>();
         let keep = Blocking(dropping, std::sync::Mutex::new(released));
@@ -497,7 +735,7 @@ mod tests {
 
         connection.hang_up();
         is_dropping.recv_timeout(DEADLINE).expect("it is dropped");
-        let attached = attach(&exporter, &directory).map(drop);
+        let attached = attach(&exporter, &directory, other).map(drop);
         drop(release);
         attached.expect("another importer attaches meanwhile");
         drop(exporter);
@@ -523,25 +761,19 @@ mod tests {
         let directory = exporter.directory.clone().unwrap();
         let (asked, is_asked) = channel();
         let (release, released) = channel::<()>();
-        let record = exporter.create_event_record().unwrap();
         let slow = Slow(asked, std::sync::Mutex::new(released));
-        exporter.offer_mirror(record, Arc::new(slow));
+        let slow = event(&exporter, Some(Arc::new(slow)));
         std::thread::scope(|scope| {
-            let (first, _ledger) = attach(&exporter, &directory).unwrap();
+            let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
             let asking = scope.spawn(move || {
-                let request = Request::Fetch {
-                    record: record.index,
-                    generation: record.generation,
-                    access: Access::ReadWrite,
-                };
-                let answer = first.ask(request, None);
+                let ask = || first.ask::<1>(Request::Mirror(slow)).is_err();
                 // Questions are taken again after the answer.
-                (answer.is_err(), first.ask(request, None).is_err())
+                (ask(), ask())
             });
             is_asked
                 .recv_timeout(DEADLINE)
                 .expect("the driver is asked");
-            let attached = attach(&exporter, &directory).map(drop);
+            let attached = attach(&exporter, &directory, slow).map(drop);
             drop(release);
             attached.expect("another importer attaches meanwhile");
             let answers = asking.join().unwrap();

@@ -1,14 +1,20 @@
 //! Records: the numbers under which a context's objects are known to importers.
 
-use super::arena::MAX_RECORDS;
+use super::chunks::MAX_RECORDS;
+use super::event_arena::EventArena;
+use super::record::Credential;
 use crate::error::{Error, Result};
+use crate::handle::Key;
 use crate::ipc::broker::protocol::BackendBlob;
+use crate::os::process;
 use crate::types::Access;
+use chacha20::ChaCha20Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The segment number in records of native events. No segment has it.
 pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
@@ -35,44 +41,63 @@ pub(crate) trait Shared: Any + Send + Sync {
     }
 }
 
-/// The number of a shared or shareable object, and the generation that tells it from the record's
-/// other uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Record {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+/// The credential under which an object is exported, once it is.
+#[derive(Default)]
+pub(crate) struct ExportCell {
+    /// Set after the credential. Apart from it, so that it takes part in the order of all
+    /// sequentially consistent operations: see `Allocation::free`.
+    is_set: AtomicBool,
+    credential: OnceLock<Credential>,
 }
 
-/// The record under which an object is exported, once it is.
-#[derive(Default)]
-pub(crate) struct RecordCell(AtomicU64);
-
-impl RecordCell {
+impl ExportCell {
     #[inline]
-    pub(crate) fn get(&self) -> Option<Record> {
-        // A generation in use is odd, so never zero.
-        let packed = self.0.load(Ordering::SeqCst);
-        (packed != 0).then_some(Record {
-            index: (packed >> 32) as u32,
-            generation: packed as u32,
-        })
+    pub(crate) fn get(&self) -> Option<Credential> {
+        match self.is_set.load(Ordering::SeqCst) {
+            true => self.credential.get().copied(),
+            false => None,
+        }
     }
 
-    /// Sets the record unless there is one, and returns the one that there is.
-    pub(super) fn get_or_set(&self, record: Record) -> Record {
-        let packed = u64::from(record.index) << 32 | u64::from(record.generation);
-        let set = self
-            .0
-            .compare_exchange(0, packed, Ordering::SeqCst, Ordering::Acquire);
-        match set {
-            Ok(_) => record,
-            Err(_) => self.get().unwrap_or(record),
+    /// Sets the credential unless there is one, and returns the one that there is.
+    pub(super) fn get_or_set(&self, credential: Credential) -> Credential {
+        let set = *self.credential.get_or_init(|| credential);
+        self.is_set.store(true, Ordering::SeqCst);
+        set
+    }
+}
+
+/// An object that importers may fetch, or an event that they may open.
+pub(super) struct Export {
+    pub(super) key: Key,
+    pub(super) object: Exported,
+}
+
+pub(super) enum Exported {
+    Memory(ExportedMemory),
+    /// An event; most have neither an arena nor a mirror.
+    Event(Option<Box<ExportedEvent>>),
+}
+
+/// What few events have.
+pub(super) struct ExportedEvent {
+    /// The event's arena, if it has one to itself.
+    pub(super) isolated: Option<Arc<EventArena>>,
+    pub(super) mirror: Option<ExportedMemory>,
+}
+
+impl Exported {
+    /// Returns the memory, or the event's native mirror.
+    pub(super) fn memory_mut(&mut self) -> Option<&mut ExportedMemory> {
+        match self {
+            Self::Memory(memory) => Some(memory),
+            Self::Event(event) => event.as_mut()?.mirror.as_mut(),
         }
     }
 }
 
-/// An object that importers may fetch.
-pub(super) struct Export {
+/// Memory, or an event's native mirror.
+pub(super) struct ExportedMemory {
     pub(super) object: Arc<dyn Shared>,
     /// The number of its segment.
     pub(super) segment: u32,
@@ -82,6 +107,29 @@ pub(super) struct Export {
     pub(super) is_prepared: bool,
 }
 
+/// A generator of keys, seeded by the system when the first key is needed: to ask the system for each
+/// takes longer than all the rest of an export.
+#[derive(Default)]
+struct KeyGenerator(Option<ChaCha20Rng>);
+
+impl KeyGenerator {
+    fn next(&mut self) -> Result<Key> {
+        let generator = match &mut self.0 {
+            Some(generator) => generator,
+            None => {
+                let mut seed = [0; 32];
+                process::random(&mut seed).map_err(Error::os("reading random bytes"))?;
+                self.0.insert(ChaCha20Rng::from_seed(seed))
+            }
+        };
+        let mut key = [0; 16];
+        generator.fill_bytes(&mut key);
+        // A handle with an all-zero key is refused, so this one never occurs.
+        key[0] |= u8::from(key == [0; 16]);
+        Ok(Key::from_bytes(key))
+    }
+}
+
 /// All records of a context.
 #[derive(Default)]
 pub(super) struct Records {
@@ -89,12 +137,13 @@ pub(super) struct Records {
     /// The number of records that were ever used.
     used: u32,
     /// The object that each record lets importers fetch, if any.
-    pub(super) exports: Vec<Option<Export>>,
+    exports: Vec<Option<Export>>,
     /// Records that were freed but are still open somewhere, each with what must not be used again
     /// until they are closed.
     pub(super) retired: VecDeque<(u32, KeepAlive)>,
     /// Whether the context allocates no more, so that nothing has to be kept.
     pub(super) is_closed: bool,
+    keys: KeyGenerator,
 }
 
 /// A value that is kept until no importer can see what it stands for.
@@ -107,6 +156,23 @@ impl Records {
             self.exports.resize_with(record + 1, || None);
         }
         self.exports[record] = Some(export);
+    }
+
+    pub(super) fn export(&self, record: u32) -> Option<&Export> {
+        self.exports.get(record as usize)?.as_ref()
+    }
+
+    pub(super) fn export_mut(&mut self, record: u32) -> Option<&mut Export> {
+        self.exports.get_mut(record as usize)?.as_mut()
+    }
+
+    pub(super) fn take_export(&mut self, record: u32) -> Option<Export> {
+        self.exports.get_mut(record as usize)?.take()
+    }
+
+    /// Returns a key for a new export.
+    pub(super) fn take_key(&mut self) -> Result<Key> {
+        self.keys.next()
     }
 
     pub(super) fn is_full(&self) -> bool {

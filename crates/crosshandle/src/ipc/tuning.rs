@@ -17,12 +17,29 @@ pub(super) const MAX_PIN_BYTES: usize = 2 << 20;
 /// others.
 pub(super) const RECLAIM_LOOKS: usize = 32;
 
-/// Time between two attempts to complete a signal whose turn has not come. Halved: twice the
-/// processor time while one waits. Doubled: the signal may be that much later.
-pub(super) const LATE_COMPLETION_INTERVAL: Duration = Duration::from_micros(500);
+/// Late signals of one event that one process may have; more signals are refused meanwhile. Halved:
+/// programs that signal far ahead of their peers are refused sooner. Doubled: an event whose peer
+/// never completes costs each signaller 400 KiB more.
+pub(super) const MAX_LATE_SIGNALS: usize = 4096;
 
-/// The longest time that a thread that drops an event waits for a round of late completions. Halved:
-/// a process may end beside a slow driver's call. Doubled: nothing, as long as drivers answer.
+/// Late signals of one word that are completed before others get the lock on all of them: some
+/// microseconds. Halved or doubled: other threads that have late signals wait for less or longer.
+pub(super) const LATE_BATCH: usize = 64;
+
+/// Time after which the job of late completions looks whether the processes that it waits for still
+/// live. Halved: twice the system calls. Doubled: a death that nothing else reports is noticed 40 ms
+/// later.
+pub(super) const LATE_COMPLETION_INTERVAL: Duration = Duration::from_millis(40);
+
+/// Words that the job of late completions waits for at a time, of all events; with more, it waits for
+/// some after the others. The system watches 128 at once. Halved: a process with late signals of more
+/// than 8 events completes them up to 40 ms late. Doubled: the system cannot wait for so many, and the
+/// job polls.
+pub(super) const MAX_LATE_WORDS: usize = 120;
+
+/// The longest time that a thread which ends a context waits for the job of late completions to let
+/// go of it. Halved: a process may end beside a slow call of the system. Doubled: nothing, as long as
+/// the system answers.
 pub(super) const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
 
 /// Entries of a socket directory that a new exporter looks at for sockets of processes that were

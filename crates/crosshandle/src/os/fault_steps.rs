@@ -101,6 +101,11 @@ macro_rules! announced {
 announced!(AtomicU32, u32);
 announced!(AtomicU64, u64);
 
+/// Sleeps as `futex::sleep` does.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    futex::sleep(&word.0, expected, limit);
+}
+
 /// Sleeps as `futex::sleep_any` does.
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     let words: Vec<_> = words

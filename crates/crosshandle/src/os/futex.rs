@@ -14,37 +14,51 @@ use std::time::Duration;
 
 /// The most words that one futex_waitv(2) call watches.
 const WAITV_MAX: usize = 128;
+/// Index of the upper half of a word.
+const UPPER: usize = if cfg!(target_endian = "little") { 1 } else { 0 };
+
 /// Returns the half of `word` that holds the sequence.
 fn upper(word: &AtomicU64) -> &AtomicU32 {
-    const INDEX: usize = if cfg!(target_endian = "little") { 1 } else { 0 };
     // SAFETY: both halves of a u64 are inside it and aligned for u32, AtomicU32 may hold any bits, and
     // the result borrows from `word`. It only names the half to the kernel: no code here loads or
     // stores through it, which would mix sizes.
-    unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(INDEX) }
+    unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(UPPER) }
 }
 
-/// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word
-/// or `limit` is over, if there is one. May return early for no reason.
-pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Option<Duration>) {
-    let end = limit.and_then(from_now);
+/// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word,
+/// at most for `limit`. May return early for no reason.
+///
+/// Whoever has the word may keep wakes away: by moving the sleeper to another futex
+/// (`FUTEX_REQUEUE`), or by waiting there for a lock with priority inheritance, which makes the kernel
+/// refuse to wake the word (`EINVAL`). The timeout holds all the same.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
     let _ = futex::wait_bitset(
         upper(word),
         futex::Flags::empty(),
         expected,
-        end.as_ref(),
+        Some(&from_now(limit)),
         process_bits(),
     );
 }
 
-/// Wakes the sleepers of the word that belong to this process, and few others.
-pub(super) fn wake_own(word: &AtomicU64) {
-    let _ = futex::wake_bitset(
-        upper(word),
-        futex::Flags::empty(),
-        ALL_SLEEPERS,
-        process_bits(),
-    );
+/// Wakes the sleepers of this process, and few others, on the word at an address. If nothing is
+/// mapped there any more, does nothing; if something else is, whoever sleeps there wakes up for no
+/// reason, as sleepers in futexes may at any time.
+pub(super) fn wake_own_at(word: usize) {
+    // SAFETY: the kernel takes the address for the name of a futex. It neither reads nor writes the
+    // memory there, and looks itself whether there is any.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word + UPPER * size_of::<AtomicU32>(),
+            libc::FUTEX_WAKE_BITSET,
+            ALL_SLEEPERS,
+            ptr::null::<libc::timespec>(),
+            ptr::null::<u32>(),
+            process_bits().get(),
+        )
+    };
 }
 
 /// Returns the bits that tell sleepers of this process from those of most others on a shared word.
@@ -69,11 +83,10 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
                 wait
             })
             .collect();
-        let end = from_now(limit);
         let result = futex::waitv(
             &waits,
             futex::WaitvFlags::empty(),
-            end.as_ref(),
+            Some(&from_now(limit)),
             ClockId::Monotonic,
         );
         // Some sandboxes answer EPERM to calls that they don't know.
@@ -86,21 +99,124 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
     // A kernel before 5.16, or more words than it watches at once.
     match words.first() {
-        Some((word, expected)) => sleep(word, *expected, Some(limit.min(POLL_INTERVAL))),
+        Some((word, expected)) => sleep(word, *expected, limit.min(POLL_INTERVAL)),
         None => std::thread::sleep(limit.min(POLL_INTERVAL)),
     }
 }
 
 /// Returns the time at which `limit` is over, on the clock that these calls measure by.
-fn from_now(limit: Duration) -> Option<Timespec> {
+fn from_now(limit: Duration) -> Timespec {
     let now = clock_gettime(ClockId::Monotonic);
-    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
-    now.saturating_add(limit).try_into().ok()
+    let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_add(limit);
+    Timespec {
+        tv_sec: end.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: end.subsec_nanos().into(),
+    }
 }
 
 const ALL_SLEEPERS: u32 = i32::MAX as u32;
 
-/// Wakes all sleepers of the word, in every process.
+/// Wakes all sleepers of the word, in every process, unless somebody keeps wakes away: see
+/// [`sleep`].
 pub(crate) fn wake_all(word: &AtomicU64) {
     let _ = futex::wake(upper(word), futex::Flags::empty(), ALL_SLEEPERS);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Instant;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+    const LIMIT: Duration = Duration::from_millis(500);
+
+    type Words = [AtomicU64; 2];
+
+    fn one(words: &Words) {
+        sleep(&words[0], 0, LIMIT);
+    }
+
+    fn both(words: &Words) {
+        sleep_any(&[(&words[1], 0), (&words[0], 0)], LIMIT);
+    }
+
+    /// Moves a sleeper away from its word, and expects that it wakes up after [`LIMIT`].
+    fn check_requeued(asleep: fn(&Words)) {
+        let nowhere = AtomicU32::new(0);
+        for _ in 0..10 {
+            let words = Words::default();
+            let is_moved = thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    let began = Instant::now();
+                    asleep(&words);
+                    began.elapsed()
+                });
+                let (flags, word) = (futex::Flags::empty(), upper(&words[0]));
+                let mut moved = Ok(0);
+                while moved == Ok(0) && !sleeper.is_finished() {
+                    moved = futex::cmp_requeue(word, flags, 0, ALL_SLEEPERS, &nowhere, 0);
+                }
+                wake_all(&words[0]);
+                let taken = sleeper.join().unwrap();
+                assert!(taken < DEADLINE);
+                let is_moved = moved == Ok(1);
+                assert!(!is_moved || taken >= LIMIT, "it was woken after {taken:?}");
+                is_moved
+            });
+            if is_moved {
+                return;
+            }
+        }
+        panic!("no sleeper was moved");
+    }
+
+    #[test]
+    fn a_requeued_sleeper_keeps_its_timeout() {
+        check_requeued(one);
+    }
+
+    #[test]
+    fn a_requeued_sleeper_on_several_words_keeps_its_timeout() {
+        check_requeued(both);
+    }
+
+    /// The sleepers' word is waited for by a lock with priority inheritance.
+    #[test]
+    fn sleepers_beside_a_lock_keep_their_timeouts() {
+        for asleep in [one, both] {
+            let words = Words::default();
+            let word = upper(&words[0]);
+            thread::scope(|scope| {
+                let (tell, told) = channel();
+                let (end, ended) = channel::<()>();
+                scope.spawn(move || {
+                    futex::lock_pi(word, futex::Flags::empty(), None).unwrap();
+                    tell.send(()).unwrap();
+                    // Until the sender is dropped, also by a panic.
+                    let _ = ended.recv();
+                    let _ = futex::unlock_pi(word, futex::Flags::empty());
+                });
+                told.recv().unwrap();
+                let holder = word.load(Ordering::SeqCst);
+                // Waits until the holder unlocks or ends.
+                scope.spawn(move || futex::lock_pi(word, futex::Flags::empty(), None));
+                while word.load(Ordering::SeqCst) == holder {
+                    thread::yield_now();
+                }
+                let locked = word.swap(0, Ordering::SeqCst);
+                let began = Instant::now();
+                let sleeper = scope.spawn(|| asleep(&words));
+                let refused = || futex::wake(word, futex::Flags::empty(), ALL_SLEEPERS);
+                assert_eq!(refused(), Err(Errno::INVAL));
+                sleeper.join().unwrap();
+                assert!(began.elapsed() >= LIMIT && began.elapsed() < DEADLINE);
+                assert_eq!(refused(), Err(Errno::INVAL));
+                word.store(locked, Ordering::SeqCst);
+                drop(end);
+            });
+        }
+    }
 }

@@ -8,12 +8,33 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// Creates `len` bytes of zeros that no process can ever shrink or grow, so that no peer can turn a
 /// mapping into a `SIGBUS`. `name` shows in `/proc/PID/maps`.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd, Errno> {
+    let file = create_unsealed(name, len)?;
+    fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// Creates `len` bytes of zeros, to be sealed before any other process gets them.
+pub(crate) fn create_unsealed(name: &str, len: u64) -> Result<OwnedFd, Errno> {
     let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     // Another user who is given a read-only descriptor must not be able to open it for writing.
     fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     fs::ftruncate(&file, len)?;
-    fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// Seals a file that this process has mapped, so that no process can write it in another way or
+/// change its size, and returns a descriptor for readers.
+pub(crate) fn seal_for_readers(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    let size = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    match fs::fcntl_add_seals(&file, size | SealFlags::FUTURE_WRITE) {
+        Ok(()) => Ok(file),
+        // Linux before 5.1: a descriptor for reading will do, except against the same user.
+        Err(Errno::INVAL) => {
+            fs::fcntl_add_seals(&file, size)?;
+            reopen_read_only(file.as_fd())
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Creates a file with these bytes, which no process can ever change.

@@ -9,6 +9,6 @@ pub(crate) mod lock;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod process;
+pub(crate) mod sleepers;
 pub(crate) mod socket;
 pub(crate) mod tuning;
-pub(crate) mod wake_ticker;

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the number of the CPU that runs the caller at the moment.
 #[inline]
@@ -36,6 +37,19 @@ pub fn host_identity() -> u64 {
 /// Returns this process's number in its own PID namespace.
 pub(crate) fn pid() -> u32 {
     std::process::id()
+}
+
+/// Returns the name of this process's program; empty if it cannot be told.
+pub(crate) fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Returns the present time in nanoseconds since 1970.
+pub(crate) fn time() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Fills `bytes` with random data of the kernel.

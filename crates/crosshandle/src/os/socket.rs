@@ -64,8 +64,18 @@ pub(crate) fn try_connect(path: &Path) -> Result<(), Errno> {
     net::connect(&stream, &SocketAddrUnix::new(path)?)
 }
 
-/// Returns the user at the other end, and whether the other end is this very process.
-pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
+/// The process at the other end of a socket when it was connected.
+pub(crate) struct Peer {
+    /// Its effective user, as this process's user namespace shows it.
+    pub(crate) uid: u32,
+    /// Its number in this process's PID namespace; 0 if it has none there.
+    pub(crate) pid: u32,
+    /// Whether it is this very process.
+    pub(crate) is_self: bool,
+}
+
+/// Returns the process at the other end.
+pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
     // Not with rustix, which takes the process number 0 for an error: that is what the kernel
     // gives for a process in a PID namespace that cannot be seen from this one.
     let mut peer = libc::ucred {
@@ -89,19 +99,22 @@ pub(crate) fn peer(stream: impl AsFd) -> Result<(u32, bool), Errno> {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    Ok((peer.uid, peer.pid == own))
+    Ok(Peer {
+        uid: peer.uid,
+        pid: peer.pid.try_into().unwrap_or(0),
+        is_self: peer.pid == own,
+    })
 }
 
-/// Sends one message, with a descriptor if there is one. Never blocks.
+/// Sends one message, with up to two descriptors. Never blocks.
 pub(crate) fn send(
     stream: impl AsFd,
     message: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<_> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -117,14 +130,14 @@ pub(crate) fn send(
 
 /// A message, or the end of the connection.
 pub(crate) enum Received {
-    /// A message of this length, and the descriptor that came with it.
-    Message(usize, Option<OwnedFd>),
+    /// A message of this length, and the descriptors that came with it.
+    Message(usize, Vec<OwnedFd>),
     /// The other end has hung up.
     HungUp,
 }
 
 /// Takes one message into `buffer`. Never blocks ([`Errno::AGAIN`]: there is none yet). A message
-/// longer than the buffer or with more than one descriptor is [`Errno::MSGSIZE`]; a descriptor
+/// longer than the buffer or with more than two descriptors is [`Errno::MSGSIZE`]; a descriptor
 /// that this process has no room for is [`Errno::MFILE`].
 pub(crate) fn receive(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -132,12 +145,12 @@ pub(crate) fn receive(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, 
 }
 
 fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
-    // Room for two, to see that a stranger sent more than one; all are closed in that case.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    // Room for three, to see that a stranger sent more than two; all are closed in that case.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut *buffer)];
     let message = net::recvmsg(&stream, &mut parts, &mut control, flags)?;
-    let mut descriptors: Vec<OwnedFd> = control
+    let descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
@@ -145,7 +158,7 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
         })
         .flatten()
         .collect();
-    if message.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > 1 {
+    if message.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > 2 {
         return Err(Errno::MSGSIZE);
     }
     if message.flags.contains(ReturnFlags::CTRUNC) {
@@ -154,7 +167,7 @@ fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Resul
     if message.bytes == 0 && descriptors.is_empty() {
         return Ok(Received::HungUp);
     }
-    Ok(Received::Message(message.bytes, descriptors.pop()))
+    Ok(Received::Message(message.bytes, descriptors))
 }
 
 /// Takes one message like [`receive`], but waits for it as long as [`connect`] was told, or for ever

@@ -2,15 +2,6 @@
 
 use std::time::Duration;
 
-/// Time between two wakes of all sleepers of the process; shorter sleeps have timers of their own.
-/// Halved: a process with sleepers wakes up twice as often. Doubled: a death that no hang-up tells is
-/// noticed that much later.
-/// For the fault harness it is so long that a wake-up that nobody sends shows.
-pub(crate) const WAKE_INTERVAL: Duration = match cfg!(feature = "fault-steps") {
-    false => Duration::from_millis(40),
-    true => Duration::from_secs(3),
-};
-
 /// Time between two looks at several words where the kernel cannot watch all of them. Halved: twice
 /// the processor time of such waits. Doubled: they end that much later.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);

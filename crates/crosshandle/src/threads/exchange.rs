@@ -1,27 +1,25 @@
 //! The exchange thread: one for each process, at an epoll instance.
 //!
-//! It calls [`Source::ready`] when a peer has sent something or hung up, and wakes the sleepers of
-//! the process at intervals ([`wake_ticker`]). It never blocks and never calls a driver: it hands
-//! work that might do either to the background service.
+//! It calls [`Source::ready`] when a peer has sent something or hung up. It never blocks and never
+//! calls a driver: it hands work that might do either to the background service.
 
 use super::ThreadKind;
 use super::background::contain;
 use super::driver_jobs;
-use super::tuning::{EPOLL_EVENTS, IDLE_TICKS, SOURCE_REST};
+use super::tuning::{EPOLL_EVENTS, SOURCE_REST};
 use crate::error::{Error, Result};
-use crate::os::tuning::WAKE_INTERVAL;
-use crate::os::{futex, process, wake_ticker};
+use crate::os::process;
 use crate::sync::Mutex;
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A descriptor that the exchange thread attends to.
 pub(crate) trait Source: Send + Sync {
@@ -92,37 +90,11 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
     Exchange::get()?.add(source)
 }
 
-/// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word
-/// or `limit` is over. May return early for no reason.
-///
-/// A sleep of [`WAKE_INTERVAL`] or more takes no timer of its own, which costs a third of a
-/// wake-up: the exchange thread wakes all sleepers of the process at that interval. If that thread
-/// cannot be started, each sleeper has its own timer.
-pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    if limit < WAKE_INTERVAL {
-        return futex::sleep(word, expected, Some(limit));
-    }
-    wake_ticker::with_sleeper(word, start_ticking, |is_woken| {
-        futex::sleep(word, expected, (!is_woken).then_some(limit));
-    });
-}
-
-/// Makes the exchange thread wake sleepers at intervals from now on; returns `false` if it cannot.
-fn start_ticking() -> bool {
-    Exchange::get()
-        .is_ok_and(|exchange| rustix::io::write(&exchange.wake, &1_u64.to_ne_bytes()).is_ok())
-}
-
 struct Exchange {
     epoll: OwnedFd,
-    /// The eventfd that is written to when the thread has to look at the sleepers.
-    wake: OwnedFd,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
     next: AtomicU64,
 }
-
-/// The registration number of [`Exchange::wake`].
-const WAKE: u64 = u64::MAX;
 
 static EXCHANGE: OnceLock<Exchange> = OnceLock::new();
 /// Held while the thread is started, so that it is started once, and again if that failed.
@@ -141,17 +113,12 @@ impl Exchange {
     }
 
     fn start() -> Result<&'static Self> {
-        let creating = Error::os("creating the exchange's epoll");
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&creating)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(&creating)?;
-        // Edge-triggered, so that it needs no reading.
-        let flags = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), flags).map_err(&creating)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Error::os("creating the exchange's epoll"))?;
         ThreadKind::Exchange.start(|| EXCHANGE.wait().run())?;
         // The starter's lock keeps other threads from setting it.
         Ok(EXCHANGE.get_or_init(|| Self {
             epoll,
-            wake,
             sources: Mutex::default(),
             next: AtomicU64::new(0),
         }))
@@ -203,14 +170,13 @@ impl Exchange {
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // The program has closed the epoll instance. Sleepers without a timer still have to
-                // be woken.
+                // The program has closed the epoll instance.
                 Err(error) => {
                     if !has_failed {
                         tracing::error!(%error, "the exchange thread cannot wait");
                     }
                     has_failed = true;
-                    thread::sleep(WAKE_INTERVAL);
+                    thread::sleep(SOURCE_REST);
                 }
             }
             if !events.is_empty() {
@@ -229,7 +195,7 @@ impl Exchange {
             return;
         };
         let registration = Registration(number);
-        // A panic costs one source; without this thread, sleepers would not be woken any more.
+        // A panic costs one source, and not the thread that serves all.
         match contain(move || source.ready(registration)) {
             Some(Next::Continue) => {}
             Some(Next::Rest) => timers.rest(registration.pause()),
@@ -249,10 +215,6 @@ fn interest(source: &dyn Source, messages: bool) -> EventFlags {
 /// The duties of the exchange thread at certain times.
 #[derive(Default)]
 struct Timers {
-    /// The time of the next wake of the sleepers, as long as there are any.
-    tick: Option<Instant>,
-    /// Wakes in a row that found no sleeper.
-    idle_ticks: u32,
     /// Sources that rest, and until when: the first one the shortest.
     resting: VecDeque<(Instant, Paused)>,
 }
@@ -268,30 +230,8 @@ impl Timers {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();
         }
-        if self.tick.is_none_or(|tick| tick <= now) {
-            self.tick = self.tick(now);
-        }
-        let resting = self.resting.front().map(|(end, _)| *end);
-        let next = [self.tick, resting].into_iter().flatten().min()?;
+        let (next, _) = self.resting.front()?;
         next.saturating_duration_since(now).try_into().ok()
-    }
-
-    /// Wakes the sleepers if that is due, and returns the time of the next wake.
-    fn tick(&mut self, now: Instant) -> Option<Instant> {
-        if !wake_ticker::is_ticking() {
-            return None;
-        }
-        if self.tick.is_some() {
-            match wake_ticker::wake_all() {
-                0 => self.idle_ticks += 1,
-                _ => self.idle_ticks = 0,
-            }
-            if self.idle_ticks >= IDLE_TICKS && wake_ticker::stop_if_unused() {
-                self.idle_ticks = 0;
-                return None;
-            }
-        }
-        Some(now + WAKE_INTERVAL)
     }
 }
 
@@ -301,6 +241,7 @@ mod tests {
     use crate::os::socket;
     use std::os::fd::AsFd;
     use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+    use std::time::Duration;
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -370,16 +311,5 @@ mod tests {
         let _watch = watch(Arc::new(Resting(other, called))).unwrap();
         rustix::io::write(&peer, b"never read").unwrap();
         calls.recv_timeout(DEADLINE).expect("others are called");
-    }
-
-    #[test]
-    fn sleepers_without_a_timer_are_woken() {
-        let word = AtomicU64::new(0);
-        // Without the exchange thread this would last.
-        for _ in 0..3 {
-            let began = Instant::now();
-            sleep(&word, 0, DEADLINE);
-            assert!(began.elapsed() < DEADLINE);
-        }
     }
 }

@@ -15,8 +15,7 @@ use std::thread::{Builder, JoinHandle};
 /// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ThreadKind {
-    /// Answers importers, notices hang-ups and wakes sleepers at intervals. Never blocks and never
-    /// calls a driver.
+    /// Answers importers and notices hang-ups. Never blocks and never calls a driver.
     Exchange,
     /// Holds the record locks that show other processes that this one lives. It has a table of
     /// descriptors of its own.

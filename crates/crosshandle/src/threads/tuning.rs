@@ -11,17 +11,12 @@ pub(super) const BACKGROUND_IDLE: Duration = Duration::from_secs(2);
 /// process's limit.
 pub(super) const MAX_BOUNDED_JOBS: usize = 16;
 
-/// Wakes of the exchange thread that find no sleeper before it stops to wake at intervals: two
-/// seconds. Halved: a program that sleeps now and then tells the thread more often to go on, at a
-/// system call each. Doubled: an idle process wakes up for longer.
-pub(super) const IDLE_TICKS: u32 = 50;
-
 /// Events that the exchange thread takes from the kernel in one call. Halved or doubled: more or
 /// fewer system calls while more connections than this are ready at once.
 pub(super) const EPOLL_EVENTS: usize = 64;
 
 /// Time that a source rests that asked for it ([`Next::Rest`](super::exchange::Next)), for want of
-/// descriptors as a rule. Halved: twice the needless looks while the want lasts. Doubled: an
+/// descriptors as a rule, and that the exchange thread rests if it cannot wait. Halved: twice the needless looks while the want lasts. Doubled: an
 /// importer is answered that much later after the want has ended.
 pub(super) const SOURCE_REST: Duration = Duration::from_millis(10);
 

@@ -132,7 +132,7 @@ impl Life {
 pub(crate) fn answer(result: Result<String, Error>) -> String {
     result.unwrap_or_else(|error| match error {
         Error::TimedOut(_) => "late".into(),
-        Error::PeerDied => "dead".into(),
+        Error::PeerDied(_) => "dead".into(),
         Error::ExporterGone { .. } => "gone".into(),
         Error::Unsupported(_) => "unsupported".into(),
         error => format!("{error:?}"),

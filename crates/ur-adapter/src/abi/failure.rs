@@ -127,6 +127,7 @@ fn result_of(error: &Error) -> ur_result_t {
         | Error::WrongBackend { .. }
         | Error::Extent { .. }
         | Error::Stale
+        | Error::WrongKey
         | Error::ExporterGone { .. }
         | Error::Protocol(_) => ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
         Error::WrongDevice { .. } | Error::NoDevice { .. } => {
@@ -135,7 +136,7 @@ fn result_of(error: &Error) -> ur_result_t {
         Error::ReadOnly | Error::NotAdmitted { .. } => {
             ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION
         }
-        Error::PeerDied | Error::CommandFailed(_) => {
+        Error::PeerDied(_) | Error::CommandFailed(_) => {
             ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS
         }
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,

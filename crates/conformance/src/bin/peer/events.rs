@@ -1,6 +1,6 @@
 //! Commands for events.
 
-use crate::request::{Answer, CommandError, Request, done, one};
+use crate::request::{Answer, CommandError, Request, done, one, read};
 use crate::state::{Object, PeerState};
 use crosshandle::{Event, EventHandle, EventOptions};
 use crosshandle_conformance::slowdown;
@@ -21,6 +21,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
         "try-wait" => try_wait(state, request),
         "wait-all" => wait_all(state, request),
         "wait-any" => wait_any(state, request),
+        "wait-any-value" => wait_any_value(state, request),
         "ping-pong" => ping_pong(state, request),
         _ => return None,
     })
@@ -141,6 +142,20 @@ fn wait_any(state: &PeerState, request: &Request<'_>) -> Answer {
     let events = named(state, request.words_from(1))?;
     let events: Vec<_> = events.iter().collect();
     one(Event::wait_any(&events, Some(timeout))?)
+}
+
+/// `wait-any-value MS NAME:VALUE…` → the index of the event that reached its value first
+fn wait_any_value(state: &PeerState, request: &Request<'_>) -> Answer {
+    let timeout = request.timeout(0)?;
+    let pairs = request.words_from(1).iter().map(|word| {
+        let (name, value) = word
+            .split_once(':')
+            .ok_or_else(|| CommandError::usage("no value"))?;
+        Ok((state.event(name)?, read(value)?))
+    });
+    let pairs = pairs.collect::<Result<Vec<_>, CommandError>>()?;
+    let pairs: Vec<_> = pairs.iter().map(|(event, value)| (event, *value)).collect();
+    one(Event::wait_any_value(&pairs, Some(timeout))?)
 }
 
 fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> {

@@ -5,6 +5,7 @@
 //! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
 //! the line `begun THREAD` comes first.
 
+mod diversion;
 mod events;
 mod kernels;
 mod memory;
@@ -77,6 +78,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
         process::execute,
         memory::execute,
         events::execute,
+        diversion::execute,
         queues::execute,
         kernels::execute,
         physical::execute,

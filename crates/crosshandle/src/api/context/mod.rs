@@ -15,6 +15,7 @@ use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
 use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+use crate::ipc::late_completion;
 use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
@@ -71,6 +72,7 @@ struct DriverJobsBarrier;
 
 impl Drop for DriverJobsBarrier {
     fn drop(&mut self) {
+        late_completion::wait_for_round();
         driver_jobs::wait();
     }
 }

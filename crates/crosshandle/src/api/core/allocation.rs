@@ -1,10 +1,10 @@
 //! Memory that this process has allocated.
 
-use super::{ContextCore, Pool};
+use super::{ContextCore, ObjectName, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{KeepAlive, Record, RecordCell, Shared};
+use crate::handle::{Fields, HandleKind, MemoryHandle};
+use crate::ipc::{Credential, ExportCell, KeepAlive, Shared};
 use crate::os::process;
 use crate::pool::{Block, Pooled, SizeClass};
 use crate::types::{Access, Address, AllocationOptions, MemoryKind};
@@ -24,7 +24,8 @@ pub(crate) struct Allocation {
     /// Bytes that were asked for; 0 while the block is free.
     len: AtomicUsize,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [RecordCell; 2],
+    exports: [ExportCell; 2],
+    name: ObjectName,
 }
 
 impl Allocation {
@@ -74,6 +75,7 @@ impl Allocation {
             kind: options.kind,
             len: AtomicUsize::new(options.len),
             exports: Default::default(),
+            name: ObjectName::default(),
         });
         core.note_address(start.get(), &allocation);
         Ok(allocation)
@@ -89,6 +91,7 @@ impl Allocation {
         // The length comes first: a thread that exports the memory by a pointer at this moment reads
         // the length last, so that either it finds the memory freed, or the export is seen below.
         self.len.swap(0, Ordering::SeqCst);
+        self.name.clear();
         self.pool.note_freed(self.class);
         if Arc::strong_count(&self) == 1 && !self.is_exported() {
             let pool = Arc::clone(&self.pool);
@@ -120,6 +123,18 @@ impl Allocation {
         self.block.as_ref().expect("present until drop")
     }
 
+    /// Names the allocation, for people.
+    pub(crate) fn set_name(&self, name: &str) {
+        self.name.set(name);
+        for export in self.exports.iter().filter_map(ExportCell::get) {
+            self.core.exporter().set_name(export.record, name);
+        }
+    }
+
+    pub(crate) fn name(&self) -> Option<String> {
+        self.name.get()
+    }
+
     fn is_exported(&self) -> bool {
         self.exports.iter().any(|export| export.get().is_some())
     }
@@ -132,7 +147,7 @@ impl Allocation {
                 "offset {offset} is not inside {len} bytes of memory"
             )));
         }
-        let record = self.export(access)?;
+        let credential = self.export(access)?;
         // See `free`.
         if self.len.load(Ordering::SeqCst) == 0 {
             return Err(Error::invalid("this memory was just freed"));
@@ -143,21 +158,25 @@ impl Allocation {
             segment: block.segment.number,
             offset: (block.offset + offset) as u64,
             length: (len - offset) as u64,
-            segment_length: block.segment.memory.len() as u64,
-            ..self.core.handle_fields(record)
+            ..self.core.handle_fields(credential)
         }))
     }
 
-    fn export(&self, access: Access) -> Result<Record> {
+    fn export(&self, access: Access) -> Result<Credential> {
         let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        if let Some(record) = cell.get() {
-            return Ok(record);
+        if let Some(credential) = cell.get() {
+            return Ok(credential);
         }
         let segment = &self.block().segment;
         let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
-        exporter.export_at(cell, &memory, segment.number, access)
+        let kind = HandleKind::Memory;
+        let credential = exporter.export_at(cell, kind, &memory, segment.number, access)?;
+        if let Some(name) = self.name.get() {
+            exporter.set_name(credential.record, &name);
+        }
+        Ok(credential)
     }
 }
 
@@ -186,9 +205,9 @@ impl Drop for Allocation {
             block: Some(block),
         });
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(RecordCell::get) {
+        for export in self.exports.iter().filter_map(ExportCell::get) {
             let keep: KeepAlive = Some(Box::new(Arc::clone(&returned)));
-            exporter.retire(record, true, keep);
+            exporter.retire(export.record, true, keep);
         }
         drop(returned);
         exporter.reclaim();

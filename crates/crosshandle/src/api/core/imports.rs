@@ -3,8 +3,8 @@
 use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, Secret};
-use crate::ipc::{Attachment, Origin};
+use crate::handle::Fields;
+use crate::ipc::{Attachment, ContextId, Origin};
 use crate::pool::DEDICATED;
 use crate::types::Access;
 use std::collections::HashMap;
@@ -41,12 +41,12 @@ impl CachedImport {
 /// A segment of an exporter, for one kind of access.
 #[derive(PartialEq, Eq, Hash)]
 struct SegmentKey {
-    secret: [u64; 2],
+    context: ContextId,
     segment: u32,
     access: Access,
 }
 
-/// A hasher that folds words together: secrets are random, so that is enough.
+/// A hasher that folds words together: the numbers of exporters are random, so that is enough.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -85,20 +85,15 @@ type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 /// The exporters that a context is attached to, and their segments that it has mapped.
 #[derive(Default)]
 pub(super) struct Imports {
-    attachments: RwLock<FoldMap<[u64; 2], Arc<Attachment>>>,
+    attachments: RwLock<FoldMap<ContextId, Arc<Attachment>>>,
     segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
-}
-
-fn words(secret: Secret) -> [u64; 2] {
-    let number = u128::from_ne_bytes(*secret.as_bytes());
-    [number as u64, (number >> 64) as u64]
 }
 
 impl Imports {
     /// Returns the attachment to a handle's exporter, and attaches first if that was not done yet.
     #[inline]
     pub(super) fn attachment(&self, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
-        let key = words(fields.secret);
+        let key = ContextId::of(fields);
         let attachments = read(&self.attachments);
         if let Some(attachment) = attachments.get(&key) {
             if attachment.is_hung_up() {
@@ -111,7 +106,7 @@ impl Imports {
     }
 
     #[cold]
-    fn attach(&self, key: [u64; 2], fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
+    fn attach(&self, key: ContextId, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
         let attachment = Attachment::to(fields, origin)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
@@ -146,7 +141,7 @@ impl Imports {
         access: Access,
     ) -> Result<Arc<Imported>> {
         let key = SegmentKey {
-            secret: words(fields.secret),
+            context: ContextId::of(fields),
             segment: fields.segment,
             access,
         };
@@ -169,11 +164,9 @@ impl Imports {
         let attachment = core.attachment(fields)?;
         let fetched = attachment.fetch(fields, key.access)?;
         // Before a driver hears of it.
-        if fetched.len != fields.segment_length {
-            return Err(Error::Extent {
-                claimed: fields.segment_length,
-                actual: fetched.len,
-            });
+        let (end, actual) = (fields.offset + fields.length, fetched.len);
+        if end > actual {
+            return Err(Error::Extent { end, actual });
         }
         let memory = core.backend().import_segment(fetched.into(), key.access)?;
         let imported = Arc::new(Imported { attachment, memory });

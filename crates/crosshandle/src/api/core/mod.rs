@@ -2,10 +2,12 @@
 
 mod allocation;
 mod imports;
+mod object_name;
 mod options;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use imports::Imported;
+pub(crate) use object_name::ObjectName;
 pub use options::ContextOptions;
 
 use crate::api::device::Device;
@@ -13,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice};
 use crate::handle::{DeviceUuid, Fields};
 use crate::ipc::broker::address;
-use crate::ipc::{Attachment, Exporter, Origin, Record};
+use crate::ipc::{Attachment, Credential, Exporter, Origin};
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
@@ -120,22 +122,23 @@ impl ContextCore {
         pool::next_number(&self.segment_numbers, true)
     }
 
-    /// Returns the fields that handles to a record have in common.
-    pub(crate) fn handle_fields(&self, record: Record) -> Fields {
+    /// Returns the fields that handles to an object have in common.
+    pub(crate) fn handle_fields(&self, credential: Credential) -> Fields {
+        let Credential { record, key } = credential;
         Fields {
             backend: self.device.info().backend,
             read_only: false,
             host: self.host,
             exporter: self.exporter_id,
             pid: self.pid,
-            segment: 0,
-            secret: self.exporter.secret(),
+            context: self.exporter.number(),
+            key,
             device: self.uuid,
-            record: record.index,
             generation: record.generation,
+            record: record.index,
+            segment: 0,
             offset: 0,
             length: 0,
-            segment_length: 0,
         }
     }
 
@@ -268,14 +271,6 @@ pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocati
         trimmed
     };
     pools.iter().map(trim_one).collect()
-}
-
-/// Returns the record that a handle names.
-pub(crate) fn record_of(fields: &Fields) -> Record {
-    Record {
-        index: fields.record,
-        generation: fields.generation,
-    }
 }
 
 // A panic leaves nothing inconsistent under these locks, so their poison says nothing.

@@ -1,10 +1,10 @@
 //! Memory that the program allocated with the driver, without this library.
 
-use crate::api::core::ContextCore;
+use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{RecordCell, Shared};
+use crate::handle::{Fields, HandleKind, MemoryHandle};
+use crate::ipc::{ExportCell, Shared};
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ pub(super) struct Adopted {
     offset: usize,
     len: usize,
     /// The records under which it is exported, for writing and for reading only.
-    exports: [RecordCell; 2],
+    exports: [ExportCell; 2],
+    name: ObjectName,
 }
 
 impl Adopted {
@@ -35,6 +36,7 @@ impl Adopted {
             offset,
             len,
             exports: Default::default(),
+            name: ObjectName::default(),
         }
     }
 
@@ -50,6 +52,17 @@ impl Adopted {
         (&*self.segment, self.offset)
     }
 
+    pub(super) fn set_name(&self, name: &str) {
+        self.name.set(name);
+        for export in self.exports.iter().filter_map(ExportCell::get) {
+            self.core.exporter().set_name(export.record, name);
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        self.name.get()
+    }
+
     /// Returns a handle to the bytes from `offset` to the end.
     pub(super) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         if offset >= self.len {
@@ -59,14 +72,18 @@ impl Adopted {
             )));
         }
         let cell = &self.exports[usize::from(access == Access::ReadOnly)];
-        let record = match cell.get() {
-            Some(record) => record,
+        let credential = match cell.get() {
+            Some(credential) => credential,
             None => {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
-                self.core
-                    .exporter()
-                    .export_at(cell, &memory, self.number, access)?
+                let exporter = self.core.exporter();
+                let kind = HandleKind::Memory;
+                let exported = exporter.export_at(cell, kind, &memory, self.number, access)?;
+                if let Some(name) = self.name.get() {
+                    exporter.set_name(exported.record, &name);
+                }
+                exported
             }
         };
         Ok(MemoryHandle::new(&Fields {
@@ -74,8 +91,7 @@ impl Adopted {
             segment: self.number,
             offset: (self.offset + offset) as u64,
             length: (self.len - offset) as u64,
-            segment_length: self.segment.len() as u64,
-            ..self.core.handle_fields(record)
+            ..self.core.handle_fields(credential)
         }))
     }
 }
@@ -83,9 +99,9 @@ impl Adopted {
 impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
-        for record in self.exports.iter().filter_map(RecordCell::get) {
+        for export in self.exports.iter().filter_map(ExportCell::get) {
             // The program frees the memory, when it wants to.
-            exporter.retire(record, true, None);
+            exporter.retire(export.record, true, None);
         }
         exporter.reclaim();
     }

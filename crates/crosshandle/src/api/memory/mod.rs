@@ -134,6 +134,26 @@ impl Memory {
         self.address.pointer().as_ptr()
     }
 
+    /// Gives the memory a name, which tools and errors of all processes that share it show: at most
+    /// 32 bytes of UTF-8, the rest is cut off. Only the process that allocated or adopted the memory
+    /// can name it; otherwise this does nothing.
+    pub fn set_name(&self, name: &str) {
+        match &self.source {
+            Source::Owned(owned) => owned.allocation().set_name(name),
+            Source::Adopted(adopted) => adopted.set_name(name),
+            Source::Opened(_) => {}
+        }
+    }
+
+    /// Returns the name that the memory was given, if any.
+    pub fn name(&self) -> Option<String> {
+        match &self.source {
+            Source::Owned(owned) => owned.allocation().name(),
+            Source::Adopted(adopted) => adopted.name(),
+            Source::Opened(opened) => opened.name(),
+        }
+    }
+
     /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {

@@ -4,6 +4,7 @@ use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::Fields;
+use crate::ipc::Credential;
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
@@ -21,15 +22,12 @@ impl Opened {
     pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
         core.check_memory(fields, access)?;
         let imported = core.imported(fields, access)?;
-        let available = imported.memory.len() as u64;
-        // The handle was checked against its own claim; this is what is really mapped.
-        if fields.segment_length != available {
-            return Err(Error::Extent {
-                claimed: fields.segment_length,
-                actual: available,
-            });
+        // Cannot overflow: the handle was checked. What is mapped is what counts.
+        let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
+        if end > actual {
+            return Err(Error::Extent { end, actual });
         }
-        imported.attachment.hold(fields.record, fields.generation)?;
+        imported.attachment.hold(&Credential::of(fields))?;
         Ok(Self {
             record: fields.record,
             offset: fields.offset as usize,
@@ -47,6 +45,10 @@ impl Opened {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    pub(super) fn name(&self) -> Option<String> {
+        self.imported.attachment.name_of(self.record)
     }
 
     pub(super) fn access(&self) -> Access {

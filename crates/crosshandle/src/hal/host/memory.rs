@@ -82,7 +82,7 @@ fn check(file: &OwnedFd, len: usize) -> Result<()> {
     let (actual, sealed) = memfd::check(file).map_err(Error::os("looking at imported memory"))?;
     if actual != len as u64 {
         return Err(Error::Extent {
-            claimed: len as u64,
+            end: len as u64,
             actual,
         });
     }

@@ -320,7 +320,7 @@ fn execute(command: Command) -> Result<()> {
         .waits
         .iter()
         .find_map(|wait| match wait.event.result(wait.number) {
-            None => Some(Error::PeerDied),
+            None => Some(wait.event.abandoned(wait.number)),
             Some(result) => result.err(),
         });
     let profile = command

@@ -16,21 +16,22 @@ fn slow_crc32c(bytes: &[u8]) -> u32 {
 
 /// The layout is spelled out, because handles must keep their meaning from release to release.
 #[test]
-fn the_layout_is_version_1() {
+fn the_layout_is_version_2() {
     assert_eq!(
         slow_crc32c(b"123456789"),
         0xe306_9283,
         "the check value of CRC-32C"
     );
     let mut expected = Vec::new();
-    expected.extend(b"XHDL\x01\x01\x02\x01");
+    expected.extend(b"XHDL\x02\x01\x02\x01");
     expected.extend(b"\x08\x07\x06\x05\x04\x03\x02\x01");
     expected.extend(b"\x18\x17\x16\x15\x14\x13\x12\x11");
     expected.extend(b"\x24\x23\x22\x21\x34\x33\x32\x31");
     expected.extend(b"0123456789abcdefABCDEFGHIJKLMNOP");
-    expected.extend(b"\x44\x43\x42\x41\x54\x53\x52\x51");
-    expected.extend(b"\x64\x63\x62\x61\0\0\0\0\x74\x73\x72\x71\0\0\0\0");
-    expected.extend(b"\x88\x87\x86\x85\x84\x83\x82\x81\0\0\0\0");
+    expected.extend(b"\x49\x47\x46\x45\x44\x43\x42\x41");
+    expected.extend(b"\x54\x53\x52\x51\x64\x63\x62\x61");
+    expected.extend(b"\x74\x73\x72\x71\0\0\0\0");
+    expected.extend(b"\xc4\x43\xc3\x42\xc2\x41\xc1\x40\0\0\0\0");
     expected.extend(slow_crc32c(&expected).to_le_bytes());
     assert_eq!(sample(HandleKind::Memory).as_bytes()[..], expected);
     assert_eq!(
@@ -141,13 +142,15 @@ fn malformed_field_after(kind: HandleKind, at: usize, bytes: &[u8]) -> &'static 
 fn each_rule_has_its_own_error() {
     for kind in KINDS {
         assert_eq!(error_after(kind, 0, b"XHDM"), HandleError::NotAHandle);
-        assert_eq!(
-            error_after(kind, 4, &[2]),
-            HandleError::UnsupportedVersion {
-                found: 2,
-                supported: 1
-            }
-        );
+        for found in [0, 1, 3] {
+            assert_eq!(
+                error_after(kind, 4, &[found]),
+                HandleError::UnsupportedVersion {
+                    found,
+                    supported: 2
+                }
+            );
+        }
         assert_eq!(malformed_field_after(kind, 5, &[0]), "kind");
         assert_eq!(malformed_field_after(kind, 5, &[4]), "kind");
         assert_eq!(malformed_field_after(kind, 6, &[0]), "backend");
@@ -157,8 +160,14 @@ fn each_rule_has_its_own_error() {
         }
         assert_eq!(malformed_field_after(kind, 8, &[0; 8]), "host");
         assert_eq!(malformed_field_after(kind, 16, &[0; 8]), "exporter");
-        assert_eq!(malformed_field_after(kind, 32, &[0; 16]), "secret");
-        assert_eq!(malformed_field_after(kind, 68, &[0; 4]), "generation");
+        assert_eq!(malformed_field_after(kind, 28, &[0; 4]), "context");
+        assert_eq!(malformed_field_after(kind, 32, &[0; 16]), "key");
+        // The kind is in the lowest two bits, and the count above them is not zero.
+        for low in (0..4).filter(|low| *low != kind as u8) {
+            assert_eq!(malformed_field_after(kind, 64, &[low]), "generation");
+        }
+        let unused = (kind as u64).to_le_bytes();
+        assert_eq!(malformed_field_after(kind, 64, &unused), "generation");
         for byte in 96..100 {
             assert_eq!(malformed_field_after(kind, byte, &[1]), "reserved");
         }
@@ -166,41 +175,35 @@ fn each_rule_has_its_own_error() {
 }
 
 #[test]
-fn an_event_has_no_memory() {
+fn an_event_has_an_arena_and_no_memory() {
     let event = HandleKind::Event;
     assert_eq!(malformed_field_after(event, 7, &[1]), "flags");
-    assert_eq!(malformed_field_after(event, 28, &[1]), "segment");
-    assert_eq!(malformed_field_after(event, 72, &[1]), "offset");
-    assert_eq!(malformed_field_after(event, 80, &[1]), "length");
-    assert_eq!(malformed_field_after(event, 88, &[1]), "segment_length");
+    assert_eq!(malformed_field_after(event, 80, &[1]), "offset");
+    assert_eq!(malformed_field_after(event, 88, &[1]), "length");
+    for segment in [0, 1, u32::MAX] {
+        let fields = Fields {
+            segment,
+            ..sample_fields(event)
+        };
+        assert_eq!(make(event, &fields).fields().segment, segment);
+    }
 }
 
 #[test]
-fn shared_bytes_lie_inside_the_segment() {
+fn shared_bytes_end_somewhere() {
     const LARGEST: u64 = u64::MAX;
     for kind in [HandleKind::Memory, HandleKind::PhysicalMemory] {
-        assert_eq!(malformed_field_after(kind, 80, &[0; 8]), "length");
-        for (offset, length, segment_length) in [
-            (0, 1, 0),
-            (0, 4097, 4096),
-            (4096, 1, 4096),
-            (4095, 2, 4096),
-            (1, LARGEST, LARGEST),
-            (LARGEST, 1, LARGEST),
-            (LARGEST, LARGEST, LARGEST),
-        ] {
-            let extent: Vec<u8> = [offset, length, segment_length]
-                .iter()
-                .flat_map(|n| n.to_le_bytes())
-                .collect();
-            assert_eq!(
-                error_after(kind, 72, &extent),
-                HandleError::Extent {
-                    offset,
-                    length,
-                    segment_length
-                }
-            );
+        assert_eq!(malformed_field_after(kind, 88, &[0; 8]), "length");
+        let extent = |[offset, length]: [u64; 2]| [offset.to_le_bytes(), length.to_le_bytes()];
+        for beyond in [[1, LARGEST], [LARGEST, 1], [LARGEST, LARGEST]] {
+            let bytes = extent(beyond).concat();
+            assert_eq!(malformed_field_after(kind, 80, &bytes), "length");
+        }
+        for inside in [[0, LARGEST], [LARGEST - 1, 1]] {
+            let mut bytes = *sample(kind).as_bytes();
+            bytes[80..96].copy_from_slice(&extent(inside).concat());
+            retag(&mut bytes);
+            assert!(AnyHandle::from_bytes(&bytes).is_ok(), "{inside:?}");
         }
     }
 }
@@ -239,7 +242,7 @@ fn handles_are_plain_values() {
     assert_eq!(handle.backend(), BackendKind::Cuda);
     assert_eq!(handle.device().as_bytes(), b"ABCDEFGHIJKLMNOP");
     assert_eq!(handle.exporter_pid(), 0x2122_2324);
-    assert_eq!(handle.len(), 0x7172_7374);
+    assert_eq!(handle.len(), 0x40c1_41c2_42c3_43c4);
     assert!(handle.is_read_only());
     assert_eq!(MemoryHandle::try_from(handle.as_ref()), Ok(handle));
 }

@@ -1,31 +1,31 @@
-//! Tests of explanations and debug output: complete, and without the secret.
+//! Tests of explanations and debug output: complete, and without the key.
 
 use super::*;
 
-/// Checks that no form of the sample's secret is in `output`.
-fn assert_no_secret(output: &str) {
-    let secret = sample_fields(HandleKind::Memory).secret;
-    let plain = String::from_utf8(secret.as_bytes().to_vec()).unwrap();
-    let hex: String = secret
+/// Checks that no form of the sample's key is in `output`.
+fn assert_no_key(output: &str) {
+    let key = sample_fields(HandleKind::Memory).key;
+    let plain = String::from_utf8(key.as_bytes().to_vec()).unwrap();
+    let hex: String = key
         .as_bytes()
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let list = format!("{:?}", secret.as_bytes());
+    let list = format!("{:?}", key.as_bytes());
     for leak in [&plain, &hex, list.trim_matches(['[', ']'])] {
         assert!(!output.to_lowercase().contains(leak), "{leak} in {output}");
     }
 }
 
 #[test]
-fn debug_and_explanations_hide_the_secret() {
+fn debug_and_explanations_hide_the_key() {
     for kind in KINDS {
         let handle = sample(kind);
         let debug = format!("{handle:?} {handle:#?} {:?}", handle.fields());
-        assert!(debug.contains("Secret(..)"), "{debug}");
-        assert_no_secret(&debug);
+        assert!(debug.contains("Key(..)"), "{debug}");
+        assert_no_key(&debug);
         let explanation = handle.explain(None);
-        assert_no_secret(&format!("{explanation} {explanation:?}"));
+        assert_no_key(&format!("{explanation} {explanation:?}"));
     }
 }
 
@@ -34,12 +34,12 @@ fn memory_is_explained() {
     let fields = Fields {
         backend: BackendKind::Host,
         pid: 4242,
+        context: 3,
         segment: 2,
         record: 7,
-        generation: 3,
+        generation: 13,
         offset: 8192,
         length: 4096,
-        segment_length: 2 << 20,
         ..sample_fields(HandleKind::Memory)
     };
     let explanation = make(HandleKind::Memory, &fields).explain(Some(fields.host));
@@ -47,16 +47,17 @@ fn memory_is_explained() {
     assert_eq!(explanation.exporter_pid, 4242);
     let range = explanation.memory.unwrap();
     assert_eq!((range.segment, range.offset, range.length), (2, 8192, 4096));
-    assert_eq!((range.segment_length, range.read_only), (2 << 20, true));
+    assert!(range.read_only);
+    assert_eq!((explanation.context, explanation.record), (3, 7));
     let expected = "\
-kind      memory, format version 1, 104 bytes
+kind      memory, format version 2, 104 bytes
 backend   host
 device    41424344-4546-4748-494a-4b4c4d4e4f50
 host      this machine, id 0102030405060708
-exporter  process 4242, id 1112131415161718
-shares    4096 bytes at offset 8192 of segment 2, which has 2097152 bytes
+exporter  process 4242, id 1112131415161718, context 3
+shares    4096 bytes at offset 8192 of segment 2
 access    read only
-record    7, generation 3
+record    7, generation 13
 opening   It can be opened on this machine, until the next boot.";
     let text = explanation.to_string();
     assert!(text.starts_with(expected), "{text}");
@@ -70,11 +71,11 @@ opening   It can be opened on this machine, until the next boot.";
 }
 
 #[test]
-fn an_event_has_a_slot_and_no_range() {
+fn an_event_has_a_record_and_no_range() {
     let event = HandleKind::Event;
     let fields = Fields {
         record: 7,
-        generation: 3,
+        generation: 15,
         ..sample_fields(event)
     };
     let explanation = make(event, &fields).explain(Some(fields.host + 1));
@@ -82,7 +83,7 @@ fn an_event_has_a_slot_and_no_range() {
     assert_eq!(explanation.memory, None);
     assert_eq!(explanation.same_host, Some(false));
     let text = explanation.to_string();
-    assert!(text.contains("\nslot      7, generation 3\n"), "{text}");
+    assert!(text.contains("\nrecord    7, generation 15\n"), "{text}");
     assert!(
         text.contains("another machine") && text.contains("cannot be opened here"),
         "{text}"
@@ -113,11 +114,11 @@ fn errors_say_what_to_do() {
             },
             ["104 bytes", "7 were given"],
         ),
-        (HandleError::NotAHandle, ["not a handle", "xhm1."]),
+        (HandleError::NotAHandle, ["not a handle", "xhm2."]),
         (
             HandleError::UnsupportedVersion {
                 found: 9,
-                supported: 1,
+                supported: 2,
             },
             ["version 9", "same release"],
         ),
@@ -135,14 +136,6 @@ fn errors_say_what_to_do() {
                 why: "it is zero",
             },
             ["\"host\"", "it is zero"],
-        ),
-        (
-            HandleError::Extent {
-                offset: 10,
-                length: 20,
-                segment_length: 15,
-            },
-            ["20 bytes at offset 10", "15 bytes"],
         ),
         (
             HandleError::BadText {

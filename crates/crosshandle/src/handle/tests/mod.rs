@@ -64,14 +64,14 @@ pub(super) fn sample_fields(kind: HandleKind) -> Fields {
         host: 0x0102_0304_0506_0708,
         exporter: 0x1112_1314_1516_1718,
         pid: 0x2122_2324,
-        segment: memory_only(0x3132_3334) as u32,
-        secret: Secret::from_bytes(*b"0123456789abcdef"),
+        context: 0x3132_3334,
+        key: Key::from_bytes(*b"0123456789abcdef"),
         device: DeviceUuid::from_bytes(*b"ABCDEFGHIJKLMNOP"),
-        record: 0x4142_4344,
-        generation: 0x5152_5354,
-        offset: memory_only(0x6162_6364),
-        length: memory_only(0x7172_7374),
-        segment_length: memory_only(0x8182_8384_8586_8788),
+        generation: 0x4142_4344_4546_4748 | kind as u64,
+        record: 0x5152_5354,
+        segment: 0x6162_6364,
+        offset: memory_only(0x7172_7374),
+        length: memory_only(0x8182_8384_8586_8788 >> 1),
     }
 }
 
@@ -89,27 +89,27 @@ prop_compose! {
         host in 1..=u64::MAX,
         exporter in 1..=u64::MAX,
         pid: u32,
-        segment: u32,
-        secret in any::<[u8; 16]>().prop_filter("a secret", |secret| *secret != [0; 16]),
+        context in 1..=u32::MAX,
+        key in any::<[u8; 16]>().prop_filter("a key", |key| *key != [0; 16]),
         device: [u8; 16],
+        uses in 1..=u64::MAX >> 2,
         record: u32,
-        generation in 1..=u32::MAX,
-        // Three sorted offsets: start and end of the shared bytes, end of the segment.
+        segment: u32,
+        // Two sorted offsets: start and end of the shared bytes.
         mut points in prop_oneof![
-            any::<[u64; 3]>(),
-            [0..=2u64, 0..=2u64, 0..=2u64],
-            [u64::MAX - 2..=u64::MAX, u64::MAX - 2..=u64::MAX, u64::MAX - 2..=u64::MAX],
+            any::<[u64; 2]>(),
+            [0..=2u64, 0..=2u64],
+            [u64::MAX - 2..=u64::MAX, u64::MAX - 2..=u64::MAX],
         ],
     ) -> Fields {
         points.sort_unstable();
-        let [mut start, mut end, mut segment_length] = points;
+        let [mut start, mut end] = points;
         if start == end {
             // An empty range is invalid, so make room for one byte.
             match end.checked_add(1) {
                 Some(above) => end = above,
                 None => start -= 1,
             }
-            segment_length = segment_length.max(end);
         }
         let is_event = kind == HandleKind::Event;
         let memory_only = |value: u64| if is_event { 0 } else { value };
@@ -119,14 +119,14 @@ prop_compose! {
             host,
             exporter,
             pid,
-            segment: if is_event { 0 } else { segment },
-            secret: Secret::from_bytes(secret),
+            context,
+            key: Key::from_bytes(key),
             device: DeviceUuid::from_bytes(device),
+            generation: uses << 2 | kind as u64,
             record,
-            generation,
+            segment,
             offset: memory_only(start),
             length: memory_only(end - start),
-            segment_length: memory_only(segment_length),
         }
     }
 }

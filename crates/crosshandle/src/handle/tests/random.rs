@@ -43,7 +43,7 @@ fn random_bytes_never_panic() {
         let bytes = &mut buffer[..size];
         random.fill(bytes);
         if choice & 4 != 0 && size >= 8 {
-            bytes[..5].copy_from_slice(b"XHDL\x01");
+            bytes[..5].copy_from_slice(b"XHDL\x02");
             bytes[5] &= 3;
             bytes[6] &= 3;
             bytes[7] &= 1;
@@ -53,6 +53,8 @@ fn random_bytes_never_panic() {
         {
             // Otherwise `reserved` would hide the checks that follow it.
             whole[96..100].fill(0);
+            // And so would the kind in the generation.
+            whole[64] = whole[64] & !3 | whole[5] & 3;
             retag(whole);
         }
         refused += usize::from(!judge(bytes));

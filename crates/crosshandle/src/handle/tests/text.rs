@@ -36,22 +36,21 @@ proptest! {
     #[test]
     fn any_string_is_refused_without_panic(text: String) {
         prop_assert!(text.parse::<AnyHandle>().is_err());
-        let prefixed = format!("xhm1.{text}");
+        let prefixed = format!("xhm2.{text}");
         prop_assert!(prefixed.parse::<AnyHandle>().is_err());
     }
 }
 
 /// The texts were computed without this crate, so that stored texts stay readable.
 #[test]
-fn the_text_is_version_1() {
-    const SHARED: &str = "gEIBwYFBAMCARgXFhUUExIRJCMi";
-    const MEMORY: &str = "ITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUERDQkFUU1JR\
-                          ZGNiYQAAAAB0c3JxAAAAAIiHhoWEg4KBAAAAA";
-    const EVENT: &str = "IQAAAAAwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PUERDQkFUU1JR\
-                         AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-    let memory = format!("xhm1.WEhETAEBA{SHARED}{MEMORY}Hj7VdU");
-    let physical_memory = format!("xhp1.WEhETAECA{SHARED}{MEMORY}EHeYMk");
-    let event = format!("xhe1.WEhETAEDAgAIBwYFBAMCARgXFhUUExIRJCMi{EVENT}BMTnhk");
+fn the_text_is_version_2() {
+    const SHARED: &str =
+        "IBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PU";
+    const MEMORY: &str = "HRkVEQ0JBVFNSUWRjYmF0c3JxAAAAAMRDw0LCQcFAAAAAA";
+    const EVENT: &str = "HRkVEQ0JBVFNSUWRjYmEAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let memory = format!("xhm2.WEhETAIBAgE{SHARED}El{MEMORY}PiLNYc");
+    let physical_memory = format!("xhp2.WEhETAICAgE{SHARED}Ep{MEMORY}AViVc8");
+    let event = format!("xhe2.WEhETAIDAgA{SHARED}Et{EVENT}APuMHs");
     for (kind, text) in KINDS.into_iter().zip([memory, physical_memory, event]) {
         assert_eq!(text_of(kind), text);
         assert_eq!(text.parse(), Ok(sample(kind)));
@@ -111,7 +110,7 @@ fn truncated_and_extended_texts_say_where() {
         let good = text_of(kind);
         for length in 0..good.len() {
             let text = &good[..length];
-            if length < "xhm1.".len() {
+            if length < "xhm2.".len() {
                 assert_eq!(
                     read(kind, text),
                     Err(HandleError::NotAHandle),
@@ -176,7 +175,7 @@ fn a_handle_has_one_text_only() {
         let body = &good[5..];
         let letter = &good[2..3];
         for spelling in [
-            "xh{}01.", "xh{}+1.", "xh{}1 .", "xh{}.", "XH{}1.", "xh{}-1.", "xh{}256.",
+            "xh{}02.", "xh{}+2.", "xh{}2 .", "xh{}.", "XH{}2.", "xh{}-2.", "xh{}256.",
         ] {
             let text = format!("{}{body}", spelling.replace("{}", letter));
             assert_eq!(
@@ -191,7 +190,7 @@ fn a_handle_has_one_text_only() {
 #[test]
 fn unknown_prefixes_and_other_versions() {
     let body = &text_of(HandleKind::Memory)[5..];
-    for text in ["", " ", ".", "xhm1", "hello", "xhq1.", "xhm", "é.", "XHDL"] {
+    for text in ["", " ", ".", "xhm2", "hello", "xhq2.", "xhm", "é.", "XHDL"] {
         assert_eq!(
             text.parse::<AnyHandle>(),
             Err(HandleError::NotAHandle),
@@ -199,10 +198,10 @@ fn unknown_prefixes_and_other_versions() {
         );
     }
     assert_eq!(body.parse::<AnyHandle>(), Err(HandleError::NotAHandle));
-    for found in [0, 2, 255] {
+    for found in [0, 1, 255] {
         let expected = Err(HandleError::UnsupportedVersion {
             found,
-            supported: 1,
+            supported: 2,
         });
         assert_eq!(format!("xhm{found}.{body}").parse::<AnyHandle>(), expected);
         assert_eq!(format!("xhm{found}.").parse::<AnyHandle>(), expected);

@@ -2,10 +2,12 @@
 //! importer arrive here.
 
 use super::address::PeerPolicy;
-use super::protocol::{BackendBlob, BadMessage, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request};
+use super::protocol::{
+    BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
+};
 use crate::error::Result;
-use crate::handle::Secret;
-use crate::os::socket::{self, Received};
+use crate::ipc::record::Credential;
+use crate::os::socket::{self, Peer, Received};
 use crate::sync::Mutex;
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
@@ -20,16 +22,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
-/// driver.
+/// driver. All but the first check that the credential is that of an object of this context.
 pub(crate) trait Exports: Send + Sync {
     /// Returns whether this user's processes may attach.
     fn admits(&self, uid: u32) -> bool;
 
-    /// Lets an importer in: returns its owner number and the arena.
-    fn attach(&self, client: Arc<Client>, ledger: OwnedFd) -> Result<(u16, Arc<OwnedFd>), Refusal>;
+    /// Lets an importer in.
+    fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal>;
 
-    /// Finds the object behind an export record.
-    fn fetch(&self, record: u32, generation: u32, access: Access) -> Result<Fetch, Refusal>;
+    /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
+    fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
+
+    /// Finds memory.
+    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal>;
+
+    /// Finds the arena of an event, and the file of locks.
+    fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
+
+    /// Finds the native mirror of an event.
+    fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
 
     /// Takes note that an importer has hung up: fails its unfinished signals and forgets its opens.
     fn detach(&self, owner: u16);
@@ -39,6 +50,22 @@ pub(crate) trait Exports: Send + Sync {
 
     /// Returns the exports as their own type, for an importer in the same process.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// An importer that wants to attach, and the object whose handle it has.
+pub(crate) struct Newcomer {
+    pub(crate) credential: Credential,
+    /// The process id in this process's PID namespace; 0 if it has none there.
+    pub(crate) pid: u32,
+    pub(crate) program: ProgramName,
+}
+
+/// An importer's place.
+pub(crate) struct Attached {
+    pub(crate) owner: u16,
+    /// The descriptors of the first chunks of catalog and ledger.
+    pub(crate) files: [Arc<OwnedFd>; 2],
+    pub(crate) locks_ledger: bool,
 }
 
 /// The answer to a request for an object.
@@ -66,25 +93,25 @@ struct Published {
     exports: Weak<dyn Exports>,
 }
 
-/// All contexts of this process that have exported something.
-static PUBLISHED: LazyLock<RwLock<HashMap<Secret, Published>>> = LazyLock::new(RwLock::default);
+/// All contexts of this process that have exported something, by number.
+static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
 
 /// Makes a context reachable for importers.
-pub(crate) fn publish(secret: Secret, policy: PeerPolicy, exports: Weak<dyn Exports>) {
+pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Exports>) {
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
-    all.insert(secret, Published { policy, exports });
+    all.insert(context, Published { policy, exports });
 }
 
 /// Makes a context unreachable for importers again.
-pub(crate) fn withdraw(secret: Secret) {
+pub(crate) fn withdraw(context: u32) {
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
-    all.remove(&secret);
+    all.remove(&context);
 }
 
-/// Returns the context of this process that has this secret.
-pub(crate) fn local_exports(secret: Secret) -> Option<Arc<dyn Exports>> {
+/// Returns the context of this process that has this number.
+pub(crate) fn local_exports(context: u32) -> Option<Arc<dyn Exports>> {
     let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
-    all.get(&secret)?.exports.upgrade()
+    all.get(&context)?.exports.upgrade()
 }
 
 /// Returns whether a user may open anything of this process. Other users are sent no descriptor,
@@ -111,6 +138,8 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
 pub(crate) struct Client {
     stream: OwnedFd,
     uid: u32,
+    /// The process id in this process's PID namespace; 0 if it has none there.
+    pid: u32,
     seat: Mutex<Seat>,
     /// Whether a background thread is about to answer. Messages wait meanwhile.
     is_answering: AtomicBool,
@@ -128,23 +157,36 @@ enum Seat {
     Left,
 }
 
-/// An answer: the reply, and the descriptor that goes along.
-type Answer = Result<(Reply, Arc<OwnedFd>), Refusal>;
+/// An answer: the reply, and the descriptors that go along.
+struct Answer {
+    reply: Reply,
+    files: Vec<Arc<OwnedFd>>,
+}
+
+impl Answer {
+    fn new(reply: Reply, files: impl Into<Vec<Arc<OwnedFd>>>) -> Self {
+        Self {
+            reply,
+            files: files.into(),
+        }
+    }
+}
 
 impl Client {
     /// Serves an importer until it hangs up.
     pub(super) fn serve(stream: OwnedFd) {
-        let Ok((uid, _)) = socket::peer(&stream) else {
+        let Ok(Peer { uid, pid, .. }) = socket::peer(&stream) else {
             return;
         };
         if !is_admitted_anywhere(uid) {
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
-            let _ = socket::send(&stream, &refusal, None);
+            let _ = socket::send(&stream, &refusal, &[]);
             return;
         }
         let client = Arc::new_cyclic(|this| Self {
             stream,
             uid,
+            pid,
             seat: Mutex::new(Seat::None),
             is_answering: AtomicBool::new(false),
             this: this.clone(),
@@ -161,33 +203,39 @@ impl Client {
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
 
-    fn handle(
-        &self,
-        message: &[u8],
-        descriptor: Option<OwnedFd>,
-        registration: Registration,
-    ) -> Result<(), Errno> {
+    fn handle(&self, message: &[u8], registration: Registration) -> Result<(), Errno> {
         let (request, serial) = match Request::decode(message) {
             Ok(request) => request,
-            Err(BadMessage::Version) => return self.send(Err(Refusal::Version), 0),
-            Err(BadMessage::Malformed(_)) => return self.send(Err(Refusal::BadRequest), 0),
+            Err(BadMessage::Version) => return self.refuse(Refusal::Version, 0),
+            Err(BadMessage::Malformed(_)) => return self.refuse(Refusal::BadRequest, 0),
         };
-        let fetch = match (request, descriptor) {
-            (Request::Attach(secret), Some(ledger)) => {
-                return self.send(self.attach(secret, ledger), serial);
+        let fetch = match request {
+            Request::Attach {
+                context,
+                credential,
+                pid: _,
+                program,
+            } => return self.answer(self.attach(context, credential, program), serial),
+            Request::Chunk(credential) => {
+                let chunk = self.with_exports(|exports, owner| exports.chunk(owner, &credential));
+                let sent = chunk.map(|files| Answer::new(Reply::Sent, files));
+                return self.answer(sent, serial);
             }
-            (
-                Request::Fetch {
-                    record,
-                    generation,
-                    access,
-                },
-                None,
-            ) => self.fetch(record, generation, access),
-            _ => Err(Refusal::BadRequest),
+            Request::Arena(credential) => {
+                let arena = self.with_exports(|exports, _| exports.arena(&credential));
+                let sent = arena.map(|files| Answer::new(Reply::Sent, files));
+                return self.answer(sent, serial);
+            }
+            Request::Memory { credential, access } => {
+                self.with_exports(|exports, _| exports.memory(&credential, access))
+            }
+            Request::Mirror(credential) => {
+                self.with_exports(|exports, _| exports.mirror(&credential))
+            }
+            Request::Describe => Err(Refusal::BadRequest),
         };
         match fetch {
-            Ok(Fetch::Ready(fetched)) => self.send(Ok(fetched.into()), serial),
+            Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
             Ok(Fetch::CallsDriver(call)) => {
                 let Some(client) = self.this.upgrade() else {
                     return Err(Errno::CONNRESET);
@@ -195,7 +243,7 @@ impl Client {
                 self.is_answering.store(true, Ordering::Relaxed);
                 let paused = registration.pause();
                 driver_jobs::run(move || {
-                    if client.send(call().map(Into::into), serial).is_err() {
+                    if client.answer(call().map(Into::into), serial).is_err() {
                         client.hang_up();
                     }
                     client.is_answering.store(false, Ordering::Release);
@@ -203,41 +251,64 @@ impl Client {
                 });
                 Ok(())
             }
-            Err(refusal) => self.send(Err(refusal), serial),
+            Err(refusal) => self.refuse(refusal, serial),
         }
     }
 
-    fn send(&self, answer: Answer, serial: u32) -> Result<(), Errno> {
-        let (reply, granted) = match answer {
-            Ok((reply, granted)) => (reply, Some(granted)),
-            Err(refusal) => (Reply::Refused(refusal), None),
-        };
-        let granted = granted.as_ref().map(|file| file.as_fd());
-        socket::send(&self.stream, &reply.encode(serial), granted)
+    fn refuse(&self, refusal: Refusal, serial: u32) -> Result<(), Errno> {
+        self.answer(Err(refusal), serial)
     }
 
-    fn attach(&self, secret: Secret, ledger: OwnedFd) -> Answer {
+    fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
+        let answer = answer.unwrap_or_else(|refusal| Answer::new(Reply::Refused(refusal), []));
+        let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
+        socket::send(&self.stream, &answer.reply.encode(serial), &files)
+    }
+
+    fn attach(
+        &self,
+        context: u32,
+        credential: Credential,
+        program: ProgramName,
+    ) -> Result<Answer, Refusal> {
         let mut seat = self.seat.lock();
         let (Seat::None, Some(client)) = (&*seat, self.this.upgrade()) else {
             return Err(Refusal::BadRequest);
         };
-        let exports = local_exports(secret).ok_or(Refusal::UnknownContext)?;
+        let exports = local_exports(context).ok_or(Refusal::UnknownContext)?;
         let weak = Arc::downgrade(&exports);
+        let newcomer = Newcomer {
+            credential,
+            pid: self.pid,
+            program,
+        };
         let attached = with(Some(exports), |exports| match exports.admits(self.uid) {
-            true => exports.attach(client, ledger),
+            true => exports.attach(&client, newcomer),
             false => Err(Refusal::NotAdmitted),
         });
-        let (owner, arena) = attached.ok_or(Refusal::UnknownContext)??;
+        let Attached {
+            owner,
+            files,
+            locks_ledger,
+        } = attached.ok_or(Refusal::UnknownContext)??;
         *seat = Seat::Attached(weak, owner);
-        Ok((Reply::Attached { owner }, arena))
+        let reply = Reply::Attached {
+            owner,
+            locks_ledger,
+        };
+        Ok(Answer::new(reply, files))
     }
 
-    fn fetch(&self, record: u32, generation: u32, access: Access) -> Result<Fetch, Refusal> {
-        let Seat::Attached(exports, _) = &*self.seat.lock() else {
+    /// Calls `f` with the exports that the client is attached to, and its owner number there.
+    fn with_exports<R>(
+        &self,
+        f: impl FnOnce(&dyn Exports, u16) -> Result<R, Refusal>,
+    ) -> Result<R, Refusal> {
+        let Seat::Attached(exports, owner) = &*self.seat.lock() else {
             return Err(Refusal::BadRequest);
         };
-        let fetch = |exports: &dyn Exports| exports.fetch(record, generation, access);
-        with(exports.upgrade(), fetch).ok_or(Refusal::UnknownContext)?
+        let owner = *owner;
+        with(exports.upgrade(), |exports| f(exports, owner)).ok_or(Refusal::UnknownContext)?
     }
 
     /// Gives up the client's place, if it has one.
@@ -249,7 +320,7 @@ impl Client {
     }
 }
 
-impl From<Fetched> for (Reply, Arc<OwnedFd>) {
+impl From<Fetched> for Answer {
     fn from(fetched: Fetched) -> Self {
         let Fetched {
             file,
@@ -257,7 +328,7 @@ impl From<Fetched> for (Reply, Arc<OwnedFd>) {
             len,
             note,
         } = fetched;
-        (Reply::Fetched { segment, len, note }, file)
+        Self::new(Reply::Fetched { segment, len, note }, [file])
     }
 }
 
@@ -280,12 +351,14 @@ impl Source for Client {
         // One message a call: the next one is reported again, and other sources get their turn.
         let result = match socket::receive(&self.stream, &mut buffer) {
             Err(Errno::AGAIN | Errno::INTR) => return Next::Continue,
-            Ok(Received::Message(len, descriptor)) => {
-                self.handle(&buffer[..len], descriptor, registration)
-            }
+            Ok(Received::Message(len, descriptors)) => match descriptors.is_empty() {
+                true => self.handle(&buffer[..len], registration),
+                // Importers send none.
+                false => self.refuse(Refusal::BadRequest, 0),
+            },
             Ok(Received::HungUp) => Err(Errno::CONNRESET),
             // The question's descriptor found no place here.
-            Err(Errno::MFILE) => socket::send(&self.stream, &no_room(), None),
+            Err(Errno::MFILE) => socket::send(&self.stream, &no_room(), &[]),
             Err(error) => Err(error),
         };
         match result {

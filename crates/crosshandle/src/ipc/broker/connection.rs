@@ -3,10 +3,10 @@
 use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use crate::error::{Error, Result};
-use crate::os::socket::{self, Received};
+use crate::os::socket::{self, Peer, Received};
 use crate::sync::{Condvar, Mutex};
 use rustix::io::Errno;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,9 +59,9 @@ impl Connection {
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
-            // The secret goes only to whom the policy trusts.
-            let (uid, is_self) =
-                socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            // The key goes only to whom the policy trusts.
+            let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
+            let Peer { uid, is_self, .. } = peer;
             if !policy.admits(uid) {
                 return Err(Error::NotAdmitted { uid });
             }
@@ -91,20 +91,26 @@ impl Connection {
         Arc::clone(&self.stream)
     }
 
-    /// Asks a question, and waits for the answer and its descriptor.
-    pub(crate) fn ask(
-        &self,
-        request: Request,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, OwnedFd)> {
+    /// Asks a question, and waits for the answer and its `N` descriptors.
+    pub(crate) fn ask<const N: usize>(&self, request: Request) -> Result<(Reply, [OwnedFd; N])> {
         let serial = self.await_turn()?;
-        let result = self.exchange(request, serial, descriptor);
+        let result = self.exchange(request, serial);
         let mut questions = self.questions.lock();
         questions.is_busy = false;
         if questions.waiting > 0 {
             self.question_over.notify_one();
         }
-        result
+        drop(questions);
+        let (reply, granted) = result?;
+        let granted = granted.try_into();
+        let granted =
+            granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
+        Ok((reply, granted))
+    }
+
+    /// Returns the longest time that an answer may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Returns the user that the exporter runs as.
@@ -147,12 +153,7 @@ impl Connection {
         Ok(questions.serial)
     }
 
-    fn exchange(
-        &self,
-        request: Request,
-        serial: Serial,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, OwnedFd)> {
+    fn exchange(&self, request: Request, serial: Serial) -> Result<(Reply, Vec<OwnedFd>)> {
         let gone = || Error::ExporterGone { pid: self.pid };
         let lost = |errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
@@ -160,7 +161,7 @@ impl Connection {
         };
         // `None`: beyond all time.
         let deadline = Instant::now().checked_add(self.timeout);
-        match socket::send(&self.stream, &request.encode(serial), descriptor) {
+        match socket::send(&self.stream, &request.encode(serial), &[]) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err(lost(errno)),
@@ -197,7 +198,6 @@ impl Connection {
         if let Reply::Refused(refusal) = reply {
             return Err(self.explain(refusal));
         }
-        let granted = granted.ok_or(Error::Protocol("it came without a descriptor"))?;
         Ok((reply, granted))
     }
 
@@ -211,6 +211,16 @@ impl Connection {
             },
             Refusal::Stale => Error::Stale,
             Refusal::ReadOnly => Error::ReadOnly,
+            Refusal::WrongKey => Error::WrongKey,
+            Refusal::NoReadOnly => Error::Unsupported(
+                "the exporter cannot make a descriptor for reading only, since it has no /proc; \
+                 mount one in its container, or share the memory for writing"
+                    .into(),
+            ),
+            Refusal::Busy => Error::LimitReached {
+                what: "too many processes are connected to the exporter".into(),
+                remedy: "try again, or close some importers".into(),
+            },
             Refusal::NoRoom => Error::LimitReached {
                 what: "the exporter has no room for another importer".into(),
                 remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),

@@ -174,7 +174,7 @@ impl Listener {
         drop(spare_place.take());
         let newcomer = socket::accept(&self.listener);
         if let Ok(stream) = &newcomer {
-            let _ = socket::send(stream, &no_room(), None);
+            let _ = socket::send(stream, &no_room(), &[]);
         }
         let is_refused = newcomer.is_ok();
         drop(newcomer);

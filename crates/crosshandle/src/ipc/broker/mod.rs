@@ -1,7 +1,7 @@
 //! The broker, by which descriptors cross between processes and a death becomes known.
 //!
 //! Each exporting process answers on a Unix socket in a directory that both sides know. An
-//! importer connects, shows the context's secret from the handle, is checked, and receives
+//! importer connects, shows the key from a handle, is checked, and receives
 //! descriptors by `SCM_RIGHTS`. No ptrace permission is involved anywhere, and a directory shared
 //! between containers is all that they need. One connection serves one exporting context for as
 //! long as anything of it is open; when it hangs up, the process at the other end is gone.
@@ -14,6 +14,9 @@ pub(crate) mod protocol;
 mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub(crate) use client::{Client, Exports, Fetch, Fetched, local_exports, publish, withdraw};
+pub(crate) use client::{
+    Attached, Client, Exports, Fetch, Fetched, Newcomer, local_exports, publish, withdraw,
+};
 pub(crate) use connection::Connection;
 pub(crate) use listener::Broker;
+pub(crate) use sweep::lock_of as dead_socket_lock;

@@ -3,14 +3,15 @@
 //! Both sides may be hostile, so a message is taken only if its size, magic number, version and
 //! every field are right.
 
-use crate::handle::Secret;
+use crate::handle::Key;
+use crate::ipc::record::{Credential, Record};
 use crate::types::Access;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// The version of the protocol. It changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
@@ -58,24 +59,52 @@ impl BackendBlob {
     }
 }
 
-/// A question of an importer.
+/// A question of an importer. All but [`Describe`](Self::Describe) show the credential of an object
+/// of the context; the answer concerns that object alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// Asks to be let into a context. Comes with the importer's ledger; answered with the arena.
-    Attach(Secret),
-    /// Asks for the object behind an export record. Answered with its descriptor.
-    Fetch {
-        record: u32,
-        generation: u32,
+    /// Asks to be let into a context. Answered with the first chunk of the context's catalog, and
+    /// that of a ledger for the importer.
+    Attach {
+        context: u32,
+        credential: Credential,
+        /// The importer's process id in its own PID namespace; for people.
+        pid: u32,
+        /// The importer's program; for people.
+        program: ProgramName,
+    },
+    /// Asks for the chunks of catalog and ledger that the object's record lies in.
+    Chunk(Credential),
+    /// Asks for memory. Answered with its descriptor.
+    Memory {
+        credential: Credential,
         access: Access,
     },
+    /// Asks for an event's arena. Answered with its descriptor, and that of the file in which the
+    /// processes that signal events show that they live.
+    Arena(Credential),
+    /// Asks for an event's native mirror. Answered with its descriptor.
+    Mirror(Credential),
+    /// Asks for a report of all contexts for people, from a process of the exporter's own user.
+    /// Answered with a file of JSON.
+    Describe,
 }
+
+/// The name of a program, cut to what fits.
+pub(crate) type ProgramName = [u8; 16];
 
 /// An answer of the broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
-    /// The importer is attached and signals as this owner. The arena's descriptor comes along.
-    Attached { owner: u16 },
+    /// The importer is attached and signals as this owner. The descriptors of catalog and ledger come
+    /// along.
+    Attached {
+        owner: u16,
+        /// Whether the importer shall lock its ledger, to show that it lives.
+        locks_ledger: bool,
+    },
+    /// The descriptors that were asked for come along: catalog and ledger, an arena, or a report.
+    Sent,
     /// The number and the size of the object's segment, and the backend's blob. The descriptor
     /// comes along.
     Fetched {
@@ -95,7 +124,7 @@ pub(crate) enum Refusal {
     BadRequest = 1,
     /// The broker speaks another version.
     Version = 2,
-    /// There is no context with this secret (any more).
+    /// There is no context with this number (any more).
     UnknownContext = 3,
     /// The importer's user is not admitted.
     NotAdmitted = 4,
@@ -105,6 +134,12 @@ pub(crate) enum Refusal {
     ReadOnly = 6,
     /// The exporter has no room for another importer, or no descriptor left.
     NoRoom = 7,
+    /// The key is not the object's.
+    WrongKey = 8,
+    /// The exporter cannot make a descriptor for reading only.
+    NoReadOnly = 9,
+    /// Too many importers are connected that have not attached, or too many of this user.
+    Busy = 10,
 }
 
 /// The reason why a message is not accepted.
@@ -122,11 +157,15 @@ struct RawRequest {
     magic: [u8; 4],
     version: U16,
     operation: U16,
-    secret: [u8; 16],
+    context: U32,
     record: U32,
-    generation: U32,
+    generation: U64,
+    key: [u8; 16],
     access: U32,
     serial: U32,
+    pid: U32,
+    program: [u8; 16],
+    _reserved: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -135,17 +174,27 @@ struct RawReply {
     magic: [u8; 4],
     version: U16,
     status: U16,
+    /// What the reply is, if the status is 0.
+    content: U32,
     /// The owner's number, or the segment's.
     number: U32,
     serial: U32,
-    len: U64,
+    /// For an attached importer, whether it locks its ledger; otherwise the blob's length.
     note_len: U32,
-    _reserved: U32,
+    len: U64,
     note: [u8; BLOB_BYTES],
 }
 
 const ATTACH: u16 = 1;
-const FETCH: u16 = 2;
+const CHUNK: u16 = 2;
+const MEMORY: u16 = 3;
+const ARENA: u16 = 4;
+const MIRROR: u16 = 5;
+const DESCRIBE: u16 = 6;
+
+const ATTACHED: u32 = 1;
+const SENT: u32 = 2;
+const FETCHED: u32 = 3;
 
 /// The number of a question on its connection. The answer has the same one, so that a late answer
 /// is told from the next one.
@@ -153,28 +202,50 @@ pub(crate) type Serial = u32;
 
 impl Request {
     pub(crate) fn encode(self, serial: Serial) -> [u8; REQUEST_SIZE] {
+        let none = Credential {
+            record: Record {
+                index: 0,
+                generation: 0,
+            },
+            key: Key::from_bytes([0; 16]),
+        };
+        let (operation, credential) = match self {
+            Self::Attach { credential, .. } => (ATTACH, credential),
+            Self::Chunk(credential) => (CHUNK, credential),
+            Self::Memory { credential, .. } => (MEMORY, credential),
+            Self::Arena(credential) => (ARENA, credential),
+            Self::Mirror(credential) => (MIRROR, credential),
+            Self::Describe => (DESCRIBE, none),
+        };
         let mut raw = RawRequest {
             magic: MAGIC,
             version: VERSION.into(),
-            operation: ATTACH.into(),
-            secret: [0; 16],
-            record: 0.into(),
-            generation: 0.into(),
+            operation: operation.into(),
+            context: 0.into(),
+            record: credential.record.index.into(),
+            generation: credential.record.generation.into(),
+            key: *credential.key.as_bytes(),
             access: 0.into(),
             serial: serial.into(),
+            pid: 0.into(),
+            program: [0; 16],
+            _reserved: 0.into(),
         };
         match self {
-            Self::Attach(secret) => raw.secret = *secret.as_bytes(),
-            Self::Fetch {
-                record,
-                generation,
-                access,
+            Self::Attach {
+                context,
+                pid,
+                program,
+                ..
             } => {
-                raw.operation = FETCH.into();
-                raw.record = record.into();
-                raw.generation = generation.into();
+                raw.context = context.into();
+                raw.pid = pid.into();
+                raw.program = program;
+            }
+            Self::Memory { access, .. } => {
                 raw.access = u32::from(access == Access::ReadWrite).into();
             }
+            _ => {}
         }
         zerocopy::transmute!(raw)
     }
@@ -183,43 +254,74 @@ impl Request {
         let raw =
             RawRequest::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
-        let request = match raw.operation.get() {
-            ATTACH if raw.record == 0 && raw.generation == 0 && raw.access == 0 => {
-                Self::Attach(Secret::from_bytes(raw.secret))
-            }
-            FETCH if raw.secret == [0; 16] => Self::Fetch {
-                record: raw.record.get(),
+        let credential = Credential {
+            record: Record {
+                index: raw.record.get(),
                 generation: raw.generation.get(),
+            },
+            key: Key::from_bytes(raw.key),
+        };
+        let request = match raw.operation.get() {
+            ATTACH => Self::Attach {
+                context: raw.context.get(),
+                credential,
+                pid: raw.pid.get(),
+                program: raw.program,
+            },
+            CHUNK => Self::Chunk(credential),
+            MEMORY => Self::Memory {
+                credential,
                 access: match raw.access.get() {
                     0 => Access::ReadOnly,
-                    1 => Access::ReadWrite,
-                    _ => return Err(BadMessage::Malformed("access")),
+                    _ => Access::ReadWrite,
                 },
             },
+            ARENA => Self::Arena(credential),
+            MIRROR => Self::Mirror(credential),
+            DESCRIBE => Self::Describe,
             _ => return Err(BadMessage::Malformed("operation")),
         };
-        Ok((request, raw.serial.get()))
+        let serial = raw.serial.get();
+        // Every field that the request does not use is zero.
+        if request.encode(serial) != bytes {
+            return Err(BadMessage::Malformed("fields of two requests"));
+        }
+        Ok((request, serial))
     }
 }
 
 impl Reply {
     pub(crate) fn encode(self, serial: Serial) -> [u8; REPLY_SIZE] {
-        let (status, number, len, note) = match self {
-            Self::Attached { owner } => (0, u32::from(owner), 0, BackendBlob::NONE),
-            Self::Fetched { segment, len, note } => (0, segment, len, note),
-            Self::Refused(refusal) => (refusal as u16, 0, 0, BackendBlob::NONE),
-        };
-        let raw = RawReply {
+        let mut raw = RawReply {
             magic: MAGIC,
             version: VERSION.into(),
-            status: status.into(),
-            number: number.into(),
+            status: 0.into(),
+            content: 0.into(),
+            number: 0.into(),
             serial: serial.into(),
-            len: len.into(),
-            note_len: (note.len as u32).into(),
-            _reserved: 0.into(),
-            note: note.bytes,
+            note_len: 0.into(),
+            len: 0.into(),
+            note: BackendBlob::NONE.bytes,
         };
+        match self {
+            Self::Attached {
+                owner,
+                locks_ledger,
+            } => {
+                raw.content = ATTACHED.into();
+                raw.number = u32::from(owner).into();
+                raw.note_len = u32::from(locks_ledger).into();
+            }
+            Self::Sent => raw.content = SENT.into(),
+            Self::Fetched { segment, len, note } => {
+                raw.content = FETCHED.into();
+                raw.number = segment.into();
+                raw.len = len.into();
+                raw.note_len = (note.len as u32).into();
+                raw.note = note.bytes;
+            }
+            Self::Refused(refusal) => raw.status = (refusal as u16).into(),
+        }
         zerocopy::transmute!(raw)
     }
 
@@ -227,21 +329,29 @@ impl Reply {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
         check(&raw.magic, raw.version)?;
-        let note = BackendBlob::decode(raw.note_len.get(), raw.note)?;
-        if raw._reserved != 0 || raw.len == 0 && note != BackendBlob::NONE {
-            return Err(BadMessage::Malformed("note"));
-        }
-        let reply = match (raw.status.get(), raw.number.get(), raw.len.get()) {
-            (0, owner @ 1.., 0) => Self::Attached {
-                owner: u16::try_from(owner).map_err(|_| BadMessage::Malformed("owner"))?,
+        let reply = match (raw.status.get(), raw.content.get()) {
+            (0, ATTACHED) => Self::Attached {
+                owner: u16::try_from(raw.number.get())
+                    .map_err(|_| BadMessage::Malformed("owner"))?,
+                locks_ledger: raw.note_len == 1,
             },
-            (0, segment, len @ 1..) => Self::Fetched { segment, len, note },
-            (status, 0, 0) => Refusal::from_status(status)
+            (0, SENT) => Self::Sent,
+            (0, FETCHED) if raw.len != 0 => Self::Fetched {
+                segment: raw.number.get(),
+                len: raw.len.get(),
+                note: BackendBlob::decode(raw.note_len.get(), raw.note)?,
+            },
+            (status, 0) => Refusal::from_status(status)
                 .map(Self::Refused)
                 .ok_or(BadMessage::Malformed("status"))?,
-            _ => return Err(BadMessage::Malformed("fields of two replies")),
+            _ => return Err(BadMessage::Malformed("content")),
         };
-        Ok((reply, raw.serial.get()))
+        let serial = raw.serial.get();
+        // Every field that the reply does not use is zero.
+        if reply.encode(serial) != bytes {
+            return Err(BadMessage::Malformed("fields of two replies"));
+        }
+        Ok((reply, serial))
     }
 }
 
@@ -255,6 +365,9 @@ impl Refusal {
             Self::Stale,
             Self::ReadOnly,
             Self::NoRoom,
+            Self::WrongKey,
+            Self::NoReadOnly,
+            Self::Busy,
         ]
         .into_iter()
         .find(|refusal| *refusal as u16 == status)

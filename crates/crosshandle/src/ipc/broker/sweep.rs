@@ -17,7 +17,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Returns the byte of the socket directory that an exporter locks. Offsets of files end at 2⁶³.
-pub(super) fn lock_of(exporter: u64) -> u64 {
+pub(crate) fn lock_of(exporter: u64) -> u64 {
     exporter >> 2
 }
 

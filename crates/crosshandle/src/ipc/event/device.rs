@@ -14,8 +14,8 @@
 
 use super::EventCore;
 use crate::error::{Error, Result};
-use crate::event_protocol::{DeviceWait, FailureReason, IssueError, Outcome, RING, Ticket};
-use crate::ipc::arena::Pinner;
+use crate::event_protocol::{DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket};
+use crate::ipc::event_arena::Pinner;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,6 +98,7 @@ impl EventCore {
         if !self.is_finished(number) {
             self.slot().help_device_wait(number, self.liveness());
         }
+        self.finish_due_after(number);
     }
 
     /// Does what other processes left undone for a device that waits for `number`: see
@@ -142,7 +143,8 @@ impl EventCore {
             match self.slot().issue_up_to(self.owner(), next) {
                 Ok(tickets) => {
                     for ticket in tickets {
-                        self.finish(ticket, Some(FailureReason::OwnerDied));
+                        let creator_died = FailureReason::OwnerDied(Some(Owner::EXPORTER));
+                        self.finish(ticket, Some(creator_died));
                     }
                     next = number;
                 }

@@ -1,68 +1,218 @@
 //! Late completions: signals that were completed before their turn.
 //!
-//! Signal *n + 7* completes only after signal *n*. A thread that completes it earlier leaves that to
-//! the background service, so that neither a caller nor a queue waits for another one's signal. It
-//! is rare: eight signals of one event must be unfinished at once.
+//! Signal *n + 7* completes only after signal *n*. A thread that completes it earlier leaves it
+//! here, so that neither a caller nor a queue waits for another one's signal. It is rare: eight
+//! signals of one event must be unfinished at once.
+//!
+//! A late signal completes in the thread of this process that completes the one before it. Those
+//! that other processes or devices hold back are the job's: it waits for the signals before them, as
+//! any waiter does. Signals of one word complete in order, so only the first late one of each word
+//! is ever looked at.
+//!
+//! Late signals belong to the exporter or the attachment that the event is of, and end with it: other
+//! processes then take them for those of a process that has died. An event that is dropped with late
+//! signals gives its record back after the last of them.
 
-use super::EventCore;
-use crate::event_protocol::{Completion, FailureReason, Ticket};
-use crate::ipc::tuning::{LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT};
+use super::{EventCore, Role, try_finish};
+use crate::error::{Error, Result};
+use crate::event_protocol::{
+    Completion, FailureReason, Interrupt, Liveness, Owner, RING, Target, Ticket, WaitError,
+    WaitMode, wait_any,
+};
+use crate::ipc::attachment::Attachment;
+use crate::ipc::event_arena::{EventArena, EventArenas, SlotPlace};
+use crate::ipc::exporter::Exporter;
+use crate::ipc::record::Record;
+use crate::ipc::tuning::{
+    LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
+};
 use crate::os::process;
+use crate::platform;
+use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
-use crate::threads::background;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::threads::{background, driver_jobs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
-/// A signal to be completed once its turn has come.
+/// An event by the address of its exporter or attachment and by its record.
+type Key = (usize, u32);
+
+/// What the job needs of an event. It keeps the event's memory, and nothing of a driver's.
+struct KeptSlot {
+    slot: SlotPlace,
+    /// The context's arenas, and the event's own if it has one.
+    _arenas: (Arc<EventArenas>, Option<Arc<EventArena>>),
+    role: WeakRole,
+}
+
+/// An event's late signals.
+struct LateEvent {
+    kept: Arc<KeptSlot>,
+    record: Record,
+    /// For each word, what to finish by number.
+    words: [BTreeMap<u64, Late>; RING as usize],
+    /// The number of signals in `words`.
+    unfinished: usize,
+    /// How often the record is to be given back after the last signal: once for each open that ended
+    /// meanwhile.
+    given_back_later: u32,
+    /// Whether a handle to the event was ever made.
+    exported: bool,
+}
+
+/// A signal to be finished once its turn has come.
+#[derive(Clone, Copy)]
 struct Late {
-    event: Arc<EventCore>,
     ticket: Ticket,
     failure: Option<FailureReason>,
 }
 
 struct LateSignals {
-    pending: Vec<Late>,
-    /// Whether the background service has a job that tries the late signals.
+    events: BTreeMap<Key, LateEvent>,
     has_job: bool,
+    /// The job's thread, and the exporters and attachments of the events that it looks at.
+    holder: Option<(ThreadId, BTreeSet<usize>)>,
 }
 
 static LATE: Mutex<LateSignals> = Mutex::new(LateSignals {
-    pending: Vec::new(),
+    events: BTreeMap::new(),
     has_job: false,
+    holder: None,
 });
 
-/// Whether the job tries the late signals at this moment: it may still have events whose signals it
-/// has completed. Changed under the lock.
+/// Its upper half is raised when the job must look at the signals anew.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+/// Whether the job finishes signals at this moment, or hands on what is to be done after the last.
+/// Changed under the lock.
 static IS_IN_ROUND: AtomicBool = AtomicBool::new(false);
-/// Notified at the end of each round.
+/// Notified when the job lets go of the events that it has looked at.
 static ROUND_ENDED: Condvar = Condvar::new();
 
-/// Completes a ticket as soon as the signals before it allow.
-pub(super) fn complete_later(
-    event: Arc<EventCore>,
-    ticket: Ticket,
-    failure: Option<FailureReason>,
-) {
+/// Finishes a ticket as soon as the signals before it allow.
+pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<FailureReason>) {
+    if process::is_forked() {
+        // Whichever thread holds the lock is the parent's.
+        return;
+    }
+    let key = key(core);
+    let ends_with_it = match &core.role {
+        Role::Creator(exporter) => exporter.ends_with_it(),
+        Role::Opener(attachment) => attachment.ends_with_it(),
+    };
+    ends_with_it.get_or_init(|| Box::new(Ending(key.0)));
     let mut late = LATE.lock();
-    late.pending.push(Late {
-        event,
-        ticket,
-        failure,
-    });
+    core.has_late.store(true, Ordering::Relaxed);
+    let new = || LateEvent::of(core);
+    let event = late.events.entry(key).or_insert_with(new);
+    let is_first = event.add(Late { ticket, failure });
     let had_job = std::mem::replace(&mut late.has_job, true);
     drop(late);
+    if is_first {
+        // Its turn may have come before it was in the list.
+        finish_due(key, ticket.number);
+        notify_job();
+    }
     if had_job {
         // The job may still wait for a thread.
         background::start_missing_threads();
     } else {
-        background::repeat(LATE_COMPLETION_INTERVAL, try_all);
+        let mut job = Job::default();
+        background::repeat(Duration::ZERO, move || job.round());
     }
 }
 
-/// Waits, as a rule not at all, until the job has dropped the events whose signals it has completed.
+/// Refuses if an event has as many late signals as it may have.
+#[cold]
+pub(super) fn check_limit(core: &EventCore) -> Result<()> {
+    if process::is_forked() {
+        return Ok(());
+    }
+    let late = LATE.lock();
+    let event = late.events.get(&key(core));
+    match event.is_some_and(|event| event.unfinished >= MAX_LATE_SIGNALS) {
+        true => Err(Error::LimitReached {
+            what: format!(
+                "{MAX_LATE_SIGNALS} signals of this event wait for their turn behind one that is \
+                 unfinished"
+            ),
+            remedy: "wait for the event before signalling".into(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Finishes the late signals of an event whose turn has come because `number` has finished.
+#[cold]
+pub(super) fn finish_due_after(core: &EventCore, number: u64) {
+    if process::is_forked() {
+        return;
+    }
+    if !finish_due(key(core), number) {
+        let late = LATE.lock();
+        if !late.events.contains_key(&key(core)) {
+            core.has_late.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Leaves it to the last late signal to give the event's record back. `false`: there is none.
+#[cold]
+pub(super) fn give_back_later(core: &EventCore, exported: bool) -> bool {
+    if process::is_forked() {
+        return true;
+    }
+    let mut late = LATE.lock();
+    let Some(event) = late.events.get_mut(&key(core)) else {
+        return false;
+    };
+    event.given_back_later += 1;
+    event.exported |= exported;
+    true
+}
+
+/// The end, when this is dropped, of an exporter's or attachment's late signals, by its address.
+struct Ending(usize);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        forget(self.0);
+    }
+}
+
+/// Forgets the late signals of an exporter or attachment, and waits until the job has let go of it,
+/// as a rule not at all.
+fn forget(role: usize) {
+    if process::is_forked() {
+        return;
+    }
+    let mut late = LATE.lock();
+    let is_ended = |key: &Key, _: &mut LateEvent| key.0 == role;
+    let keys = (role, 0)..=(role, u32::MAX);
+    let ended: Vec<_> = late.events.extract_if(keys, is_ended).collect();
+    let own = thread::current().id();
+    let is_held = move |late: &mut LateSignals| {
+        let holder = late.holder.as_ref();
+        holder.is_some_and(|(thread, roles)| *thread != own && roles.contains(&role))
+    };
+    if is_held(&mut late) {
+        drop(late);
+        notify_job();
+        drop(ROUND_ENDED.wait_timeout_while(LATE.lock(), LATE_ROUND_WAIT, is_held));
+    } else {
+        drop(late);
+    }
+    // Without the lock: it may have the last of the event's memory.
+    drop(ended);
+}
+
+/// Waits, as a rule not at all, until the job has handed on what it found to be done.
 ///
-/// To be called before an event is dropped: otherwise the job may drop it last, and with it what it
-/// keeps of the driver's, perhaps while the process ends, which drivers don't survive.
+/// To be called before the wait for driver jobs: what follows an event's last late signal may call a
+/// driver, and drivers don't survive that while the process ends.
 #[inline]
 pub(crate) fn wait_for_round() {
     // A thread that saw a signal of this round complete sees this too.
@@ -73,8 +223,8 @@ pub(crate) fn wait_for_round() {
 
 #[cold]
 fn wait_for_round_end() {
-    // The job, and whichever thread holds the lock, are the parent's. A job that drops events does
-    // not wait for itself.
+    // The job, and whichever thread holds the lock, are the parent's. The job does not wait for
+    // itself.
     if process::is_forked() || background::is_own_thread() {
         return;
     }
@@ -82,52 +232,287 @@ fn wait_for_round_end() {
     let _ = ROUND_ENDED.wait_timeout_while(LATE.lock(), LATE_ROUND_WAIT, is_in_round);
 }
 
-/// Tries all late signals once, and returns whether some are left.
-fn try_all() -> bool {
-    let mut round = Round::start();
-    round.pending.retain(|late| {
-        // The signal before may be that of a process that died.
-        late.event.fail_orphans();
-        late.event.try_finish(late.ticket, late.failure) == Completion::TooEarly
-    });
-    round.end(false)
+fn key(core: &EventCore) -> Key {
+    (core.role.address(), core.index)
 }
 
-/// A round, from when its signals are taken out until those that are left are back.
-struct Round {
-    pending: Vec<Late>,
-    is_over: bool,
+fn notify_job() {
+    CHANGES.fetch_add(1 << 32, Ordering::SeqCst);
+    platform::wake_all(&CHANGES);
 }
 
-impl Round {
-    fn start() -> Self {
+/// Finishes the late signals of an event whose turn has come, among those of the word of `number`.
+/// Returns whether the event has others left.
+fn finish_due(key: Key, number: u64) -> bool {
+    loop {
         let mut late = LATE.lock();
-        IS_IN_ROUND.store(true, Ordering::Relaxed);
+        let Some(event) = late.events.get_mut(&key) else {
+            return false;
+        };
+        if event.finish_batch((number % RING) as usize) {
+            // Others may take the lock.
+            continue;
+        }
+        if event.unfinished > 0 {
+            return true;
+        }
+        let ended = late.events.remove(&key);
+        drop(late);
+        if let Some(ended) = ended {
+            ended.give_back();
+        }
+        return false;
+    }
+}
+
+impl LateEvent {
+    fn of(core: &EventCore) -> Self {
+        let arenas = match &core.role {
+            Role::Creator(exporter) => Arc::clone(exporter.arenas()),
+            Role::Opener(attachment) => attachment.shared_arenas(),
+        };
+        // SAFETY: it keeps the arena that the slot is in.
+        let slot = unsafe { SlotPlace::new(core.slot()) };
         Self {
-            pending: std::mem::take(&mut late.pending),
-            is_over: false,
+            kept: Arc::new(KeptSlot {
+                slot,
+                _arenas: (arenas, core.isolated.clone()),
+                role: WeakRole::of(&core.role),
+            }),
+            record: core.record(),
+            words: Default::default(),
+            unfinished: 0,
+            given_back_later: 0,
+            exported: false,
         }
     }
 
-    /// Returns whether there is another round to come: if signals are left, or `always`.
-    fn end(&mut self, always: bool) -> bool {
-        self.is_over = true;
-        let mut late = LATE.lock();
-        late.pending.append(&mut self.pending);
-        late.has_job = always || !late.pending.is_empty();
-        let has_job = late.has_job;
-        IS_IN_ROUND.store(false, Ordering::Relaxed);
-        drop(late);
-        ROUND_ENDED.notify_all();
-        has_job
+    /// Adds a signal, and returns whether it is the first of its word.
+    fn add(&mut self, late: Late) -> bool {
+        let number = late.ticket.number;
+        let word = &mut self.words[(number % RING) as usize];
+        word.insert(number, late);
+        self.unfinished += 1;
+        word.first_key_value()
+            .is_some_and(|(first, _)| *first == number)
+    }
+
+    /// Finishes some signals of a word whose turn has come. Returns whether there may be more.
+    fn finish_batch(&mut self, word: usize) -> bool {
+        for _ in 0..LATE_BATCH {
+            let Some(first) = self.words[word].first_entry() else {
+                return false;
+            };
+            let Late { ticket, failure } = *first.get();
+            if try_finish(self.kept.slot.get(), ticket, failure) == Completion::TooEarly {
+                return false;
+            }
+            first.remove();
+            self.unfinished -= 1;
+        }
+        true
+    }
+
+    /// Gives the record back for those that dropped the event meanwhile.
+    fn give_back(self) {
+        if self.given_back_later == 0 {
+            return;
+        }
+        // In a job: it may call a driver.
+        driver_jobs::run(move || {
+            if let Some(role) = self.kept.role.upgrade() {
+                for _ in 0..self.given_back_later {
+                    role.give_back(self.record, self.exported);
+                }
+            }
+        });
     }
 }
 
-impl Drop for Round {
+/// The job that finishes what other processes and devices hold back.
+#[derive(Default)]
+struct Job {
+    /// Where the next round begins, while there are more words than it can wait for.
+    next: Key,
+    /// Words that were reported finished without anything to be finished then, which a hostile peer
+    /// can bring about, and until when the job leaves them alone.
+    stuck: BTreeSet<(Key, u64)>,
+    stuck_until: Option<Instant>,
+}
+
+/// A word to wait for.
+struct Wanted {
+    key: Key,
+    kept: Arc<KeptSlot>,
+    /// The number of the word's first late signal.
+    first: u64,
+    /// The number that holds it back.
+    number: u64,
+}
+
+impl Job {
+    /// Waits until the turn of some late signals may have come, and finishes those. Returns whether
+    /// signals are left.
+    fn round(&mut self) -> bool {
+        let expected = (CHANGES.load(Ordering::SeqCst) >> 32) as u32;
+        let now = Instant::now();
+        if self.stuck_until.is_some_and(|until| until <= now) {
+            self.stuck_until = None;
+            self.stuck.clear();
+        }
+        let end = RoundEnd;
+        let wanted = self.choose();
+        let targets: Vec<_> = wanted.iter().map(Wanted::target).collect();
+        let interrupt = Interrupt {
+            word: &CHANGES,
+            expected,
+        };
+        let deadline = Some(now + LATE_COMPLETION_INTERVAL);
+        let waited = wait_any(&targets, Some(interrupt), WaitMode::LowPower, deadline);
+        drop(targets);
+        if let Some((_, Err(WaitError::TimedOut))) = waited {
+            for wanted in &wanted {
+                // The signal before may be that of a process that died.
+                let slot = wanted.kept.slot.get();
+                slot.fail_orphans(&wanted.kept.role);
+            }
+        }
+        let late = LATE.lock();
+        IS_IN_ROUND.store(true, Ordering::Relaxed);
+        drop(late);
+        for wanted in &wanted {
+            finish_due(wanted.key, wanted.first);
+        }
+        if let Some((index, Ok(()) | Err(WaitError::Failed(_) | WaitError::Abandoned))) = waited
+            && wanted[index].is_first_still()
+        {
+            self.stuck.insert((wanted[index].key, wanted[index].first));
+            self.stuck_until
+                .get_or_insert(now + LATE_COMPLETION_INTERVAL);
+        }
+        drop(wanted);
+        drop(end);
+        let mut late = LATE.lock();
+        late.has_job = !late.events.is_empty();
+        late.has_job
+    }
+
+    /// Chooses the words to wait for in this round.
+    fn choose(&mut self) -> Vec<Wanted> {
+        let mut late = LATE.lock();
+        let mut wanted = Vec::new();
+        let from = (Bound::Included(self.next), Bound::Unbounded);
+        let events = late
+            .events
+            .range(from)
+            .chain(late.events.range(..self.next));
+        for (key, event) in events {
+            self.next = *key;
+            if wanted.len() + RING as usize > MAX_LATE_WORDS {
+                break;
+            }
+            let firsts = event.words.iter().filter_map(BTreeMap::first_key_value);
+            let firsts = firsts.filter(|(first, _)| !self.stuck.contains(&(*key, **first)));
+            wanted.extend(firsts.map(|(first, late)| Wanted {
+                key: *key,
+                kept: Arc::clone(&event.kept),
+                first: *first,
+                number: late.ticket.previous_number().unwrap_or_default(),
+            }));
+        }
+        let roles = wanted.iter().map(|wanted| wanted.key.0).collect();
+        late.holder = Some((thread::current().id(), roles));
+        wanted
+    }
+}
+
+impl Wanted {
+    fn target(&self) -> Target<'_> {
+        Target {
+            slot: self.kept.slot.get(),
+            number: self.number,
+            liveness: &self.kept.role,
+        }
+    }
+
+    /// Returns whether the signal is still the first late one of its word.
+    fn is_first_still(&self) -> bool {
+        let late = LATE.lock();
+        let word = late.events.get(&self.key);
+        let word = word.map(|event| &event.words[(self.first % RING) as usize]);
+        let first = word.and_then(BTreeMap::first_key_value);
+        first.is_some_and(|(first, _)| *first == self.first)
+    }
+}
+
+/// The end of a round, also if a panic ends it.
+struct RoundEnd;
+
+impl Drop for RoundEnd {
     fn drop(&mut self) {
-        // A panic ended it, after which the job goes on.
-        if !self.is_over {
-            self.end(true);
+        let mut late = LATE.lock();
+        late.holder = None;
+        IS_IN_ROUND.store(false, Ordering::Relaxed);
+        drop(late);
+        ROUND_ENDED.notify_all();
+    }
+}
+
+/// An event's role, without keeping its exporter or attachment.
+enum WeakRole {
+    Creator(Weak<Exporter>),
+    Opener(Weak<Attachment>),
+}
+
+impl WeakRole {
+    fn of(role: &Role) -> Self {
+        match role {
+            Role::Creator(exporter) => Self::Creator(Arc::downgrade(exporter)),
+            Role::Opener(attachment) => Self::Opener(Arc::downgrade(attachment)),
+        }
+    }
+
+    fn upgrade(&self) -> Option<Role> {
+        match self {
+            Self::Creator(exporter) => exporter.upgrade().map(Role::Creator),
+            Self::Opener(attachment) => attachment.upgrade().map(Role::Opener),
+        }
+    }
+
+    /// Asks the role; `None` if it is gone.
+    fn ask<T>(&self, question: impl FnOnce(&dyn Liveness) -> T) -> Option<T> {
+        let role = self.upgrade()?;
+        let answer = question(role.liveness());
+        // It may be the last one by now, and dropping it may call a driver.
+        match role {
+            Role::Creator(exporter) => drop(Arc::into_inner(exporter).map(driver_jobs::drop_later)),
+            Role::Opener(opener) => drop(Arc::into_inner(opener).map(driver_jobs::drop_later)),
+        }
+        Some(answer)
+    }
+}
+
+/// Once the role is gone, its late signals are about to be forgotten.
+impl Liveness for WeakRole {
+    fn is_dead(&self, owner: Owner) -> bool {
+        self.ask(|role| role.is_dead(owner)).unwrap_or(false)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.ask(|role| role.is_abandoned()).unwrap_or(false)
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.ask(|role| role.is_known_abandoned()).unwrap_or(false)
+    }
+}
+
+impl Role {
+    /// Returns the address of the exporter or attachment, by which its late signals are found.
+    fn address(&self) -> usize {
+        match self {
+            Self::Creator(exporter) => Arc::as_ptr(exporter).addr(),
+            Self::Opener(attachment) => Arc::as_ptr(attachment).addr(),
         }
     }
 }

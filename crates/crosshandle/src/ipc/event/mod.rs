@@ -14,20 +14,21 @@ pub(crate) use driver_event::{DriverEvent, DriverEvents, Import};
 pub(crate) use native_mirror::MirrorHold;
 pub(crate) use profile::{Profile, Timestamps};
 
-use super::arena::{Arena, SlotPlace};
 use super::attachment::Attachment;
+use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
-use super::records::Record;
-use crate::error::{Error, Result};
+use super::record::{Credential, Record};
+use crate::error::{Error, PeerDeath, Result};
 use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
+use crate::handle::Key;
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 /// An event that this process has, as its creator or by opening a handle. Parts that few events
 /// need are in boxes of their own, so that opening and closing touches no more than two cache
@@ -35,11 +36,19 @@ use std::time::{Duration, Instant};
 pub(crate) struct EventCore {
     role: Role,
     slot: SlotPlace,
-    record: Record,
+    // A `Record`, without the gap that it would leave.
+    index: u32,
+    generation: u64,
     owner: Owner,
     mode: WaitMode,
-    /// Whether a handle to the event was ever made.
+    /// Whether a handle to the event was ever made, in the process that created it; then `key` is its
+    /// key.
     exported: AtomicBool,
+    key: [AtomicU64; 2],
+    /// The event's arena, if it has one to itself.
+    isolated: Option<Arc<EventArena>>,
+    /// Whether this process may have late signals of the event. Set and cleared by `late_completion`.
+    has_late: AtomicBool,
     /// Present if the event can take timestamps; then it cannot be shared.
     profile: Option<Box<Profile>>,
     /// The number that this process signalled last: as a rule the next signal starts from it.
@@ -67,77 +76,134 @@ enum Role {
 }
 
 impl EventCore {
-    /// Creates an event, which no other process knows yet.
+    /// Creates an event, which no other process knows yet. `isolated`: it shares its arena with no
+    /// other.
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
         mode: WaitMode,
+        isolated: bool,
         profiling: bool,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
-        let record = exporter.create_event_record()?;
+        let arena = match isolated {
+            true => Some(Arc::new(EventArena::create(1)?)),
+            false => None,
+        };
+        let record = exporter.create_event_record(isolated)?;
+        let slot = match &arena {
+            Some(arena) => {
+                arena.slot(0).reset();
+                arena.slot(0)
+            }
+            None => {
+                let (common, index) = exporter.arenas().common(record.index).expect("just made");
+                common.slot(index)
+            }
+        };
+        // SAFETY: `Self` keeps the exporter, which keeps its arenas, or the event's own arena.
+        let slot = unsafe { SlotPlace::new(slot) };
         let role = Role::Creator(Arc::clone(exporter));
         let profile = profiling.then(Box::default);
-        Ok(Self::new(role, record, mode, profile, mirror))
+        let mirror = mirror.map(|events| NativeMirror::new(events, None));
+        Ok(Self::new(role, slot, arena, record, mode, profile, mirror))
     }
 
-    /// Opens the event of a record of another context.
+    /// Opens an event of another context. `isolated`: it has an arena to itself.
     pub(crate) fn open(
         attachment: Arc<Attachment>,
-        record: Record,
+        credential: Credential,
+        isolated: bool,
         mode: WaitMode,
         mirror: Option<Arc<dyn DriverEvents>>,
     ) -> Result<Arc<Self>> {
-        attachment.hold(record.index, record.generation)?;
+        let (slot, arena) = if isolated {
+            let arena = attachment.isolated_event(&credential)?;
+            arena.mark_shared(0);
+            // SAFETY: `Self` keeps the event's own arena.
+            (unsafe { SlotPlace::new(arena.slot(0)) }, Some(arena))
+        } else {
+            let (common, index) = attachment.event(&credential)?;
+            common.mark_shared(index);
+            // SAFETY: `Self` keeps the attachment, which keeps its arenas.
+            (unsafe { SlotPlace::new(common.slot(index)) }, None)
+        };
+        attachment.hold(&credential)?;
+        let mirror = mirror.map(|events| NativeMirror::new(events, Some(credential)));
         let role = Role::Opener(attachment);
-        Ok(Self::new(role, record, mode, None, mirror))
+        let record = credential.record;
+        Ok(Self::new(role, slot, arena, record, mode, None, mirror))
     }
 
     #[inline]
     fn new(
         role: Role,
+        slot: SlotPlace,
+        isolated: Option<Arc<EventArena>>,
         record: Record,
         mode: WaitMode,
         profile: Option<Box<Profile>>,
-        mirror: Option<Arc<dyn DriverEvents>>,
+        mirror: Option<Arc<NativeMirror>>,
     ) -> Arc<Self> {
-        let (arena, owner) = match &role {
-            Role::Creator(exporter) => (exporter.arena(), Owner::EXPORTER),
-            Role::Opener(attachment) => (attachment.arena(), attachment.owner()),
+        let owner = match &role {
+            Role::Creator(_) => Owner::EXPORTER,
+            Role::Opener(attachment) => attachment.owner(),
         };
-        // SAFETY: the role keeps the arena, and the event keeps its role, which never changes.
-        let slot = unsafe { SlotPlace::new(arena, record.index) };
         Arc::new(Self {
             slot,
             role,
-            record,
+            index: record.index,
+            generation: record.generation,
             owner,
             mode,
             exported: AtomicBool::new(false),
+            key: Default::default(),
+            isolated,
+            has_late: AtomicBool::new(false),
             profile,
             latest: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             failure: Mutex::default(),
-            mirror: mirror.map(|events| Arc::new(NativeMirror::new(events))),
+            mirror,
         })
     }
 
-    /// Returns the record to put into a handle, if this process created the event.
-    pub(crate) fn export(&self) -> Option<Record> {
-        match &self.role {
-            Role::Creator(exporter) => {
-                if !self.exported.load(Ordering::Relaxed) {
-                    self.offer_mirror(exporter);
-                    self.exported.store(true, Ordering::Relaxed);
-                }
-                Some(self.record)
-            }
-            Role::Opener(_) => None,
+    /// Returns the credential to put into a handle; `None` unless this process created the event.
+    pub(crate) fn export(&self) -> Result<Option<Credential>> {
+        let Role::Creator(exporter) = &self.role else {
+            return Ok(None);
+        };
+        let record = self.record();
+        if self.is_exported() {
+            let words = self.key.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let key = Key::from_bytes(zerocopy::transmute!(words));
+            return Ok(Some(Credential { record, key }));
         }
+        let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
+        let credential = exporter.export_event(record, self.isolated.as_ref(), mirror)?;
+        // A thread that exports it at the same time gets the same key.
+        let words: [u64; 2] = zerocopy::transmute!(*credential.key.as_bytes());
+        for (word, value) in self.key.iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.exported.store(true, Ordering::Release);
+        Ok(Some(credential))
+    }
+
+    fn record(&self) -> Record {
+        Record {
+            index: self.index,
+            generation: self.generation,
+        }
+    }
+
+    /// Returns whether the event has an arena to itself.
+    pub(crate) fn is_isolated(&self) -> bool {
+        self.isolated.is_some()
     }
 
     /// Returns whether a handle to this event was made.
     fn is_exported(&self) -> bool {
-        self.exported.load(Ordering::Relaxed)
+        self.exported.load(Ordering::Acquire)
     }
 
     /// Returns the event's timestamps, if it takes any at the moment.
@@ -154,11 +220,16 @@ impl EventCore {
         }
     }
 
-    fn arena(&self) -> &Arena {
-        match &self.role {
-            Role::Creator(exporter) => exporter.arena(),
-            Role::Opener(attachment) => attachment.arena(),
+    fn arena(&self) -> &EventArena {
+        if let Some(arena) = &self.isolated {
+            return arena;
         }
+        let arenas = match &self.role {
+            Role::Creator(exporter) => exporter.arenas(),
+            Role::Opener(attachment) => attachment.arenas(),
+        };
+        let (arena, _) = arenas.common(self.index).expect("the slot is there");
+        arena
     }
 
     #[inline]
@@ -173,10 +244,7 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        match &self.role {
-            Role::Creator(exporter) => &**exporter,
-            Role::Opener(attachment) => &**attachment,
-        }
+        self.role.liveness()
     }
 
     /// Signals from the host without blocking, and returns the signal's number. The signal
@@ -184,23 +252,27 @@ impl EventCore {
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
         let latest = self.latest.load(Ordering::Relaxed);
-        match self.slot().signal_after(latest, self.owner()) {
-            Ok(Signalled::Complete(number)) => {
+        match self.slot().try_signal_after(latest) {
+            Some(number) => {
                 self.latest.store(number, Ordering::Relaxed);
                 Ok(number)
             }
-            other => self.signal_later(other),
+            None => self.signal_later(None),
         }
     }
 
     /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
-        let signalled = self.slot().signal_up_to(self.owner(), value);
-        self.signal_later(signalled)
+        self.signal_later(Some(value))
     }
 
     #[cold]
-    fn signal_later(self: &Arc<Self>, signalled: Result<Signalled, IssueError>) -> Result<u64> {
+    fn signal_later(&self, value: Option<u64>) -> Result<u64> {
+        self.check_late_limit()?;
+        let signalled = match value {
+            Some(value) => self.slot().signal_up_to(self.owner(), value),
+            None => self.slot().signal(self.owner()),
+        };
         match signalled.map_err(explain)? {
             Signalled::Complete(number) => Ok(number),
             Signalled::Submitted(tickets) => {
@@ -216,11 +288,21 @@ impl EventCore {
     /// Takes a number for a command that completes later.
     #[inline]
     pub(crate) fn issue(&self) -> Result<Ticket> {
+        self.check_late_limit()?;
         self.slot().issue(self.owner()).map_err(explain)
     }
 
+    /// Refuses further numbers while too many of this process's signals of the event are late.
+    #[inline]
+    fn check_late_limit(&self) -> Result<()> {
+        match self.has_late.load(Ordering::Relaxed) {
+            true => late_completion::check_limit(self),
+            false => Ok(()),
+        }
+    }
+
     /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
-    pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, result: Result<(), Arc<str>>) {
+    pub(crate) fn complete(&self, ticket: Ticket, result: Result<(), Arc<str>>) {
         if let Err(message) = &result {
             let mut failure = self.failure.lock();
             *failure = Some(Box::new(Failure {
@@ -233,16 +315,19 @@ impl EventCore {
     }
 
     /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
-    fn finish(self: &Arc<Self>, ticket: Ticket, failure: Option<FailureReason>) {
-        if self.try_finish(ticket, failure) == Completion::TooEarly {
-            late_completion::complete_later(Arc::clone(self), ticket, failure);
+    fn finish(&self, ticket: Ticket, failure: Option<FailureReason>) {
+        if try_finish(self.slot(), ticket, failure) == Completion::TooEarly {
+            late_completion::complete_later(self, ticket, failure);
+        } else {
+            self.finish_due_after(ticket.number);
         }
     }
 
-    fn try_finish(&self, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
-        match failure {
-            None => self.slot().complete(ticket),
-            Some(reason) => self.slot().fail(ticket, reason),
+    /// Finishes this process's late signals whose turn has come because `number` has finished.
+    #[inline]
+    fn finish_due_after(&self, number: u64) {
+        if self.has_late.load(Ordering::Relaxed) {
+            late_completion::finish_due_after(self, number);
         }
     }
 
@@ -355,13 +440,61 @@ impl EventCore {
         match error {
             WaitError::TimedOut => Error::TimedOut("waiting for an event"),
             WaitError::Failed(reason) => self.failure_of(number, reason),
-            WaitError::Abandoned => Error::PeerDied,
+            WaitError::Abandoned => self.abandoned(number),
         }
     }
 
+    /// Returns the error for a number that never comes, since the event's creator has ended.
+    #[cold]
+    pub(crate) fn abandoned(&self, number: u64) -> Error {
+        self.death(number, Some(Owner::EXPORTER))
+    }
+
+    /// Returns the error for a number whose submitter has ended.
+    #[cold]
+    fn death(&self, number: u64, owner: Option<Owner>) -> Error {
+        let (catalog, hung_up_at) = match &self.role {
+            Role::Creator(exporter) => (&**exporter.catalog(), 0),
+            Role::Opener(attachment) => (attachment.catalog(), attachment.hung_up_at()),
+        };
+        let peer = owner.map(|owner| catalog.peer(owner)).unwrap_or_default();
+        let ended = match peer.ended {
+            0 if owner == Some(Owner::EXPORTER) => hung_up_at,
+            ended => ended,
+        };
+        let ended = UNIX_EPOCH.checked_add(Duration::from_nanos(ended));
+        let name = catalog.name(self.index);
+        Error::PeerDied(Box::new(PeerDeath {
+            pid: Some(peer.pid).filter(|pid| *pid != 0),
+            program: peer.program,
+            ended: ended.filter(|ended| *ended != UNIX_EPOCH),
+            event: match name.is_empty() {
+                true => self.index.to_string(),
+                false => format!("\"{name}\""),
+            },
+            number,
+        }))
+    }
+
+    /// Gives the event a name, if this process created it.
+    pub(crate) fn set_name(&self, name: &str) {
+        if let Role::Creator(exporter) = &self.role {
+            exporter.set_name(self.record(), name);
+        }
+    }
+
+    /// Returns the event's name, if it has one.
+    pub(crate) fn name(&self) -> Option<String> {
+        match &self.role {
+            Role::Creator(exporter) => Some(exporter.catalog().name(self.index)),
+            Role::Opener(attachment) => attachment.name_of(self.index),
+        }
+        .filter(|name| !name.is_empty())
+    }
+
     fn failure_of(&self, number: u64, reason: FailureReason) -> Error {
-        if reason == FailureReason::OwnerDied {
-            return Error::PeerDied;
+        if let FailureReason::OwnerDied(owner) = reason {
+            return self.death(number, owner);
         }
         let failure = self.failure.lock();
         let failure = failure.as_ref().filter(|failure| failure.number == number);
@@ -374,16 +507,42 @@ impl EventCore {
 
 impl Drop for EventCore {
     fn drop(&mut self) {
-        match &self.role {
-            Role::Creator(exporter) => {
-                let exported = *self.exported.get_mut();
-                exporter.retire(self.record, exported, None);
+        let exported = *self.exported.get_mut();
+        let is_given_back_later =
+            *self.has_late.get_mut() && late_completion::give_back_later(self, exported);
+        if !is_given_back_later {
+            self.role.give_back(self.record(), exported);
+        }
+    }
+}
+
+impl Role {
+    /// Gives an event's record back. May call a driver.
+    fn give_back(&self, record: Record, exported: bool) {
+        match self {
+            Self::Creator(exporter) => {
+                exporter.retire(record, exported, None);
                 if exported {
                     exporter.reclaim();
                 }
             }
-            Role::Opener(attachment) => attachment.release(self.record.index),
+            Self::Opener(attachment) => attachment.release(record.index),
         }
+    }
+
+    fn liveness(&self) -> &dyn Liveness {
+        match self {
+            Self::Creator(exporter) => &**exporter,
+            Self::Opener(attachment) => &**attachment,
+        }
+    }
+}
+
+/// Completes or fails a signal, unless it is too early.
+fn try_finish(slot: &Slot, ticket: Ticket, failure: Option<FailureReason>) -> Completion {
+    match failure {
+        None => slot.complete(ticket),
+        Some(reason) => slot.fail(ticket, reason),
     }
 }
 

@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Promise;
 use crate::ipc::attachment::Attachment;
 use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::exporter::Exporter;
-use crate::ipc::records::{MIRROR_SEGMENT, Shared};
+use crate::ipc::record::Credential;
+use crate::ipc::records::Shared;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -15,16 +15,19 @@ use std::sync::{Arc, OnceLock};
 /// it: most events never need one.
 pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
+    /// What opens the event, if another context created it.
+    credential: Option<Credential>,
     /// `None` inside: the mirror could not be made or fetched, and that is not tried again.
     made: OnceLock<Option<DriverEvent>>,
 }
 
 impl NativeMirror {
-    pub(super) fn new(events: Arc<dyn DriverEvents>) -> Self {
-        Self {
+    pub(super) fn new(events: Arc<dyn DriverEvents>, credential: Option<Credential>) -> Arc<Self> {
+        Arc::new(Self {
             events,
+            credential,
             made: OnceLock::new(),
-        }
+        })
     }
 
     fn get(
@@ -108,21 +111,9 @@ impl EventCore {
         attachment: &Attachment,
     ) -> Option<&'a DriverEvent> {
         mirror.get(|events| {
-            let record = self.record;
-            let fetched =
-                attachment.fetch_record(record.index, record.generation, Access::ReadWrite)?;
-            if fetched.segment != MIRROR_SEGMENT {
-                return Err(Error::Protocol("its event is memory"));
-            }
-            events.open(fetched.into())
+            let credential = mirror.credential.ok_or(Error::Stale)?;
+            events.open(attachment.fetch_mirror(credential)?.into())
         })
-    }
-
-    /// Lets importers fetch the native event.
-    pub(super) fn offer_mirror(&self, exporter: &Exporter) {
-        if let Some(mirror) = &self.mirror {
-            exporter.offer_mirror(self.record, Arc::clone(mirror) as _);
-        }
     }
 
     /// Returns whether queues signal the native event too: that is so once a queue of any process

@@ -204,7 +204,7 @@ impl LegacyDescriptor {
         let actual = gpu.driver().look_at(start)?.map_or(0, |found| found.len);
         if actual != len {
             return Err(Error::Extent {
-                claimed: len as u64,
+                end: len as u64,
                 actual: actual as u64,
             });
         }

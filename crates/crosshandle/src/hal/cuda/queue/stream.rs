@@ -199,7 +199,7 @@ impl QueueStream {
         }
         match event.result(number) {
             Some(result) => Ok(Some(result)),
-            None if event.is_known_abandoned(number) => Ok(Some(Err(Error::PeerDied))),
+            None if event.is_known_abandoned(number) => Ok(Some(Err(event.abandoned(number)))),
             // Earlier in this stream.
             None if self.own_signals.contains(event, number) => Ok(Some(Ok(()))),
             None => event.prepare_device_wait(number),

@@ -123,7 +123,7 @@ impl LevelZeroSegment {
         let actual = whole.saturating_sub(before);
         if actual < import.len {
             return Err(Error::Extent {
-                claimed: import.len as u64,
+                end: import.len as u64,
                 actual: actual as u64,
             });
         }

@@ -36,26 +36,24 @@ pub(super) struct Pins(Mutex<HashMap<(BackendKind, usize), Arc<Part>>>);
 type Part = Mutex<Option<Pin>>;
 
 impl Pins {
-    /// Pins the part of a mapping that `offset` behind `from` is in, unless it is pinned.
+    /// Pins the part of a mapping that `offset` is in, unless it is pinned.
     ///
     /// # Safety
-    /// The mapping allows reading and writing, `from` is the start of one of its pages, and `from`
-    /// plus `offset` is less than its length.
+    /// The mapping allows reading and writing, and `offset` is less than its length.
     pub(super) unsafe fn pin(
         &self,
         pinner: &dyn Pinner,
         mapping: &Arc<Mapping>,
-        from: usize,
         offset: usize,
     ) -> Result<()> {
         let part = part_of(offset);
-        let (first, end) = (from + part.start, mapping.len().min(from + part.end));
+        let (first, end) = (part.start, mapping.len().min(part.end));
         let key = (pinner.kind(), first);
         let part = Arc::clone(self.0.lock().entry(key).or_default());
         let mut pin = part.lock();
         if pin.is_none() {
-            // SAFETY: `first` ≤ `from` + `offset`, so both ends are in the mapping and `first` before
-            // `end`; the caller promises the rest.
+            // SAFETY: `first` ≤ `offset`, so both ends are in the mapping and `first` before `end`; the
+            // caller promises the rest.
             let made = unsafe { pinner.pin(mapping.start().add(first), end - first, mapping) };
             *pin = Some(made?);
         }
@@ -63,9 +61,9 @@ impl Pins {
     }
 }
 
-/// Returns the part that an offset is in. An arena has hundreds of megabytes, used from the start,
-/// and pages that were never touched take long to pin: so each part is as long as all before it,
-/// within bounds.
+/// Returns the part that an offset is in. An arena may have hundreds of megabytes, used from the
+/// start, and pages that were never touched take long to pin: so each part is as long as all before
+/// it, within bounds.
 fn part_of(offset: usize) -> Range<usize> {
     if offset < MIN_PIN_BYTES {
         return 0..MIN_PIN_BYTES;

@@ -1,0 +1,198 @@
+//! Who waits for whom.
+
+use super::text;
+use crate::units::age;
+use crosshandle::report::{ContextReport, EventReport, ProcessReport, Waiter};
+use std::time::Duration;
+
+/// A thread that waits for a signal, and why the signal is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait<'a> {
+    /// The process that shares the event.
+    pub(crate) process: &'a ProcessReport,
+    pub(crate) context: &'a ContextReport,
+    pub(crate) event: &'a EventReport,
+    pub(crate) waiter: &'a Waiter,
+    pub(crate) culprit: Culprit<'a>,
+}
+
+/// The reason why a signal is not complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Culprit<'a> {
+    /// This process has submitted the signal, and has not finished it.
+    Unfinished { pid: u32, program: &'a str },
+    /// No process has submitted it yet.
+    NotSubmitted,
+    /// It is complete, and the thread is about to wake up.
+    Complete,
+}
+
+/// Returns all waits of some reports, the longest first.
+pub(crate) fn waits(reports: &[ProcessReport]) -> Vec<Wait<'_>> {
+    let mut waits = Vec::new();
+    for process in reports {
+        for context in &process.contexts {
+            for event in &context.events {
+                waits.extend(event.waiters.iter().map(|waiter| Wait {
+                    process,
+                    context,
+                    event,
+                    waiter,
+                    culprit: culprit(event, waiter.number),
+                }));
+            }
+        }
+    }
+    waits.sort_by_key(|wait| std::cmp::Reverse(wait.waiter.waiting_ns));
+    waits
+}
+
+fn culprit(event: &EventReport, number: u64) -> Culprit<'_> {
+    let unfinished = event
+        .unfinished
+        .iter()
+        .find(|signal| signal.number == number);
+    match unfinished {
+        Some(signal) => Culprit::Unfinished {
+            pid: signal.pid,
+            program: &signal.program,
+        },
+        None if number > event.submitted => Culprit::NotSubmitted,
+        None => Culprit::Complete,
+    }
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_nanos(self.waiter.waiting_ns)
+    }
+
+    /// Returns the waits that this one is stuck behind: the culprit's own longest wait, that one's
+    /// culprit's, and so on. Ends where a process comes again.
+    pub(crate) fn behind(&self, all: &[Wait<'a>]) -> Vec<Wait<'a>> {
+        let mut chain: Vec<Wait<'a>> = Vec::new();
+        let mut last = *self;
+        while let Culprit::Unfinished { pid, .. } = last.culprit {
+            let is_known =
+                pid == self.waiter.pid || chain.iter().any(|earlier| earlier.waiter.pid == pid);
+            // They are sorted, so the first one is the longest.
+            let next = all.iter().find(|wait| wait.waiter.pid == pid);
+            match next {
+                Some(next) if !is_known => chain.push(*next),
+                _ => break,
+            }
+            last = *next.expect("just found");
+        }
+        chain
+    }
+
+    /// Returns who waits and for how long: `300 viewer (thread 301) has waited 35s`.
+    pub(crate) fn who(&self) -> String {
+        let Waiter { pid, thread, .. } = *self.waiter;
+        let process = text::process(pid, &self.waiter.program);
+        let thread = match thread {
+            0 => String::new(),
+            thread if thread == pid => String::new(),
+            thread => format!(" (thread {thread})"),
+        };
+        format!("{process}{thread} has waited {}", age(self.time()))
+    }
+
+    /// Returns the event that is waited for: `event 2 "step" of 100 trainer`.
+    pub(crate) fn of_what(&self) -> String {
+        format!(
+            "{} of {}",
+            text::object("event", self.event.record, self.event.name.as_deref()),
+            text::process(self.process.pid, &self.process.program)
+        )
+    }
+
+    /// Returns why the wait is not over, to the end of the chain.
+    pub(crate) fn why(&self, all: &[Wait<'a>]) -> String {
+        let mut why = self.culprit.to_string();
+        let chain = self.behind(all);
+        for wait in &chain {
+            why += &format!(
+                "; {} waits for signal {} of {}: {}",
+                text::process(wait.waiter.pid, &wait.waiter.program),
+                wait.waiter.number,
+                wait.of_what(),
+                wait.culprit
+            );
+        }
+        let last = chain.last().unwrap_or(self);
+        if let Culprit::Unfinished { pid, .. } = last.culprit {
+            let is_circle =
+                pid == self.waiter.pid || chain.iter().any(|wait| wait.waiter.pid == pid);
+            if is_circle {
+                why += " (they wait for each other)";
+            }
+        }
+        why
+    }
+}
+
+impl std::fmt::Display for Culprit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unfinished { pid, program } => {
+                write!(f, "{} has not finished it", text::process(*pid, program))
+            }
+            Self::NotSubmitted => f.write_str("nobody has submitted it yet"),
+            Self::Complete => f.write_str("it is complete"),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(in crate::commands) mod tests {
+    use super::*;
+
+    /// Returns reports of four processes: a stuck wait across three, and one apart.
+    pub(in crate::commands) fn fixture() -> Vec<ProcessReport> {
+        serde_json::from_str(include_str!("fixture.json")).expect("reports")
+    }
+
+    #[test]
+    fn a_wait_names_its_culprit_and_what_that_one_waits_for() {
+        let reports = fixture();
+        let all = waits(&reports);
+        let [first, second] = &all[..] else {
+            panic!("{all:?}");
+        };
+        assert_eq!(first.who(), "200 train-worker has waited 40s");
+        assert_eq!(first.of_what(), "event 7 \"ready\" of 300 viewer");
+        assert_eq!(first.why(&all), "nobody has submitted it yet");
+        assert_eq!(second.who(), "300 viewer (thread 301) has waited 35s");
+        assert_eq!(
+            second.why(&all),
+            "200 train-worker has not finished it; 200 train-worker waits for signal 1 of event 7 \
+             \"ready\" of 300 viewer: nobody has submitted it yet"
+        );
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        let mut reports = fixture();
+        let event = &mut reports[2].contexts[0].events[0];
+        event.submitted = 1;
+        let mut signal = reports[0].contexts[0].events[0].unfinished[0].clone();
+        signal.number = 1;
+        signal.pid = 300;
+        signal.program = "viewer".into();
+        reports[2].contexts[0].events[0].unfinished = vec![signal];
+        let all = waits(&reports);
+        for wait in &all {
+            assert_eq!(wait.behind(&all).len(), 1);
+            assert!(wait.why(&all).ends_with("(they wait for each other)"));
+        }
+    }
+
+    #[test]
+    fn a_completed_signal_has_no_culprit() {
+        let mut reports = fixture();
+        reports[0].contexts[0].events[0].unfinished.clear();
+        let all = waits(&reports);
+        assert_eq!(all[1].culprit, Culprit::Complete);
+    }
+}

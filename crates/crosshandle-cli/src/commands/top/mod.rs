@@ -1,0 +1,148 @@
+//! `crosshandle top`.
+
+mod keys;
+mod rows;
+mod sample;
+mod screen;
+mod view;
+
+use super::ps::Answers;
+use crate::failure::{ErrorContext, Failure, Result};
+use crate::output;
+use crate::settings::Settings;
+use crate::tuning::{TOP_ANSWER_TIMEOUT, TOP_KEY_INTERVAL, TOP_MIN_INTERVAL};
+use crate::units::parse_duration;
+use keys::State;
+use ratatui::crossterm::event::{self, Event};
+use sample::Samples;
+use screen::Screen;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+pub(super) const AFTER_HELP: &str = "\
+Keys:
+  Tab, 1 2 3     processes, contexts, events
+  ← →            sort by another column
+  r              turn the order around
+  /              show only lines with a text; Enter keeps it, Esc drops it
+  ↑ ↓ PgUp PgDn  move
+  Space          hold the picture, or let it go on
+  q, Esc, Ctrl-C end
+
+Exit status:
+  0  done
+  1  an error, explained on standard error
+  2  wrong usage";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Time between two looks at all processes
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    interval: Duration,
+    /// A wait that has lasted as long as this counts as stuck
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    stuck: Duration,
+    /// Show only lines with this text
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// The list to begin with
+    #[arg(long, value_enum, default_value_t)]
+    view: keys::List,
+    /// Print one picture as text, as always if standard output is no terminal
+    #[arg(long)]
+    once: bool,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
+    let mut state = State::new(args.view, &args.filter, args.stuck);
+    let interval = args.interval.max(TOP_MIN_INTERVAL);
+    if args.once || !io::stdout().is_terminal() {
+        return print_once(&mut state, settings, interval);
+    }
+    // Caught before the terminal changes, so that none of them ends the program in between.
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register(signal, Arc::clone(&ended)).context("catching signals")?;
+    }
+    let looks = look_around(settings.clone(), interval);
+    let mut screen = Screen::open().context("using the terminal")?;
+    watch(&mut screen, &mut state, &looks, &ended)
+}
+
+/// Prints what one look shows. Rates need a second one.
+fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Result<()> {
+    let mut samples = Samples::default();
+    samples.add(Answers::ask(settings, TOP_ANSWER_TIMEOUT));
+    thread::sleep(interval);
+    samples.add(Answers::ask(settings, TOP_ANSWER_TIMEOUT));
+    for line in view::text(state, &samples) {
+        output::line(line)?;
+    }
+    Ok(())
+}
+
+/// Starts a thread that asks all exporters again and again, so that one that does not answer holds up no
+/// key.
+fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
+    // Not more than the screen can show.
+    let (sender, looks) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        // Two looks early on, so that rates are there soon.
+        let mut pause = TOP_MIN_INTERVAL;
+        while sender
+            .send(Answers::ask(&settings, TOP_ANSWER_TIMEOUT))
+            .is_ok()
+        {
+            thread::sleep(pause);
+            pause = interval;
+        }
+    });
+    looks
+}
+
+/// Shows every look and obeys every key until the user or a signal ends it.
+fn watch(
+    screen: &mut Screen,
+    state: &mut State,
+    looks: &Receiver<Answers>,
+    ended: &AtomicBool,
+) -> Result<()> {
+    let mut samples = Samples::default();
+    while !state.is_over() && !ended.load(Ordering::Relaxed) {
+        screen
+            .draw(|area, buffer| view::draw(state, &samples, area, buffer))
+            .context("drawing")?;
+        // Until something is new.
+        while !ended.load(Ordering::Relaxed) {
+            match looks.try_recv() {
+                Ok(answers) => {
+                    if !state.is_held() {
+                        samples.add(answers);
+                    }
+                    break;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    return Err(Failure::error(
+                        "the thread that asks the processes has ended",
+                    ));
+                }
+            }
+            if event::poll(TOP_KEY_INTERVAL).context("waiting for a key")? {
+                match event::read().context("reading a key")? {
+                    Event::Key(key) => state.press(key),
+                    Event::Resize(..) => {}
+                    _ => continue,
+                }
+                break;
+            }
+        }
+    }
+    Ok(())
+}

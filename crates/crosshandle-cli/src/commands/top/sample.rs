@@ -1,0 +1,160 @@
+//! Successive looks at all processes, and the rates between them.
+
+use crate::commands::ps::Answers;
+use crate::commands::ps::silent::SilentExporter;
+use crosshandle::report::{ContextReport, EventReport, ProcessReport};
+
+/// The last two looks.
+#[derive(Default)]
+pub(super) struct Samples {
+    earlier: Vec<ProcessReport>,
+    now: Vec<ProcessReport>,
+    silent: Vec<SilentExporter>,
+}
+
+/// What happened in a second.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) copied_bytes: f64,
+    pub(super) signals: f64,
+}
+
+impl Samples {
+    pub(super) fn add(&mut self, answers: Answers) {
+        self.earlier = std::mem::replace(&mut self.now, answers.reports);
+        self.silent = answers.silent;
+    }
+
+    pub(super) fn reports(&self) -> &[ProcessReport] {
+        &self.now
+    }
+
+    /// Returns the exporters that did not answer the last time.
+    pub(super) fn silent(&self) -> &[SilentExporter] {
+        &self.silent
+    }
+
+    /// Returns the rates of a context. Without an earlier look at it there are none.
+    pub(super) fn of_context(
+        &self,
+        process: &ProcessReport,
+        context: &ContextReport,
+    ) -> Option<Rates> {
+        let (earlier, seconds) = self.earlier(process)?;
+        let before = context_of(earlier, context.number)?.counters;
+        let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        Some(Rates {
+            copied_bytes: per_second(context.counters.copied_bytes, before.copied_bytes),
+            signals: per_second(context.counters.signals, before.signals),
+        })
+    }
+
+    /// Returns the rates of all contexts of a process together.
+    pub(super) fn of_process(&self, process: &ProcessReport) -> Option<Rates> {
+        self.earlier(process)?;
+        let contexts = process.contexts.iter();
+        let mut sum = Rates::default();
+        for rates in contexts.filter_map(|context| self.of_context(process, context)) {
+            sum.copied_bytes += rates.copied_bytes;
+            sum.signals += rates.signals;
+        }
+        Some(sum)
+    }
+
+    /// Returns an event's signals in a second.
+    pub(super) fn of_event(
+        &self,
+        process: &ProcessReport,
+        context: &ContextReport,
+        event: &EventReport,
+    ) -> Option<f64> {
+        let (earlier, seconds) = self.earlier(process)?;
+        let events = &context_of(earlier, context.number)?.events;
+        let before = events.iter().find(|before| before.record == event.record)?;
+        // A smaller number: the record is another event's by now.
+        let signals = event.submitted.checked_sub(before.submitted)?;
+        Some(signals as f64 / seconds)
+    }
+
+    /// Returns the earlier report of the same process, and the time between both in seconds.
+    fn earlier(&self, process: &ProcessReport) -> Option<(&ProcessReport, f64)> {
+        let same = |earlier: &&ProcessReport| earlier.exporter == process.exporter;
+        let earlier = self.earlier.iter().find(same)?;
+        let time = process.taken_ns.checked_sub(earlier.taken_ns)?;
+        (time > 0).then_some((earlier, time as f64 / 1e9))
+    }
+}
+
+fn context_of(process: &ProcessReport, number: u32) -> Option<&ContextReport> {
+    process
+        .contexts
+        .iter()
+        .find(|context| context.number == number)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::commands::ps::waits::tests::fixture;
+
+    /// Returns two looks, two seconds apart, between which the trainer copied a gigabyte and
+    /// signalled 100 times.
+    pub(in super::super) fn samples() -> Samples {
+        let mut samples = Samples::default();
+        samples.add(Answers {
+            reports: fixture(),
+            silent: Vec::new(),
+        });
+        let mut reports = fixture();
+        for report in &mut reports {
+            report.taken_ns += 2_000_000_000;
+        }
+        let context = &mut reports[0].contexts[0];
+        context.counters.copied_bytes += 1 << 30;
+        context.counters.signals += 100;
+        context.events[0].submitted += 100;
+        context.events[0].completed += 100;
+        samples.add(Answers {
+            reports,
+            silent: Vec::new(),
+        });
+        samples
+    }
+
+    #[test]
+    fn rates_are_differences_in_time() {
+        let samples = samples();
+        let process = &samples.reports()[0];
+        let context = &process.contexts[0];
+        let expected = Rates {
+            copied_bytes: f64::from(1 << 29),
+            signals: 50.0,
+        };
+        assert_eq!(samples.of_context(process, context), Some(expected));
+        assert_eq!(samples.of_process(process), Some(expected));
+        let event = &context.events[0];
+        assert_eq!(samples.of_event(process, context, event), Some(50.0));
+    }
+
+    #[test]
+    fn there_is_no_rate_without_a_time() {
+        let mut samples = Samples::default();
+        for _ in 0..2 {
+            samples.add(Answers {
+                reports: fixture(),
+                silent: Vec::new(),
+            });
+            assert_eq!(samples.of_process(&samples.reports()[0]), None);
+        }
+        // Another process took the place.
+        let mut samples = self::samples();
+        samples.earlier[0].exporter = "f".into();
+        assert_eq!(samples.of_process(&samples.reports()[0]), None);
+        // A new event took the record.
+        samples.earlier[0].exporter = samples.now[0].exporter.clone();
+        samples.earlier[0].contexts[0].events[0].submitted = 1000;
+        let process = &samples.reports()[0];
+        let context = &process.contexts[0];
+        assert_eq!(samples.of_event(process, context, &context.events[0]), None);
+    }
+}

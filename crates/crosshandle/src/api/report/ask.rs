@@ -1,0 +1,462 @@
+//! Asks the exporters of the socket directories, all at once and with one deadline.
+
+use super::dead::exporter_of;
+use super::schema::ProcessReport;
+use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
+use crate::error::Error;
+use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
+use crate::os::socket::{self, Received};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// An exporter that has not answered, or a directory that could not be read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Silent {
+    /// The exporter's socket, or the directory.
+    pub socket: PathBuf,
+    /// The random number that names the exporter, as 16 hexadecimal digits; empty for a directory.
+    pub exporter: String,
+    /// The process that listens, if the kernel can say it in this PID namespace.
+    pub pid: Option<u32>,
+    /// The reason.
+    pub reason: SilentReason,
+}
+
+/// The reason why an exporter has not answered.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SilentReason {
+    /// No process listens: the exporter has ended, and left its socket behind.
+    Dead,
+    /// The process listens and has not answered in time. It may be stopped.
+    Late,
+    /// The process belongs to another user, and was not asked.
+    OtherUser {
+        /// The user id.
+        uid: u32,
+    },
+    /// The socket, the answer or the directory cannot be used.
+    Failed(Error),
+}
+
+impl Silent {
+    fn new(socket: PathBuf, pid: Option<u32>, reason: SilentReason) -> Self {
+        Self {
+            exporter: exporter_of(&socket).map_or(String::new(), |id| format!("{id:016x}")),
+            socket,
+            pid,
+            reason,
+        }
+    }
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let socket = self.socket.display();
+        match (&self.reason, self.pid) {
+            (SilentReason::Dead, _) => write!(f, "{socket}: its process has ended"),
+            (SilentReason::Late, Some(pid)) => {
+                write!(f, "{socket}: process {pid} does not answer; is it stopped?")
+            }
+            (SilentReason::Late, None) => write!(f, "{socket}: no answer; is its process stopped?"),
+            (SilentReason::OtherUser { uid }, _) => write!(f, "{socket}: belongs to user {uid}"),
+            (SilentReason::Failed(error), _) => write!(f, "{socket}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Silent {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.reason {
+            SilentReason::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Asks this user's exporters in `directories` what they share, and returns the answers in the order of
+/// process ids, then the exporters that have not answered within `timeout`. Directories that don't
+/// exist are passed over. Connects to nothing but sockets with the name of an exporter's.
+///
+/// Waits for at most `timeout`, however many exporters there are; those that are stopped delay the
+/// result until then.
+pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
+    // A clock has an end.
+    let deadline = Instant::now() + timeout.min(Duration::from_secs(1 << 32));
+    let mut answers = Vec::new();
+    let mut sockets = VecDeque::new();
+    for directory in directories {
+        match sockets_in(directory) {
+            Ok(found) => sockets.extend(found),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                let reason = Error::os("reading the socket directory")(errno);
+                let reason = SilentReason::Failed(reason);
+                answers.push(Err(Silent::new(directory.clone(), None, reason)));
+            }
+        }
+    }
+    let mut questions: Vec<Question> = Vec::new();
+    while !sockets.is_empty() || !questions.is_empty() {
+        while questions.len() < MAX_QUESTIONS
+            && let Some(socket) = sockets.pop_front()
+        {
+            match Question::ask(&socket) {
+                Ok(question) => questions.push(question),
+                Err((pid, reason)) => answers.push(Err(Silent::new(socket, pid, reason))),
+            }
+        }
+        let is_late = !await_answer(&questions, deadline);
+        let mut index = 0;
+        while let Some(question) = questions.get(index) {
+            match question.answer() {
+                None if !is_late => index += 1,
+                Some(Ok(report)) => {
+                    answers.push(Ok(report));
+                    questions.swap_remove(index);
+                }
+                answer => {
+                    let reason = match answer {
+                        Some(Err(error)) => SilentReason::Failed(error),
+                        _ => SilentReason::Late,
+                    };
+                    let question = questions.swap_remove(index);
+                    let silent = Silent::new(question.socket, question.pid, reason);
+                    answers.push(Err(silent));
+                }
+            }
+        }
+    }
+    answers.sort_by_key(|answer| match answer {
+        Ok(report) => (0, Some(report.pid), report.exporter.clone()),
+        Err(silent) => (1, silent.pid, silent.exporter.clone()),
+    });
+    answers
+}
+
+/// Returns the sockets of exporters in a directory, no links.
+pub(super) fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut sockets = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type().is_ok_and(|kind| kind.is_socket())
+            && exporter_of(&entry.path()).is_some()
+        {
+            sockets.push(entry.path());
+        }
+    }
+    sockets.sort();
+    Ok(sockets)
+}
+
+/// Waits until at least one answer can be read. Returns whether there is time left.
+fn await_answer(questions: &[Question], deadline: Instant) -> bool {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if questions.is_empty() {
+            return true;
+        }
+        let mut descriptors: Vec<_> = questions
+            .iter()
+            .map(|question| PollFd::new(&question.stream, PollFlags::IN))
+            .collect();
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Err(Errno::INTR) => {}
+            // Without polling no answer comes in time.
+            Err(_) | Ok(0) => return false,
+            Ok(_) => return true,
+        }
+    }
+}
+
+/// A question that one exporter was asked.
+struct Question {
+    socket: PathBuf,
+    stream: OwnedFd,
+    pid: Option<u32>,
+}
+
+impl Question {
+    /// Connects and asks. Does not wait. Fails with the process that listens, if it is known.
+    fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
+        let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
+        // A stopped process's queue may be full: that is no reason to wait.
+        let stream = socket::connect(socket, Duration::ZERO).map_err(|errno| {
+            let reason = match errno {
+                Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
+                Errno::TIMEDOUT => SilentReason::Late,
+                errno => failed("connecting to the exporter")(errno),
+            };
+            (None, reason)
+        })?;
+        let peer = socket::peer(&stream)
+            .map_err(|errno| (None, failed("asking who the exporter is")(errno)))?;
+        // 0 for a process that cannot be seen in this PID namespace.
+        let (uid, pid) = (peer.uid, Some(peer.pid).filter(|pid| *pid != 0));
+        // Nothing is taken from other users, descriptors least of all.
+        if uid != rustix::process::geteuid().as_raw() {
+            return Err((pid, SilentReason::OtherUser { uid }));
+        }
+        match socket::send(&stream, &Request::Describe.encode(1), &[]) {
+            // It has hung up, but may have said before why.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => return Err((pid, failed("talking to the exporter")(errno))),
+        }
+        Ok(Self {
+            socket: socket.to_owned(),
+            stream,
+            pid,
+        })
+    }
+
+    /// Returns the answer if it is there. Does not wait.
+    fn answer(&self) -> Option<Result<ProcessReport, Error>> {
+        let mut buffer = [0; REPLY_SIZE];
+        // The last words of a process that did not read the question come behind the reset.
+        let received = match socket::receive(&self.stream, &mut buffer) {
+            Err(Errno::CONNRESET) => socket::receive(&self.stream, &mut buffer),
+            received => received,
+        };
+        Some(match received {
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Err(errno) => Err(Error::os("talking to the exporter")(errno)),
+            Ok(Received::HungUp) => Err(Error::Protocol("it hung up without one")),
+            Ok(Received::Message(len, granted)) => {
+                check(&buffer[..len]).and_then(|()| match <[OwnedFd; 1]>::try_from(granted) {
+                    Ok([file]) => read(file).and_then(|report| self.check(report)),
+                    Err(_) => Err(Error::Protocol("it came without a report")),
+                })
+            }
+        })
+    }
+
+    /// Checks that a report is the asked exporter's own.
+    fn check(&self, report: ProcessReport) -> Result<ProcessReport, Error> {
+        let named = u64::from_str_radix(&report.exporter, 16).ok();
+        if named.is_none() || named != exporter_of(&self.socket) {
+            return Err(Error::Protocol("its report is another exporter's"));
+        }
+        Ok(report)
+    }
+}
+
+/// Reads a report from the exporter's file.
+fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
+    // The seals first: no file but the kernel's own memory has any, and reading another one could take
+    // as long as its owner likes.
+    let wanted = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(wanted)) {
+        return Err(Error::Protocol("its report is not sealed"));
+    }
+    let len = fstat(&file)
+        .map_err(Error::os("asking for the length of a report"))?
+        .st_size;
+    let len = u64::try_from(len).unwrap_or(u64::MAX);
+    if len > MAX_REPORT_BYTES {
+        return Err(Error::Protocol("its report is too long"));
+    }
+    let mut bytes = vec![0; len as usize];
+    let mut read = 0;
+    while read < bytes.len() {
+        // Not from the descriptor's own position, which whoever has it too can move.
+        match rustix::io::pread(&file, &mut bytes[read..], read as u64) {
+            Ok(0) => break,
+            Ok(count) => read += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::os("reading a report")(errno)),
+        }
+    }
+    serde_json::from_slice(&bytes[..read]).map_err(|_| Error::Protocol("its report is no report"))
+}
+
+/// Checks that a message says that a report comes along.
+fn check(message: &[u8]) -> Result<(), Error> {
+    match Reply::decode(message) {
+        Ok((Reply::Sent, _)) => Ok(()),
+        Ok((Reply::Refused(Refusal::Busy), _)) => Err(Error::LimitReached {
+            what: "too many processes are connected to the exporter".into(),
+            remedy: "try again".into(),
+        }),
+        Ok((Reply::Refused(_), _)) => Err(Error::Protocol("it refuses to make a report")),
+        Ok(_) => Err(Error::Protocol("it answers another question")),
+        Err(BadMessage::Version) => Err(Error::Protocol("it is of another version")),
+        Err(BadMessage::Malformed(what)) => Err(Error::Protocol(what)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memfd;
+    use std::os::fd::{AsFd, BorrowedFd};
+
+    /// A socket directory of a test, removed when dropped.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("xh-ask-{name}-{}", std::process::id()));
+            fs::create_dir(&path).expect("a directory");
+            Self(path)
+        }
+
+        fn socket(&self, exporter: u64) -> PathBuf {
+            self.0.join(format!("{exporter:016x}.sock"))
+        }
+
+        /// Asks with a deadline that only those who are silent reach.
+        fn ask(&self, timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
+            exporters(std::slice::from_ref(&self.0), timeout)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    const LATE_AFTER: Duration = Duration::from_millis(200);
+
+    /// Answers one question at `path` with a file, and keeps the connection until the asker hangs up.
+    fn answer_once(
+        path: &Path,
+        file: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
+    ) -> std::thread::JoinHandle<()> {
+        let listener = socket::listen(path).expect("a socket");
+        std::thread::spawn(move || {
+            let ready = |stream: BorrowedFd<'_>| {
+                let limit = Timespec::try_from(LONG).expect("a time");
+                let mut descriptors = [PollFd::from_borrowed_fd(stream, PollFlags::IN)];
+                assert_eq!(poll(&mut descriptors, Some(&limit)), Ok(1));
+            };
+            ready(listener.as_fd());
+            let stream = socket::accept(&listener).expect("a connection");
+            ready(stream.as_fd());
+            let mut buffer = [0; 256];
+            let received = socket::receive(&stream, &mut buffer).expect("a question");
+            let Received::Message(len, _) = received else {
+                panic!("it hung up");
+            };
+            let request = Request::decode(&buffer[..len]);
+            assert_eq!(request, Ok((Request::Describe, 1)));
+            let file = file();
+            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            let reply = Reply::Sent.encode(1);
+            socket::send(&stream, &reply, &files).expect("sent");
+            ready(stream.as_fd());
+        })
+    }
+
+    fn constant(text: &str) -> Option<OwnedFd> {
+        Some(memfd::create_constant("report", text.as_bytes()).expect("a file"))
+    }
+
+    #[test]
+    fn answers_come_in_the_order_of_their_pids() {
+        let directory = Directory::new("order");
+        let threads = [
+            answer_once(&directory.socket(1), || {
+                constant(r#"{"exporter": "1", "pid": 20, "program": "second"}"#)
+            }),
+            answer_once(&directory.socket(2), || {
+                constant(
+                    r#"{"exporter": "2", "pid": 10, "program": "first", "of a later version": []}"#,
+                )
+            }),
+        ];
+        let answers = directory.ask(LONG);
+        let programs: Vec<_> = answers
+            .iter()
+            .map(|answer| answer.as_ref().expect("a report").program.as_str())
+            .collect();
+        assert_eq!(programs, ["first", "second"]);
+        for thread in threads {
+            thread.join().expect("the fake exporter");
+        }
+    }
+
+    #[test]
+    fn one_deadline_is_for_all_the_silent_ones() {
+        let directory = Directory::new("silent");
+        let listeners: Vec<_> = (1..=8)
+            .map(|exporter| socket::listen(&directory.socket(exporter)).expect("a socket"))
+            .collect();
+        let answering = answer_once(&directory.socket(9), || constant(r#"{"exporter": "9"}"#));
+        let begin = Instant::now();
+        let answers = directory.ask(LATE_AFTER);
+        assert!(begin.elapsed() >= LATE_AFTER);
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+        let late = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let mut count = 0;
+        for silent in late {
+            assert!(matches!(silent.reason, SilentReason::Late), "{silent}");
+            assert_eq!(silent.pid, Some(std::process::id()));
+            count += 1;
+        }
+        assert_eq!(count, listeners.len());
+        answering.join().expect("the fake exporter");
+    }
+
+    #[test]
+    fn lies_are_told_from_reports() {
+        let unsealed = || {
+            let file = memfd::create("report", 4096).expect("a file");
+            Some(file)
+        };
+        type File = fn() -> Option<OwnedFd>;
+        let cases: [(&str, File); 5] = [
+            ("not sealed", unsealed),
+            ("not sealed", || {
+                Some(rustix::pipe::pipe().expect("a pipe").0)
+            }),
+            ("without a report", || None),
+            ("another exporter", || constant(r#"{"exporter": "2"}"#)),
+            ("no report", || constant("")),
+        ];
+        for (what, file) in cases {
+            let directory = Directory::new("lies");
+            let thread = answer_once(&directory.socket(1), file);
+            let answers = directory.ask(LONG);
+            thread.join().expect("the fake exporter");
+            let [Err(silent)] = &answers[..] else {
+                panic!("{what}: {answers:?}");
+            };
+            assert!(silent.to_string().contains(what), "{what}: {silent}");
+        }
+    }
+
+    #[test]
+    fn only_sockets_of_exporters_are_asked() {
+        let directory = Directory::new("names");
+        drop(socket::listen(&directory.socket(1)).expect("a socket"));
+        let other = directory.0.join("agent.sock");
+        let _listener = socket::listen(&other).expect("a socket");
+        std::os::unix::fs::symlink(&other, directory.socket(2)).expect("a link");
+        fs::write(directory.socket(3), "").expect("a file");
+        let answers = directory.ask(LONG);
+        let [Err(dead)] = &answers[..] else {
+            panic!("{answers:?}");
+        };
+        assert!(matches!(dead.reason, SilentReason::Dead));
+        assert_eq!(dead.exporter, "0000000000000001");
+        let missing = exporters(&[directory.0.join("none")], LONG);
+        assert!(missing.is_empty());
+        let [Err(silent)] = &exporters(&[directory.socket(3)], LONG)[..] else {
+            panic!("a file is no directory");
+        };
+        assert!(matches!(silent.reason, SilentReason::Failed(_)));
+    }
+}

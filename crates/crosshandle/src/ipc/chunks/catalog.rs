@@ -1,0 +1,346 @@
+//! The catalog: what a context tells its importers about its objects and about each other.
+//!
+//! For each record it has the generation, by which an importer sees whether a handle is stale, and
+//! the object's name; for each attached process its number and program, so that errors can name
+//! it. The exporter alone writes it: once the exporter has mapped a chunk, the kernel lets no other
+//! process map it for writing.
+
+use super::{CHUNKS, Place, capacity, file_len, place_of};
+use crate::error::{Error, Result};
+use crate::event_protocol::Owner;
+use crate::os::mapping::Mapping;
+use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::Mutex;
+use crate::types::Access;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of the longest name of an object.
+pub(crate) const MAX_NAME_BYTES: usize = 32;
+/// Bytes of the longest name of a program.
+pub(crate) const MAX_PROGRAM_BYTES: usize = 16;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"XHCATLG2");
+/// Bytes before the peers, or before the generations in all chunks but the first.
+const HEADER_BYTES: usize = 4096;
+/// Entries of peers: one for each owner number, and an unused one.
+const PEERS: usize = Owner::MAX as usize + 1;
+
+type NameWords = [AtomicU64; MAX_NAME_BYTES / 8];
+
+/// A process that is, or was, attached. All of it is atomic, and any bits are valid in it.
+#[repr(C)]
+struct PeerEntry {
+    /// The process id in the exporter's PID namespace; 0 if it is not known.
+    pid: AtomicU32,
+    /// Unused: keeps the words after it aligned.
+    _reserved: AtomicU32,
+    program: [AtomicU64; MAX_PROGRAM_BYTES / 8],
+    /// When it hung up, in nanoseconds since 1970; 0 while it is attached.
+    ended: AtomicU64,
+    _rest: [AtomicU64; 4],
+}
+
+const _: () = assert!(size_of::<PeerEntry>() == 64);
+
+/// A process, as the catalog describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PeerDescription {
+    /// The process id in the exporter's PID namespace; 0 if it is not known.
+    pub(crate) pid: u32,
+    /// The program's name; empty if it is not known.
+    pub(crate) program: String,
+    /// When it hung up, in nanoseconds since 1970; 0 if it has not, as far as is known.
+    pub(crate) ended: u64,
+}
+
+/// A mapped chunk of a catalog.
+pub(crate) struct CatalogChunk {
+    mapping: Mapping,
+    chunk: usize,
+    /// The descriptor to send to importers, in the process that made the chunk.
+    file: Option<Arc<OwnedFd>>,
+    /// A bit for each record whose object has a name, in the process that made the chunk: few have.
+    named: Box<[AtomicU64]>,
+}
+
+/// Returns the offset of a chunk's generations in bytes.
+const fn generations_at(chunk: usize) -> usize {
+    match chunk {
+        0 => HEADER_BYTES + PEERS * size_of::<PeerEntry>(),
+        _ => HEADER_BYTES,
+    }
+}
+
+/// Returns the offset of a chunk's names in bytes.
+const fn names_at(chunk: usize) -> usize {
+    generations_at(chunk) + capacity(chunk) * size_of::<AtomicU64>()
+}
+
+fn len_of(chunk: usize) -> usize {
+    file_len(names_at(chunk) + capacity(chunk) * MAX_NAME_BYTES)
+}
+
+impl CatalogChunk {
+    fn create(chunk: usize) -> Result<Self> {
+        let len = len_of(chunk);
+        let creating = Error::memory("creating a catalog", len);
+        let file = memfd::create_unsealed("crosshandle-catalog", len as u64).map_err(&creating)?;
+        let mapping = Self::map(&file, len, Access::ReadWrite)?;
+        let file = memfd::seal_for_readers(file).map_err(&creating)?;
+        let created = Self {
+            mapping,
+            chunk,
+            file: Some(Arc::new(file)),
+            named: std::iter::repeat_with(AtomicU64::default)
+                .take(capacity(chunk).div_ceil(64))
+                .collect(),
+        };
+        created.magic().store(MAGIC, Ordering::Release);
+        Ok(created)
+    }
+
+    /// Maps the chunk behind a descriptor that an exporter sent.
+    pub(crate) fn open(file: &OwnedFd, chunk: usize) -> Result<Self> {
+        let (len, is_sealed) = memfd::check(file).map_err(Error::os("looking at a catalog"))?;
+        if len != len_of(chunk) as u64 || !is_sealed {
+            return Err(Error::Protocol("its catalog has another size or no seal"));
+        }
+        let opened = Self {
+            mapping: Self::map(file, len as usize, Access::ReadOnly)?,
+            chunk,
+            file: None,
+            named: Box::default(),
+        };
+        if opened.magic().load(Ordering::Acquire) != MAGIC {
+            return Err(Error::Protocol("its catalog has another layout"));
+        }
+        Ok(opened)
+    }
+
+    fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Mapping> {
+        let mapping = Mapping::shared(file, len, 1, access);
+        let mapping = mapping.map_err(Error::memory("mapping a catalog", len))?;
+        mapping.exclude_from_dumps();
+        Ok(mapping)
+    }
+
+    /// Returns a value in the mapping.
+    ///
+    /// # Safety
+    /// `T` is made of atomics alone, and a `T` at `offset` lies inside the mapping, aligned.
+    #[inline]
+    unsafe fn at<T>(&self, offset: usize) -> &T {
+        // SAFETY: in bounds and aligned, as the caller promises. The file is sealed against
+        // shrinking, and the mapping lives as long as `self`. All processes access it atomically,
+        // any bits are valid, and nothing here writes where the mapping is for reading.
+        unsafe { self.mapping.start().add(offset).cast().as_ref() }
+    }
+
+    fn magic(&self) -> &AtomicU64 {
+        // SAFETY: the header is longer, and the mapping starts at a page.
+        unsafe { self.at(0) }
+    }
+
+    /// Returns the generation of a record of this chunk.
+    #[inline]
+    fn generation(&self, place: Place) -> &AtomicU64 {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        // SAFETY: a catalog keeps each chunk under its own number, so the place is of this chunk and
+        // its index below the capacity. All generations up to that lie in the mapping, by `len_of`,
+        // from a multiple of eight on.
+        unsafe { self.at(generations_at(self.chunk) + place.index() * size_of::<AtomicU64>()) }
+    }
+
+    fn name(&self, place: Place) -> &NameWords {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        // SAFETY: as for the generations, behind which the names lie.
+        unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
+    }
+
+    /// Returns the word and the bit that tell whether a record's object has a name.
+    #[inline]
+    fn named(&self, place: Place) -> (&AtomicU64, u64) {
+        (&self.named[place.index() / 64], 1 << (place.index() % 64))
+    }
+
+    /// Returns an owner's entry. The first chunk only.
+    fn peer(&self, owner: Owner) -> &PeerEntry {
+        assert!(self.chunk == 0);
+        // SAFETY: an owner is at most `Owner::MAX`, so its entry lies before the generations of the
+        // first chunk; entries start at a page.
+        unsafe { self.at(HEADER_BYTES + usize::from(owner.get()) * size_of::<PeerEntry>()) }
+    }
+}
+
+/// A context's catalog: the exporter's own, or an importer's view of it.
+#[derive(Default)]
+pub(crate) struct Catalog {
+    chunks: [OnceLock<CatalogChunk>; CHUNKS],
+    /// Held while a chunk is made, so that it is made once.
+    making: Mutex<()>,
+}
+
+impl Catalog {
+    /// Returns the chunk that a record lies in, if it is here, and the record's place.
+    #[inline]
+    fn chunk_of(&self, record: u32) -> Option<(&CatalogChunk, Place)> {
+        let place = place_of(record)?;
+        Some((self.chunks[place.chunk()].get()?, place))
+    }
+
+    /// Makes sure that a record's chunk is there. The exporter only.
+    #[inline]
+    pub(crate) fn ensure(&self, record: u32) -> Result<()> {
+        match self.chunk_of(record) {
+            Some(_) => Ok(()),
+            None => self.make(record),
+        }
+    }
+
+    #[cold]
+    fn make(&self, record: u32) -> Result<()> {
+        let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
+        let _making = self.making.lock();
+        if self.chunks[chunk].get().is_none() {
+            self.add(CatalogChunk::create(chunk)?);
+        }
+        Ok(())
+    }
+
+    /// Adds a chunk that the exporter sent, unless another thread was faster.
+    pub(crate) fn add(&self, chunk: CatalogChunk) {
+        let _ = self.chunks[chunk.chunk].set(chunk);
+    }
+
+    /// Returns the descriptor of a chunk, to be sent to importers. The exporter only.
+    pub(crate) fn file(&self, chunk: usize) -> Option<Arc<OwnedFd>> {
+        self.chunks[chunk].get()?.file.clone()
+    }
+
+    /// Returns the generation of a record, if its chunk is here.
+    #[inline]
+    pub(crate) fn generation(&self, record: u32) -> Option<&AtomicU64> {
+        let (chunk, place) = self.chunk_of(record)?;
+        Some(chunk.generation(place))
+    }
+
+    /// Names a record's object. The exporter only, which makes sure that the chunk is here.
+    pub(crate) fn set_name(&self, record: u32, name: &str) {
+        if let Some((chunk, place)) = self.chunk_of(record) {
+            let (word, bit) = chunk.named(place);
+            word.fetch_or(bit, Ordering::Relaxed);
+            store_text(chunk.name(place), name);
+        }
+    }
+
+    /// Removes the name that a record's former object had. The exporter only.
+    #[inline]
+    pub(crate) fn clear_name(&self, record: u32) {
+        if let Some((chunk, place)) = self.chunk_of(record) {
+            let (word, bit) = chunk.named(place);
+            if word.load(Ordering::Relaxed) & bit != 0 {
+                word.fetch_and(!bit, Ordering::Relaxed);
+                store_text(chunk.name(place), "");
+            }
+        }
+    }
+
+    /// Returns the name of a record's object; empty if it has none.
+    pub(crate) fn name(&self, record: u32) -> String {
+        let found = self.chunk_of(record);
+        found.map_or_else(String::new, |(chunk, place)| load_text(chunk.name(place)))
+    }
+
+    /// Describes the process that attached as `owner`. The exporter only.
+    pub(crate) fn set_peer(&self, owner: Owner, pid: u32, program: &str) {
+        if let Some(first) = self.chunks[0].get() {
+            let entry = first.peer(owner);
+            entry.pid.store(pid, Ordering::Relaxed);
+            store_text(&entry.program, program);
+            entry.ended.store(0, Ordering::Release);
+        }
+    }
+
+    /// Notes when a process hung up, in nanoseconds since 1970. The exporter only.
+    pub(crate) fn set_ended(&self, owner: Owner, time: u64) {
+        if let Some(first) = self.chunks[0].get() {
+            first.peer(owner).ended.store(time, Ordering::Release);
+        }
+    }
+
+    /// Returns what is known of a process.
+    pub(crate) fn peer(&self, owner: Owner) -> PeerDescription {
+        self.chunks[0].get().map_or_else(Default::default, |first| {
+            let entry = first.peer(owner);
+            PeerDescription {
+                pid: entry.pid.load(Ordering::Relaxed),
+                program: load_text(&entry.program),
+                ended: entry.ended.load(Ordering::Acquire),
+            }
+        })
+    }
+}
+
+/// Stores a text, cut at a character's end where it is too long.
+fn store_text(words: &[AtomicU64], text: &str) {
+    let mut bytes = [0; MAX_NAME_BYTES];
+    let room = 8 * words.len();
+    let end = text.floor_char_boundary(room.min(text.len()));
+    bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
+        let bytes = bytes.try_into().expect("eight bytes");
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+/// Returns a text that a peer may have chosen: what is no printable text is replaced.
+fn load_text(words: &[AtomicU64]) -> String {
+    let bytes = words.iter().map(|word| word.load(Ordering::Relaxed));
+    let bytes: Vec<u8> = bytes.flat_map(u64::to_le_bytes).collect();
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let text = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn importers_read_what_the_exporter_writes_and_cannot_write() {
+        let catalog = Catalog::default();
+        for record in [3, 5_000] {
+            catalog.ensure(record).expect("made");
+            catalog
+                .generation(record)
+                .expect("there")
+                .store(7, Ordering::SeqCst);
+            catalog.set_name(record, "weights of the größte model, layer 17");
+            let chunk = place_of(record).expect("a place").chunk();
+            let file = catalog.file(chunk).expect("ours");
+            let view = Catalog::default();
+            view.add(CatalogChunk::open(&file, chunk).expect("opened"));
+            assert_eq!(
+                view.generation(record)
+                    .expect("there")
+                    .load(Ordering::SeqCst),
+                7
+            );
+            assert_eq!(view.name(record), "weights of the größte model, l");
+            let denied = Mapping::shared(&*file, 4096, 1, Access::ReadWrite);
+            assert_eq!(denied.err(), Some(Errno::PERM));
+            assert_eq!(rustix::io::pwrite(&*file, b"x", 0), Err(Errno::PERM));
+        }
+        let owner = Owner::new(Owner::MAX).expect("the greatest");
+        catalog.set_peer(owner, 17, "a program with a long name");
+        catalog.set_ended(owner, 5);
+        let found = catalog.peer(owner);
+        assert_eq!((found.pid, found.ended), (17, 5));
+        assert_eq!(found.program, "a program with a");
+    }
+}

@@ -1,0 +1,319 @@
+//! The ledger: how often one importing process has each record of one context open, and which of its
+//! threads sleep until an event of the context is signalled.
+//!
+//! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
+
+use super::{CHUNKS, Place, capacity, file_len, place_of};
+use crate::error::{Error, Result};
+use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::ipc::open_count;
+use crate::os::lock::{self, LockKind};
+use crate::os::mapping::Mapping;
+use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::Mutex;
+use crate::types::Access;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+/// Bytes before the counts of the first chunk.
+const HEADER_BYTES: usize = 4096;
+/// The byte of the importer's liveness lock, behind the counts.
+const LOCK_AT: u64 = 1 << 40;
+
+/// The start of the first chunk. All of it is atomic, and any bits are valid in it.
+#[repr(C)]
+struct Header {
+    /// Bytes that commands of the process have copied from or to the context's memory.
+    copied_bytes: AtomicU64,
+    _reserved: [AtomicU64; 7],
+    sleepers: [SleeperEntry; SLEEPERS],
+}
+
+/// The number of sleeping threads of one process that others can see.
+const SLEEPERS: usize = (HEADER_BYTES - 64) / size_of::<SleeperEntry>();
+
+/// A thread that sleeps until a signal has finished.
+#[repr(C)]
+#[derive(Default)]
+struct SleeperEntry {
+    /// One more than the event's record; 0 while the entry is free.
+    record: AtomicU32,
+    thread: AtomicU32,
+    number: AtomicU64,
+    /// When the wait began, in nanoseconds of the monotonic clock.
+    since: AtomicU64,
+    _reserved: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+
+/// A sleeping thread, as a ledger tells of it. The process that it belongs to may have written
+/// anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sleeper {
+    /// The record of the event that the thread waits for.
+    pub(crate) record: u32,
+    /// The number of the signal that the thread waits for.
+    pub(crate) number: u64,
+    /// The thread's id in its own PID namespace.
+    pub(crate) thread: u32,
+    /// When the wait began, in nanoseconds of the monotonic clock.
+    pub(crate) since: u64,
+}
+
+/// A mapped chunk of a ledger.
+pub(crate) struct LedgerChunk {
+    mapping: Mapping,
+    chunk: usize,
+}
+
+const fn counts_at(chunk: usize) -> usize {
+    match chunk {
+        0 => HEADER_BYTES,
+        _ => 0,
+    }
+}
+
+fn len_of(chunk: usize) -> usize {
+    file_len(counts_at(chunk) + capacity(chunk) * size_of::<AtomicU32>())
+}
+
+impl LedgerChunk {
+    /// Makes a chunk without opens, and its descriptor.
+    fn create(chunk: usize) -> Result<(Self, OwnedFd)> {
+        let len = len_of(chunk);
+        let file = memfd::create("crosshandle-ledger", len as u64)
+            .map_err(Error::memory("creating a ledger", len))?;
+        Ok((Self::map(&file, chunk)?, file))
+    }
+
+    /// Maps the chunk behind a descriptor that an exporter sent.
+    pub(crate) fn open(file: &OwnedFd, chunk: usize) -> Result<Self> {
+        let (len, is_sealed) = memfd::check(file).map_err(Error::os("looking at a ledger"))?;
+        if len != len_of(chunk) as u64 || !is_sealed {
+            return Err(Error::Protocol("its ledger has another size or no seal"));
+        }
+        Self::map(file, chunk)
+    }
+
+    fn map(file: &OwnedFd, chunk: usize) -> Result<Self> {
+        let len = len_of(chunk);
+        let mapping = Mapping::shared(file, len, 1, Access::ReadWrite)
+            .map_err(Error::memory("mapping a ledger", len))?;
+        mapping.exclude_from_dumps();
+        Ok(Self { mapping, chunk })
+    }
+
+    /// Returns the header. The first chunk only.
+    fn header(&self) -> &Header {
+        assert!(self.chunk == 0);
+        // SAFETY: the first chunk starts with a header, by `counts_at`; as for the counts.
+        unsafe { self.mapping.start().cast().as_ref() }
+    }
+
+    /// Returns the count of opens of a record of this chunk.
+    #[inline]
+    fn count(&self, place: Place) -> &AtomicU32 {
+        debug_assert_eq!(place.chunk(), self.chunk);
+        let offset = counts_at(self.chunk) + place.index() * size_of::<AtomicU32>();
+        // SAFETY: a ledger keeps each chunk under its own number, so the place is of this chunk, its
+        // index below the capacity, and the count in bounds, by `len_of`. The mapping starts at a
+        // page, so counts are aligned; its file is sealed against shrinking, and it lives as long as
+        // `self`. All accesses, also those of other processes, are atomic, and any bits are a valid
+        // count.
+        unsafe { self.mapping.start().add(offset).cast().as_ref() }
+    }
+}
+
+/// A process's ledger: the importer's own, or the exporter's view of it.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    chunks: [OnceLock<LedgerChunk>; CHUNKS],
+    /// Held while a chunk is made, so that it is made once.
+    making: Mutex<()>,
+    /// Whether the importer has hung up, so that its counts no longer matter.
+    has_hung_up: AtomicBool,
+    /// The file of the first chunk, where the importer shows by a lock that it lives.
+    file: Option<OwnedFd>,
+    /// That lock, in the importer.
+    liveness: OnceLock<LivenessLock>,
+}
+
+impl Ledger {
+    /// Makes an importer's ledger with its first chunk, and the descriptor to send. With `keeps_file`,
+    /// the importer can be asked for later whether it [lives](Self::is_owner_alive).
+    pub(crate) fn create(keeps_file: bool) -> Result<(Self, OwnedFd)> {
+        let (first, file) = LedgerChunk::create(0)?;
+        let kept = keeps_file.then(|| file.try_clone()).transpose();
+        let ledger = Self {
+            file: kept.map_err(|error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+                Error::os("duplicating a ledger's descriptor")(errno)
+            })?,
+            ..Self::default()
+        };
+        ledger.add(first);
+        Ok((ledger, file))
+    }
+
+    /// Makes a chunk for an importer, and returns the descriptor to send; `None` if the importer
+    /// has one already.
+    pub(crate) fn extend(&self, chunk: usize) -> Result<Option<OwnedFd>> {
+        let _making = self.making.lock();
+        if self.chunks[chunk].get().is_some() {
+            return Ok(None);
+        }
+        let (made, file) = LedgerChunk::create(chunk)?;
+        self.add(made);
+        Ok(Some(file))
+    }
+
+    /// Makes sure that a record's count is there. For a process's opens of its own exports.
+    pub(crate) fn ensure(&self, record: u32) -> Result<()> {
+        let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
+        if self.chunks[chunk].get().is_none() {
+            self.extend(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a chunk, unless another thread was faster.
+    pub(crate) fn add(&self, chunk: LedgerChunk) {
+        let _ = self.chunks[chunk.chunk].set(chunk);
+    }
+
+    /// Returns the count of a record's opens, if its chunk is here.
+    #[inline]
+    pub(crate) fn count(&self, record: u32) -> Option<&AtomicU32> {
+        let place = place_of(record)?;
+        Some(self.chunks[place.chunk()].get()?.count(place))
+    }
+
+    /// Tells others that the calling thread sleeps until an event of the context is signalled. Returns
+    /// the number to [end](Self::leave) that with; `None` if there is no room, and others are not told.
+    pub(crate) fn enter(&self, sleeper: Sleeper) -> Option<usize> {
+        let entries = &self.chunks[0].get()?.header().sleepers;
+        // Threads start at different entries, so that the first one is free as a rule.
+        let start = sleeper.thread as usize % SLEEPERS;
+        let taken = sleeper.record.checked_add(1)?;
+        let index = (start..SLEEPERS).chain(0..start).find(|index| {
+            let record = &entries[*index].record;
+            record.load(Ordering::Relaxed) == 0
+                && record
+                    .compare_exchange(0, taken, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        let entry = &entries[index];
+        entry.thread.store(sleeper.thread, Ordering::Relaxed);
+        entry.number.store(sleeper.number, Ordering::Relaxed);
+        entry.since.store(sleeper.since, Ordering::Release);
+        Some(index)
+    }
+
+    /// Ends what [`enter`](Self::enter) began.
+    pub(crate) fn leave(&self, index: usize) {
+        let first = self.chunks[0].get();
+        if let Some(entry) = first.and_then(|first| first.header().sleepers.get(index)) {
+            entry.since.store(0, Ordering::Relaxed);
+            entry.record.store(0, Ordering::Release);
+        }
+    }
+
+    /// Returns the threads that sleep, as far as they have entered themselves.
+    pub(crate) fn sleepers(&self) -> Vec<Sleeper> {
+        let Some(first) = self.chunks[0].get() else {
+            return Vec::new();
+        };
+        let entries = first.header().sleepers.iter();
+        entries
+            .filter_map(|entry| {
+                let sleeper = Sleeper {
+                    record: entry.record.load(Ordering::Acquire).checked_sub(1)?,
+                    since: entry.since.load(Ordering::Acquire),
+                    number: entry.number.load(Ordering::Relaxed),
+                    thread: entry.thread.load(Ordering::Relaxed),
+                };
+                // 0: it is being entered.
+                (sleeper.since != 0).then_some(sleeper)
+            })
+            .collect()
+    }
+
+    /// Counts bytes that a command of the process copies from or to the context's memory.
+    pub(crate) fn add_copied(&self, bytes: u64) {
+        if let Some(first) = self.chunks[0].get() {
+            let copied = &first.header().copied_bytes;
+            copied.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of bytes that commands of the process have copied.
+    pub(crate) fn copied(&self) -> u64 {
+        let first = self.chunks[0].get();
+        first.map_or(0, |first| {
+            first.header().copied_bytes.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Returns whether the importer has a record open.
+    pub(crate) fn is_open(&self, record: u32) -> bool {
+        self.count(record).is_some_and(open_count::is_open)
+    }
+
+    /// Notes that the importer has hung up.
+    pub(crate) fn mark_hung_up(&self) {
+        self.has_hung_up.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.has_hung_up.load(Ordering::SeqCst)
+    }
+
+    /// Shows, as long as this lives, that the importer does. `file` is that of the first chunk.
+    pub(crate) fn lock_liveness(&self, file: &OwnedFd) -> Result<()> {
+        let held = LivenessLocks::get()?.hold(file.as_fd(), LOCK_AT, LockKind::Shared);
+        let held = held.map_err(Error::os("locking a ledger"))?;
+        let _ = self.liveness.set(held);
+        Ok(())
+    }
+
+    /// Returns whether the importer still lives, as its lock says; `false` if the file was not kept.
+    pub(crate) fn is_owner_alive(&self) -> bool {
+        let file = self.file.as_ref();
+        // Where the kernel cannot say, the memory is kept.
+        file.is_some_and(|file| lock::is_held(file.as_fd(), LOCK_AT).unwrap_or(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleepers_are_seen_until_they_leave() {
+        let (ledger, file) = Ledger::create(false).expect("a ledger");
+        let view = Ledger::default();
+        view.add(LedgerChunk::open(&file, 0).expect("the same"));
+        let sleeper = |thread| Sleeper {
+            record: 3,
+            number: 70,
+            thread,
+            since: 5,
+        };
+        let all: Vec<_> = (0..SLEEPERS as u32)
+            .map(|thread| ledger.enter(sleeper(thread)).expect("room"))
+            .collect();
+        assert_eq!(ledger.enter(sleeper(9_999)), None, "it is full");
+        let mut seen = view.sleepers();
+        seen.sort_by_key(|sleeper| sleeper.thread);
+        assert_eq!(seen.len(), SLEEPERS);
+        assert_eq!(seen[17], sleeper(17));
+        all.into_iter().for_each(|index| ledger.leave(index));
+        assert_eq!(view.sleepers(), []);
+        ledger.add_copied(40);
+        assert_eq!(view.copied(), 40);
+    }
+}

@@ -1,0 +1,217 @@
+//! The sleepers of this process: who waits for what, and a way to wake them all at once.
+//!
+//! No sleeper depends on this: each has a timeout of its own ([`futex`](super::futex)). But what has
+//! happened may not show in any word, such as the end of the process that others wait for. Then
+//! [`wake_all`] has them look at once.
+//!
+//! A thread keeps its entries under a lock of its own, so sleepers don't hinder each other.
+
+use super::{futex, process};
+use crate::sync::Mutex;
+use std::sync::Arc;
+
+/// What a thread waits for: a number, on a word of an event's slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Awaited {
+    /// Address of the word.
+    pub(crate) word: usize,
+    /// Address of the slot.
+    pub(crate) slot: usize,
+    /// The signal's number.
+    pub(crate) number: u64,
+}
+
+/// One thing that a sleeping thread of this process waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sleeper {
+    /// Id of the thread.
+    pub(crate) thread: u32,
+    pub(crate) awaited: Awaited,
+    /// When the thread went to sleep first, in nanoseconds of
+    /// [`monotonic_nanoseconds`](process::monotonic_nanoseconds).
+    pub(crate) since: u64,
+}
+
+/// The entries of one thread.
+struct Entries {
+    thread: u32,
+    sleepers: Mutex<Vec<Sleeper>>,
+}
+
+/// The entries of every thread that has slept and has not ended.
+static THREADS: Mutex<Vec<Arc<Entries>>> = Mutex::new(Vec::new());
+
+/// A thread's entries in [`THREADS`], until the thread ends.
+struct OwnEntries(Arc<Entries>);
+
+impl OwnEntries {
+    fn take() -> Self {
+        let entries = Arc::new(Entries {
+            thread: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+            sleepers: Mutex::default(),
+        });
+        THREADS.lock().push(Arc::clone(&entries));
+        Self(entries)
+    }
+}
+
+impl Drop for OwnEntries {
+    fn drop(&mut self) {
+        if !process::is_forked() {
+            THREADS.lock().retain(|other| !Arc::ptr_eq(other, &self.0));
+        }
+    }
+}
+
+thread_local! {
+    static OWN_ENTRIES: OwnEntries = OwnEntries::take();
+}
+
+/// The calling thread's entry among the sleepers, until this is dropped.
+#[must_use]
+pub(crate) struct Entry {
+    entries: Arc<Entries>,
+    /// Entries of the thread before this one.
+    before: usize,
+}
+
+/// Enters the calling thread among the sleepers. To miss no [`wake_all`], it looks afterwards
+/// whether it has a reason to sleep. `None`: the thread ends, or the process is a forked child, whose
+/// locks may be held by threads of its parent; the thread is not woken early then.
+pub(crate) fn enter(awaited: impl IntoIterator<Item = Awaited>) -> Option<Entry> {
+    if process::is_forked() {
+        return None;
+    }
+    let entries = OWN_ENTRIES.try_with(|own| Arc::clone(&own.0)).ok()?;
+    let since = process::monotonic_nanoseconds();
+    let thread = entries.thread;
+    let mut sleepers = entries.sleepers.lock();
+    let before = sleepers.len();
+    sleepers.extend(awaited.into_iter().map(|awaited| Sleeper {
+        thread,
+        awaited,
+        since,
+    }));
+    drop(sleepers);
+    Some(Entry { entries, before })
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Not after a fork: a thread that sleeps makes none.
+        self.entries.sleepers.lock().truncate(self.before);
+    }
+}
+
+/// Returns what the sleeping threads of this process wait for.
+pub(crate) fn list() -> Vec<Sleeper> {
+    if process::is_forked() {
+        return Vec::new();
+    }
+    let threads = THREADS.lock();
+    let mut all = Vec::new();
+    for entries in threads.iter() {
+        all.extend_from_slice(&entries.sleepers.lock());
+    }
+    all
+}
+
+/// Wakes all sleepers of this process, so that they look whether they still have a reason to sleep.
+/// Called when something has happened that their words don't tell.
+pub(crate) fn wake_all() {
+    // One system call a word, however many sleep on it, and without a lock: those that wake up take
+    // their entries out.
+    let mut words = Vec::from_iter(list().iter().map(|sleeper| sleeper.awaited.word));
+    words.sort_unstable();
+    words.dedup();
+    words.into_iter().for_each(futex::wake_own_at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn awaited(word: &AtomicU64, number: u64) -> Awaited {
+        let address = ptr::from_ref(word).addr();
+        Awaited {
+            word: address,
+            slot: address,
+            number,
+        }
+    }
+
+    /// Wakes all sleepers until a thread that sleeps on these words has ended.
+    fn check_woken(words: &[AtomicU64]) {
+        let has_ended = &AtomicU64::new(0);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(move || {
+                let _entry = enter(words.iter().map(|word| awaited(word, 9)));
+                let began = Instant::now();
+                let pairs = Vec::from_iter(words.iter().map(|word| (word, 0)));
+                match &pairs[..] {
+                    [(word, expected)] => futex::sleep(word, *expected, DEADLINE),
+                    several => futex::sleep_any(several, DEADLINE),
+                }
+                has_ended.store(1, Ordering::Release);
+                began.elapsed()
+            });
+            while has_ended.load(Ordering::Acquire) == 0 {
+                wake_all();
+                thread::yield_now();
+            }
+            assert!(sleeper.join().unwrap() < DEADLINE);
+        });
+    }
+
+    #[test]
+    fn a_sleeper_is_woken() {
+        check_woken(&[AtomicU64::new(0)]);
+    }
+
+    #[test]
+    fn a_sleeper_on_several_words_is_woken() {
+        check_woken(&[AtomicU64::new(0), AtomicU64::new(0)]);
+    }
+
+    #[test]
+    fn the_list_says_who_waits_for_what() {
+        let word = AtomicU64::new(0);
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let listed = || {
+            let mut all = list();
+            all.retain(|sleeper| sleeper.thread == own);
+            all
+        };
+        let before = process::monotonic_nanoseconds();
+        let outer = enter([awaited(&word, 1), awaited(&word, 2)]);
+        let inner = enter([awaited(&word, 3)]);
+        let numbers = Vec::from_iter(listed().iter().map(|sleeper| sleeper.awaited.number));
+        assert_eq!(numbers, [1, 2, 3]);
+        assert!(listed().iter().all(|sleeper| sleeper.since >= before));
+        drop(inner);
+        assert_eq!(listed().len(), 2);
+        drop(outer);
+        assert_eq!(listed(), []);
+    }
+
+    #[test]
+    fn threads_that_have_ended_are_forgotten() {
+        let entries = thread::spawn(|| {
+            let entry = enter([]).expect("an entry");
+            Arc::downgrade(&entry.entries)
+        });
+        let entries = entries.join().unwrap();
+        // The thread's own variables may be dropped after it counts as ended.
+        let began = Instant::now();
+        while entries.strong_count() > 0 {
+            assert!(began.elapsed() < DEADLINE);
+            thread::yield_now();
+        }
+    }
+}
