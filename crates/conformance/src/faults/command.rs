@@ -27,6 +27,8 @@ const DEFAULT_SOAK: Duration = Duration::from_secs(60);
 const PLANTED: [&str; 2] = ["lost-wake-up", "early-reuse"];
 /// Longest hunt for a planted bug.
 const HUNT_LIMIT: Duration = Duration::from_secs(1_800);
+/// Cases between two lines of progress.
+const PROGRESS: usize = 1_000;
 /// Longest time of the fixed sample.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(270);
 
@@ -213,6 +215,7 @@ fn show(arguments: &Arguments, tried: &Tried, is_alone: bool) -> bool {
 
 #[derive(Default)]
 struct Counts {
+    tried: usize,
     passed: BTreeMap<(String, &'static str), u32>,
     diverged: u32,
     failed: u32,
@@ -273,6 +276,10 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         };
         let is_good = show(arguments, &tried, false);
         counts.notices.extend(tried.notice);
+        counts.tried += 1;
+        if counts.tried.is_multiple_of(PROGRESS) {
+            println!("… {} of {} cases", counts.tried, cases.len());
+        }
         match tried.verdict {
             CaseVerdict::Passed => {
                 let key = (tried.case.workload.clone(), tried.case.fault.kind());
@@ -388,8 +395,9 @@ fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duratio
         notices.len()
     );
     println!(
-        "faults on {}: {passed} of {wanted} passed, {} diverged, {} failed in {:.0} s",
+        "faults on {}: {} of {wanted} cases tried, {passed} passed, {} diverged, {} failed in {:.0} s",
         arguments.device,
+        counts.tried,
         counts.diverged,
         counts.failed,
         taken.as_secs_f64()

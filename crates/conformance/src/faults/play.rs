@@ -417,7 +417,9 @@ impl Player<'_> {
                 Some(Fault::Kill | Fault::Stop) => of_a_peer.contains(&kind),
                 // The call's error reaches the program, or the peer whose request it spoils.
                 Some(Fault::Error(..)) => {
-                    self.stage.victim == Some(worker) || of_a_peer.contains(&kind) || kind == "Os"
+                    self.stage.victim == Some(worker)
+                        || of_a_peer.contains(&kind)
+                        || matches!(kind, "Os" | "LimitReached" | "OutOfMemory")
                 }
             }
     }
