@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID] [--log] [--planted]\n\
+     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted]\n\
      or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 500;
@@ -44,6 +44,7 @@ struct Arguments {
     list: bool,
     log: bool,
     planted: bool,
+    shrink: bool,
 }
 
 impl Arguments {
@@ -60,6 +61,7 @@ impl Arguments {
             list: false,
             log: false,
             planted: false,
+            shrink: false,
         };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -81,6 +83,7 @@ impl Arguments {
                 "--case" => arguments.case = Some(value()?.parse()?),
                 "--list" => arguments.list = true,
                 "--log" => arguments.log = true,
+                "--shrink" => arguments.shrink = true,
                 "--planted" => arguments.planted = true,
                 _ => return Err(format!("unknown option {word}")),
             }
@@ -150,7 +153,7 @@ impl Directory {
             program: peer.to_owned(),
             device: arguments.device.clone(),
             directory: self.0.clone(),
-            bug: None,
+            bug: std::env::var("CROSSHANDLE_PLANTED_BUG").ok(),
         }
     }
 }
@@ -178,7 +181,16 @@ fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failur
     let recording = Recording::make(&scene, &script, case.seed)?;
     let mut bystanders = super::bystanders::Bystanders::start(&scene)?;
     let tried = sweep::try_case(&scene, &recording, case, &mut bystanders)?;
-    Ok(show(arguments, &tried, true))
+    let is_good = show(arguments, &tried, true);
+    if !is_good && arguments.shrink {
+        let shorter = sweep::shrink(&scene, &recording, case, &mut bystanders)?;
+        let (before, after) = (script.lines.len(), shorter.lines.len());
+        println!("it fails with {after} of {before} lines, too:");
+        for line in &shorter.lines {
+            println!("    {:>2} {}", line.number, line.text);
+        }
+    }
+    Ok(is_good)
 }
 
 /// Prints a result unless it is a pass; returns whether it is no failure.

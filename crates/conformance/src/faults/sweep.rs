@@ -43,7 +43,7 @@ impl Recording {
         let [first, second] = &plays[..] else {
             return Err(Failure::new("two plays"));
         };
-        let last_line = script.lines.len();
+        let last_line = script.last_line();
         let of_script = |played: &Played| -> Vec<Step> {
             let steps = played.trace.iter();
             steps
@@ -161,6 +161,33 @@ pub(super) fn try_case(
         verdict,
         notice,
     })
+}
+
+/// Leaves out lines of a failing case's workload as long as it fails, and returns what is left.
+pub(super) fn shrink(
+    scene: &Scene,
+    recording: &Recording,
+    case: &CaseId,
+    bystanders: &mut Bystanders,
+) -> Result<Workload, Failure> {
+    let mut script = recording.script.clone();
+    let mut index = script.lines.len();
+    while index > 0 {
+        index -= 1;
+        if script.lines[index].number == case.step.line {
+            continue;
+        }
+        let shorter = script.without(index);
+        // Other lines may need this one: then it does not even run without a fault.
+        let Ok(recording) = Recording::make(scene, &shorter, recording.seed) else {
+            continue;
+        };
+        let tried = try_case(scene, &recording, case, bystanders)?;
+        if matches!(tried.verdict, CaseVerdict::Failed { .. }) {
+            script = shorter;
+        }
+    }
+    Ok(script)
 }
 
 /// Whether more cases are wanted.

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 pub(super) struct Line {
     /// The place in the workload, which names the line also in a shorter one.
     pub(super) number: usize,
+    pub(super) text: String,
     pub(super) action: Action,
 }
 
@@ -48,12 +49,25 @@ impl Workload {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let lines = lines.enumerate().map(|(number, line)| Line {
             number: number + 1,
+            text: line.to_owned(),
             action: action(line),
         });
         Self {
             name,
             lines: lines.collect(),
         }
+    }
+
+    /// Returns the workload without the line at an index.
+    pub(super) fn without(&self, index: usize) -> Self {
+        let mut shorter = self.clone();
+        shorter.lines.remove(index);
+        shorter
+    }
+
+    /// Returns the greatest number of a line.
+    pub(super) fn last_line(&self) -> usize {
+        self.lines.last().map_or(0, |line| line.number)
     }
 
     /// Returns whether a worker makes an event of this name.
