@@ -48,6 +48,10 @@ struct Arguments {
 }
 
 impl Arguments {
+    fn is_host(&self) -> bool {
+        self.device == "host"
+    }
+
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut arguments = Self {
             device: "host".into(),
@@ -164,6 +168,14 @@ impl Drop for Directory {
     }
 }
 
+fn cases(arguments: &Arguments, recordings: &[Recording]) -> Vec<CaseId> {
+    let is_host = arguments.is_host();
+    let recordings = recordings.iter();
+    recordings
+        .flat_map(|recording| recording.cases(is_host))
+        .collect()
+}
+
 fn workloads(arguments: &Arguments) -> Vec<Workload> {
     let all = workload::all().into_iter();
     all.filter(|workload| workload.name.contains(&arguments.workload))
@@ -246,7 +258,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
     for script in workloads(arguments) {
         recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
     }
-    let mut cases: Vec<_> = recordings.iter().flat_map(Recording::cases).collect();
+    let mut cases = cases(arguments, &recordings);
     let steps: usize = recordings
         .iter()
         .map(|recording| recording.steps.len())
@@ -266,7 +278,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
             "    {name:<12} {} steps, {} unsteady, {} cases",
             recording.steps.len(),
             recording.unsteady,
-            recording.cases().len()
+            recording.cases(arguments.is_host()).len()
         );
     }
     if arguments.list {
@@ -330,7 +342,7 @@ fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         for script in workloads(arguments) {
             recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
         }
-        let cases: Vec<_> = recordings.iter().flat_map(Recording::cases).collect();
+        let cases = cases(arguments, &recordings);
         let count = cases.len();
         let cases = sweep::sample(cases, count, arguments.seed);
         let honest_directory = Directory::new(arguments.jobs)?;

@@ -681,11 +681,17 @@ impl Player<'_> {
         let living: Vec<_> = (0..self.stage.workers.len())
             .filter(|worker| !self.stage.workers[*worker].has_ended)
             .collect();
-        // Importers first, so that nobody looks at what another one still has open.
-        for &worker in &living {
-            let line = CLOSE_LINE + worker;
+        // The exporter of the fresh objects last. What importers had open when its context ended is
+        // given back when the process allocates or frees again.
+        for &worker in living.iter().rev() {
+            let line = CLOSE_LINE + 10 * worker;
             self.stage.begin_line(line);
             self.run(worker, line as u64, "close-all", None)?;
+        }
+        for &worker in &living {
+            let line = CLOSE_LINE + 10 * worker;
+            self.run(worker, line as u64 + 1, "allocate last 64", None)?;
+            self.run(worker, line as u64 + 2, "close-all", None)?;
         }
         for &worker in &living {
             let (name, pid) = (
