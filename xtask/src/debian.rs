@@ -1,5 +1,5 @@
 //! Fetches packages of the Debian archive and unpacks them into the target directory: Level Zero's
-//! stock loader and its headers, at fixed versions.
+//! stock loader and its headers, and a program that makes containers, at fixed versions.
 //!
 //! Nothing is installed. The machine's own apt knows where the archive is and how to reach it; its
 //! downloads are checked against the sums below. So any release of Debian serves, also on a machine that
@@ -48,6 +48,15 @@ pub(crate) const HEADERS: Package = Package {
     version: "1.32.0-1",
     pool: "l/level-zero",
     sha256: "46683fdb7a9c619941a5e665b424e8dca69d9870e4f49424a73ddc18653f1111",
+};
+
+/// Makes containers without rights, where the kernel lets users have namespaces. Debian 12's, which
+/// any glibc since 2.34 runs.
+pub(crate) const BUBBLEWRAP: Package = Package {
+    name: "bubblewrap",
+    version: "0.8.0-2+deb12u1",
+    pool: "b/bubblewrap",
+    sha256: "3cc9134a3286ad01a323dcd924ba123eb634cefaeec82d774257e06308aeaadb",
 };
 
 /// Part of apt, off the usual path.
@@ -130,7 +139,7 @@ impl fmt::Display for Package {
     }
 }
 
-/// Checks that this machine's libraries are new enough for another library.
+/// Checks that this machine's libraries are new enough for another library or a program.
 ///
 /// # Errors
 /// The missing libraries or versions.

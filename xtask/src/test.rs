@@ -30,6 +30,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         None
     };
     let level_zero = level_zero(workspace, &mut skipped);
+    let containers = containers(workspace, &mut skipped);
     let lints = [
         "clippy",
         "--locked",
@@ -87,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     // Ignored tests need the paths in `variables`.
     let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
+    variables.extend(containers);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // Without spaces: the arguments are split at spaces.
@@ -148,6 +150,28 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
         Err(reason) => skipped.push(format!("the layout of Level Zero's structures: {reason}")),
     }
     variables
+}
+
+/// Returns the variable by which tests find a program that makes containers, where `PATH` has none.
+/// Without one, the tests that need it are skipped and say so.
+fn containers(workspace: &Workspace, skipped: &mut Vec<String>) -> Option<(&'static str, PathBuf)> {
+    let name = "bwrap";
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|directory| directory.join(name).is_file()) {
+        return None;
+    }
+    let program = debian::BUBBLEWRAP.ensure(workspace).and_then(|package| {
+        let program = package.join("usr/bin").join(name);
+        debian::loads(&program).map(|()| program)
+    });
+    match program {
+        Ok(program) => Some(("BWRAP", program)),
+        Err(reason) => {
+            let package = &debian::BUBBLEWRAP;
+            skipped.push(format!("sharing between containers of {package}: {reason}"));
+            None
+        }
+    }
 }
 
 fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {

@@ -12,6 +12,7 @@
 //! A [`Transfer`] writes and reads memory also where the host cannot access it, so that most cases
 //! run unchanged everywhere. A device's capabilities say what it cannot do; only that is skipped.
 
+pub mod attackers;
 mod cases;
 mod failure;
 #[doc(hidden)]

@@ -177,6 +177,18 @@ macro_rules! for_each_case {
                 any_timeout_will_do
                 attachments_come_and_go
             }
+            namespaces {
+                pid
+                ipc
+                uts
+                net
+                mount
+                user
+                cgroup
+                time
+                all_at_once
+                unmapped_users_are_nobody
+            }
             hostile {
                 senseless_requests_are_refused
                 a_key_opens_one_object_alone
@@ -192,6 +204,16 @@ macro_rules! for_each_case {
                 sleepers_beside_a_lock_wake_up
                 uncounted_sleepers_wake_up
                 bystanders_sleep_well
+            }
+            attacked {
+                by_idle_connections
+                by_connection_floods
+                by_garbage
+                by_slow_readers
+                by_nasty_descriptors
+                by_record_locks
+                by_requeued_sleepers
+                by_priority_locks
             }
             impostor {
                 false_exporters_are_seen_through

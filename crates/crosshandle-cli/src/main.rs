@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod input;
 mod link;
+mod new_file;
 mod output;
 mod peer;
 mod progress;
@@ -16,8 +17,15 @@ mod tuning;
 mod units;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
+    // With a handler, a write beyond RLIMIT_FSIZE is an error; without one the signal ends the process.
+    let _ = signal_hook::flag::register(
+        signal_hook::consts::SIGXFSZ,
+        Arc::new(AtomicBool::new(false)),
+    );
     match cli::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -3,6 +3,7 @@
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -85,9 +86,7 @@ pub enum Error {
     ReadOnly,
 
     /// One side's [`PeerPolicy`](crate::PeerPolicy) does not admit the other's user.
-    #[error(
-        "user {uid} is not admitted; widen `PeerPolicy` in the options of both contexts if this is intended"
-    )]
+    #[error("user {uid} is not admitted; {}", how_to_admit(*.uid))]
     NotAdmitted {
         /// The user id at the other end.
         uid: u32,
@@ -142,12 +141,14 @@ pub enum Error {
     },
 
     /// There is not enough memory left for the request.
-    #[error("out of memory: {bytes} bytes were asked for{}", of_driver(*.code))]
+    #[error("out of memory: {bytes} bytes were asked for{}{}", of_driver(*.code), after_semicolon(.limit))]
     OutOfMemory {
         /// Bytes that were asked for.
         bytes: u64,
         /// The driver's own code, if a driver ran out of memory.
         code: Option<i64>,
+        /// The limit that is in the way and how to raise it, if it is known.
+        limit: Option<Arc<str>>,
     },
 
     /// A limit of the system or of this crate is reached.
@@ -227,6 +228,25 @@ fn after_colon(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
         text => format!(":\n{text}"),
+    }
+}
+
+/// Formats a text to follow a message, if there is one.
+fn after_semicolon(text: &Option<Arc<str>>) -> String {
+    text.as_ref()
+        .map_or(String::new(), |text| format!("; {text}"))
+}
+
+/// The user as whom the kernel shows all users that a user namespace does not map, unless
+/// `kernel.overflowuid` was changed.
+const USUAL_OVERFLOW_UID: u32 = 65534;
+
+fn how_to_admit(uid: u32) -> &'static str {
+    if uid == USUAL_OVERFLOW_UID {
+        "it stands for every user that this user namespace does not map, so it is nobody: map the \
+         users of both sides into it (/proc/self/uid_map), or admit `PeerPolicy::Anyone`"
+    } else {
+        "widen `PeerPolicy` in the options of both contexts if this is intended"
     }
 }
 
@@ -338,6 +358,16 @@ impl Error {
         Self::OutOfMemory {
             bytes: bytes as u64,
             code: None,
+            limit: None,
+        }
+    }
+
+    /// Makes the error for memory that a limit forbids.
+    pub(crate) fn beyond_limit(bytes: usize, limit: String) -> Self {
+        Self::OutOfMemory {
+            bytes: bytes as u64,
+            code: None,
+            limit: Some(limit.into()),
         }
     }
 
@@ -357,6 +387,17 @@ impl Error {
                 what: format!("{operation}: the system has no file descriptor left"),
                 remedy: "raise fs.file-max".into(),
             },
+            Errno::FBIG => Self::LimitReached {
+                what: format!("{operation}: {}", file_size_limit()),
+                remedy: "raise RLIMIT_FSIZE (ulimit -f)".into(),
+            },
+            Errno::NAMETOOLONG => Self::LimitReached {
+                what: format!("{operation}: the socket's path is too long"),
+                remedy: "choose a socket directory with a shorter path (CROSSHANDLE_SOCKET_DIR)"
+                    .into(),
+            },
+            // Only of a peer: what this process sends has the size that the protocol says.
+            Errno::MSGSIZE => Self::Protocol("a message of another size"),
             errno => Self::Os {
                 operation,
                 code: errno.raw_os_error(),
@@ -367,9 +408,33 @@ impl Error {
     /// Turns the system's code into an error of an operation that needs `bytes` bytes of memory.
     pub(crate) fn memory(operation: &'static str, bytes: usize) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
-            Errno::NOMEM | Errno::NOSPC => Self::out_of_memory(bytes),
+            Errno::FBIG => Self::beyond_limit(
+                bytes,
+                format!("{}: raise RLIMIT_FSIZE (ulimit -f)", file_size_limit()),
+            ),
+            Errno::NOMEM => match getrlimit(Resource::As).current {
+                Some(limit) => Self::beyond_limit(
+                    bytes,
+                    format!(
+                        "this process may have {limit} bytes of addresses: raise RLIMIT_AS \
+                         (ulimit -v) if they are used up"
+                    ),
+                ),
+                None => Self::out_of_memory(bytes),
+            },
+            Errno::NOSPC => Self::out_of_memory(bytes),
             errno => Self::os(operation)(errno),
         }
+    }
+}
+
+/// Describes the largest file that this process may make. Memory that is shared is a file.
+fn file_size_limit() -> String {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) => format!(
+            "shared memory is a file, and this process may make files of up to {limit} bytes"
+        ),
+        None => "shared memory is a file, and one of this size is not allowed".into(),
     }
 }
 

@@ -153,6 +153,7 @@ pub use api::virtual_range::VirtualRange;
 pub use error::{Error, ErrorKind, PeerDeath, Result};
 pub use handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
 pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
+pub use os::cgroup::{MemoryLimit, memory_limit};
 pub use os::process::host_identity;
 pub use types::{
     Access, AllocationOptions, Capabilities, DeviceInfo, KernelArguments, KernelLimits,

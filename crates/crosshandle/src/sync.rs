@@ -1,4 +1,4 @@
-//! Locks that a panic does not poison.
+//! Locks that a panic does not poison, and a map that needs no random bytes.
 //!
 //! No code of this library panics while it holds a lock whose value is inconsistent, and the
 //! program's code runs without locks. So poison would tell nothing, and each place that locks would
@@ -6,8 +6,14 @@
 
 pub(crate) use std::sync::MutexGuard;
 
+use std::collections;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{self, PoisonError, TryLockError};
 use std::time::Duration;
+
+/// A map whose hasher takes no random bytes: the standard library's panics where the kernel has none to
+/// give, as under some seccomp filters.
+pub(crate) type HashMap<K, V> = collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// A [`std::sync::Mutex`] without poison.
 #[derive(Default, Debug)]

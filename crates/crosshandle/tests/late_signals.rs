@@ -40,7 +40,7 @@ fn hold(value: u64) {
     parent.say("submitted");
     parent.say(match event.wait_value_timeout(value, DEADLINE) {
         Ok(()) => "complete".to_owned(),
-        Err(Error::PeerDied) => "dead".to_owned(),
+        Err(Error::PeerDied(_)) => "dead".to_owned(),
         Err(error) => format!("{error}"),
     });
     parent.wait();
@@ -172,6 +172,6 @@ fn an_openers_late_signals_end_with_its_last_use() {
     assert_eq!(event.submitted(), 99);
     gate.signal().expect("signalled");
     let late = event.wait_value_timeout(99, DEADLINE);
-    assert!(matches!(late, Err(Error::PeerDied)), "{late:?}");
+    assert!(matches!(late, Err(Error::PeerDied(_))), "{late:?}");
     event.wait_value_timeout(1, DEADLINE).expect("our own");
 }

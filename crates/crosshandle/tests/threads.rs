@@ -315,8 +315,8 @@ fn every_thread_of_the_library_has_a_documented_name() {
 }
 
 #[test]
-fn there_are_six_kinds_of_threads() {
-    assert_eq!(documented().len(), 6, "{:?}", documented());
+fn there_are_seven_kinds_of_threads() {
+    assert_eq!(documented().len(), 7, "{:?}", documented());
 }
 
 #[test]

@@ -14,7 +14,7 @@
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
 use crosshandle_conformance::{
-    Case, Devices, Outcome, SLOWDOWN, faults, find, run, slowdown, suite,
+    Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -87,9 +87,12 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    let command = std::env::args().nth(1);
+    let mut words = std::env::args().skip(1);
+    let command = words.next();
+    if command.as_deref() == Some("attack") {
+        return attackers::serve(words);
+    }
     if let Some("faults" | "soak") = command.as_deref() {
-        let words = std::env::args().skip(2);
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
             Ok(peer) => faults::run(words, &peer),

@@ -1,6 +1,7 @@
 //! The cases, one file for each topic.
 
 pub(crate) mod access;
+pub(crate) mod attacked;
 pub(crate) mod commands;
 pub(crate) mod deaths;
 pub(crate) mod diverted_sleepers;
@@ -14,6 +15,7 @@ pub(crate) mod kernels;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
+pub(crate) mod namespaces;
 pub(crate) mod physical;
 pub(crate) mod pools;
 pub(crate) mod queue_events;

@@ -2,6 +2,7 @@
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::input::handle_text;
+use crate::new_file::NewFile;
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::transfer::Transfer;
@@ -9,7 +10,6 @@ use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_bytes;
 use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
 use crosshandle::{Access, MemoryHandle, PhysicalMemoryHandle};
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Handle of memory or physical memory, or `-` for the first line of standard input
     handle: String,
-    /// The file to write to [default: standard output]
+    /// The file to write to; an old one is replaced once all is written [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The first byte to read
@@ -99,8 +99,9 @@ impl Args {
         match &self.output {
             Some(path) => {
                 let doing = format!("writing {}", path.display());
-                let file = File::create(path).context(&doing)?;
-                copy(range, read, file, |error| Err(error).context(&doing))
+                let new = NewFile::create(path, range.len() as u64).context(&doing)?;
+                copy(range, read, new.file(), |error| Err(error).context(&doing))?;
+                new.finish().context(&doing)
             }
             None => {
                 let output = io::stdout().lock();

@@ -7,7 +7,7 @@ use crate::settings::Settings;
 use crate::transfer::Transfer;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
-use crosshandle::{Context, Device, Memory};
+use crosshandle::{AllocationOptions, Context, Device, Memory};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
@@ -79,7 +79,8 @@ fn load(context: &Context, path: &Path) -> Result<Memory> {
     let len = usize::try_from(metadata.len())
         .map_err(|_| Failure::error("it is larger than what a process can address"))?;
     let allocating = Progress::steps("allocating");
-    let memory = context.allocate(len)?;
+    // The file fills it anyway, and too large a file is better refused than the end of this process.
+    let memory = context.allocate_with(AllocationOptions::new(len).populate(true))?;
     drop(allocating);
     let transfer = Transfer::new(context, &memory)?;
     let progress = Progress::bytes(metadata.len(), "loading");

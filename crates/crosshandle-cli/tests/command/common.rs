@@ -186,6 +186,11 @@ impl Finished {
         serde_json::from_slice(&self.stdout).expect("JSON")
     }
 
+    /// Returns the exit code, unless a signal ended the process.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
     /// Checks the exit code, and that the last line on standard error gives the reason of a failure.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {

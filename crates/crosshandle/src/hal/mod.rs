@@ -279,6 +279,15 @@ pub(crate) trait Segment: Shared {
     /// slower.
     fn populate(&self, offset: usize, len: usize);
 
+    /// Takes all memory for a part of the segment now, so that touching it cannot fail. Memory that the
+    /// driver allocated is always there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). Pages that were taken until then stay.
+    fn make_present(&self, _offset: usize, _len: usize) -> Result<()> {
+        Ok(())
+    }
+
     /// Drops the objects that finished commands keep, as far as the backend can tell without
     /// waiting: it may otherwise notice them late.
     fn release_finished(&self) {}

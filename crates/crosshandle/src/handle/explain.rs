@@ -59,7 +59,9 @@ pub struct SharedRange {
 
 impl Explanation {
     pub(super) fn new(kind: HandleKind, fields: &Fields, local_host: Option<u64>) -> Self {
-        let same_host = local_host.map(|local| local == fields.host);
+        // 1: a process without `/proc` does not know its host.
+        let known = local_host.filter(|local| *local != 1 && fields.host != 1);
+        let same_host = known.map(|local| local == fields.host);
         let memory = (kind != HandleKind::Event).then_some(SharedRange {
             segment: fields.segment,
             offset: fields.offset,

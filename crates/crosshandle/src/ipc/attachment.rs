@@ -10,21 +10,23 @@ use super::liveness::LivenessLocks;
 use super::open_count;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
+use super::tuning::RECONNECT_INTERVAL;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError};
 use crate::os::{process, sleepers};
-use crate::sync::{Condvar, Mutex, Turn, TurnGuard};
+use crate::sync::{Condvar, HashMap, Mutex, Turn, TurnGuard};
+use crate::threads::disposer::PeerStream;
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
 use std::any::Any;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The directory in which to look for exporters, the admitted users, and the time to wait for an
@@ -151,7 +153,30 @@ impl Attachment {
         Ok(attachment)
     }
 
+    /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
+    /// connections, to those that have said nothing yet.
     fn connect(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+        let end = Instant::now().checked_add(origin.timeout);
+        loop {
+            let connection = Self::open_connection(fields, origin)?;
+            let request = Request::Attach {
+                context: fields.context,
+                credential: Credential::of(fields),
+                pid: process::pid(),
+                program: program_name(),
+            };
+            match connection.ask_for_memory(request) {
+                Err(_)
+                    if connection.has_hung_up() && end.is_none_or(|end| Instant::now() < end) =>
+                {
+                    thread::sleep(RECONNECT_INTERVAL);
+                }
+                answer => return Self::accepted(fields, connection, answer?),
+            }
+        }
+    }
+
+    fn open_connection(fields: &Fields, origin: &Origin) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,
             fields.pid,
@@ -167,13 +192,14 @@ impl Attachment {
                     .into(),
             ));
         }
-        let request = Request::Attach {
-            context: fields.context,
-            credential: Credential::of(fields),
-            pid: process::pid(),
-            program: program_name(),
-        };
-        let (reply, [catalog_file, ledger_file]) = connection.ask(request)?;
+        Ok(connection)
+    }
+
+    fn accepted(
+        fields: &Fields,
+        connection: Connection,
+        (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
+    ) -> Result<Arc<Self>> {
         let Reply::Attached {
             owner,
             locks_ledger,
@@ -298,7 +324,7 @@ impl Attachment {
             // The exporter's own arenas are all here.
             return Err(Error::Stale);
         };
-        let (reply, [file, liveness]) = connection.ask(Request::Arena(*credential))?;
+        let (reply, [file, liveness]) = connection.ask_for_memory(Request::Arena(*credential))?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -322,7 +348,8 @@ impl Attachment {
             }
             return self.ledger.ensure(record);
         };
-        let (reply, [catalog, ledger]) = connection.ask(Request::Chunk(*credential))?;
+        let request = Request::Chunk(*credential);
+        let (reply, [catalog, ledger]) = connection.ask_for_memory(request)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -448,12 +475,22 @@ impl Attachment {
                 })
             }
             Link::Remote { connection, .. } => match connection.ask(request)? {
-                (Reply::Fetched { segment, len, note }, [file]) => Ok(Fetched {
-                    file: Arc::new(file),
-                    segment,
-                    len,
-                    note,
-                }),
+                (Reply::Fetched { segment, len, note }, [file]) => {
+                    let (file, disposal) = match file.into_memory() {
+                        Ok(memory) => (Arc::new(memory), None),
+                        Err(file) => {
+                            let (file, disposal) = file.lend();
+                            (file, Some(disposal))
+                        }
+                    };
+                    Ok(Fetched {
+                        file,
+                        segment,
+                        len,
+                        note,
+                        disposal,
+                    })
+                }
                 _ => Err(Error::Protocol("it answers another question")),
             },
         }
@@ -557,7 +594,7 @@ impl Drop for Attachment {
 
 /// The watched source that notices that an exporter has hung up.
 struct HangUp {
-    stream: Arc<OwnedFd>,
+    stream: Arc<PeerStream>,
     attachment: Weak<Attachment>,
 }
 

@@ -19,11 +19,10 @@ use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::HandleKind;
 use crate::os::process;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::threads::driver_jobs;
 use crate::types::Access;
 use std::any::Any;
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -94,7 +93,7 @@ impl Exporter {
             broker: OnceLock::new(),
             records: Mutex::default(),
             importers: Mutex::new(Importers {
-                by_owner: HashMap::new(),
+                by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
             }),
             own_ledger: OnceLock::new(),
@@ -447,6 +446,7 @@ fn answer(object: &dyn Shared, segment: u32, access: Access) -> Result<Fetched, 
         segment,
         len: object.len() as u64,
         note: object.note(),
+        disposal: None,
     })
 }
 
@@ -700,7 +700,7 @@ mod tests {
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);

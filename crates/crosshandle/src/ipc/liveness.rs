@@ -15,6 +15,13 @@
 //!   the last of its threads has stopped.
 //! - A forked child has neither the thread nor its table, so it holds no lock.
 //!
+//! A panic on the thread ends neither the thread nor a lock: the request that it answered gets an error,
+//! and the thread goes on with what it holds. So no lock is ever lost while the process lives.
+//!
+//! Locks of many bytes of one file make the kernel walk a list at each look, so files that many processes
+//! lock are few and short-lived in this crate: the socket directory has one lock for each living
+//! exporter, all of them shared ones, which fit beside each other.
+//!
 //! Where close_range(2) is missing (Linux before 5.9) or forbidden, the locks belong to the process
 //! as a whole ([`LivenessLocks::OfProcess`]), and only one copy of this library may share a file
 //! with other processes.
@@ -29,8 +36,9 @@ use crate::threads::ThreadKind;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
 
 /// The owner of this copy's liveness locks.
@@ -45,11 +53,11 @@ pub(super) enum LivenessLocks {
 pub(super) struct ThreadLink {
     socket: OwnedFd,
     /// Files with a lock.
-    locked: HashSet<FileId>,
+    locked: BTreeSet<FileId>,
 }
 
 /// The identity of a file, which all its descriptors have in common.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct FileId {
     device: u64,
     inode: u64,
@@ -138,7 +146,7 @@ impl LivenessLocks {
         match result {
             Ok(()) => Ok(Self::OfThread(Mutex::new(ThreadLink {
                 socket: ours,
-                locked: HashSet::new(),
+                locked: BTreeSet::new(),
             }))),
             // What kernels and sandboxes answer that don't know the call, or the flag.
             Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
@@ -201,16 +209,13 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        loop {
-            return match socket::receive_within(&self.socket, &mut answer) {
-                Err(Errno::INTR) => continue,
-                Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
-                    0 => Ok(()),
-                    code => Err(Errno::from_raw_os_error(code)),
-                },
-                Ok(_) => Err(Errno::PIPE),
-                Err(error) => Err(error),
-            };
+        match socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None) {
+            Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
+                0 => Ok(()),
+                code => Err(Errno::from_raw_os_error(code)),
+            },
+            Ok(_) => Err(Errno::PIPE),
+            Err(error) => Err(error),
         }
     }
 }
@@ -250,33 +255,55 @@ impl Request {
 
 /// Answers requests until the process ends. Runs on the liveness thread.
 fn serve(socket: &OwnedFd) {
-    // Closing a file's only descriptor in this table ends its lock.
-    let mut held = HashMap::new();
+    // Closing a file's only descriptor in this table ends its lock. No map that hashes: those take random
+    // bytes, and panic where there are none.
+    let mut held = BTreeMap::new();
     loop {
-        let mut request = [0; REQUEST_BYTES];
-        let result = match socket::receive_within(socket, &mut request) {
-            Ok(Received::Message(_, mut descriptors)) => {
-                let request = Request::decode(request);
-                let Some(descriptor) = descriptors.pop() else {
-                    held.remove(&request.file);
-                    continue;
-                };
-                let result = lock::hold(descriptor.as_fd(), request.index, request.kind);
-                if result.is_ok() {
-                    held.insert(request.file, descriptor);
-                }
-                result
-            }
-            Ok(Received::HungUp) => return,
-            Err(Errno::INTR) => continue,
-            // There was a descriptor, but no room for it.
-            Err(error) => Err(error),
+        let served = catch_unwind(AssertUnwindSafe(|| serve_one(socket, &mut held)));
+        let is_over = match served {
+            Ok(is_over) => is_over,
+            // What it held it still holds. Whoever waits for an answer gets one.
+            Err(_) => answer(socket, Err(Errno::IO)),
         };
-        let code = result.map_or_else(Errno::raw_os_error, |()| 0);
-        if socket::send(socket, &code.to_ne_bytes(), &[]).is_err() {
+        if is_over {
             return;
         }
     }
+}
+
+/// Answers one request. Returns whether it was the last.
+fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
+    let mut request = [0; REQUEST_BYTES];
+    let result = match socket::receive_until::<OwnedFd>(socket, &mut request, None) {
+        Ok(Received::Message(_, mut descriptors)) => {
+            let request = Request::decode(request);
+            let Some(descriptor) = descriptors.pop() else {
+                held.remove(&request.file);
+                return false;
+            };
+            #[cfg(test)]
+            assert!(request.index != tests::FATAL_INDEX, "as the test wants");
+            let result = lock::hold(descriptor.as_fd(), request.index, request.kind);
+            if result.is_ok() {
+                held.insert(request.file, descriptor);
+            }
+            result
+        }
+        // There was a descriptor, but no room for it.
+        Err(Errno::MFILE) => match socket::discard(socket) {
+            Ok(()) => Err(Errno::MFILE),
+            Err(_) => return true,
+        },
+        // The process ends: nobody else writes here.
+        Ok(_) | Err(_) => return true,
+    };
+    answer(socket, result)
+}
+
+/// Sends an answer. Returns whether nobody is there to receive it.
+fn answer(socket: &OwnedFd, result: Result<(), Errno>) -> bool {
+    let code = result.map_or_else(Errno::raw_os_error, |()| 0);
+    socket::send(socket, &code.to_ne_bytes(), &[]).is_err()
 }
 
 #[cfg(test)]
@@ -285,6 +312,9 @@ mod tests {
     use crate::os::memfd;
     use rustix::io::dup;
     use std::fs::File;
+
+    /// A byte whose lock makes the thread panic.
+    pub(super) const FATAL_INDEX: u64 = 0x7fff_0000_dead_beef;
 
     fn file() -> OwnedFd {
         memfd::create("test", 4096).expect("a file")
@@ -336,6 +366,14 @@ mod tests {
         assert_eq!(hold(&file, u64::MAX).err(), Some(Errno::INVAL));
         let _lock = hold(&file, 3).expect("held");
         assert_eq!(held(&file), [3]);
+    }
+
+    #[test]
+    fn a_panic_on_the_thread_drops_no_lock() {
+        let file = file();
+        let _lock = hold(&file, 1).expect("held");
+        assert_eq!(hold(&self::file(), FATAL_INDEX).err(), Some(Errno::IO));
+        assert_eq!(held(&file), [1]);
     }
 
     #[test]

@@ -50,3 +50,47 @@ pub(super) const MAX_SWEEP_LOOKS: usize = 4096;
 /// Sockets that a new exporter tries to connect to, because they look dead, and removes if they are.
 /// Halved or doubled: many killed processes' sockets are gone after more or fewer new exporters.
 pub(super) const MAX_SWEEP_PROBES: usize = 64;
+
+/// The age from which on a socket that never got its name is left over from a process that was killed.
+/// Halved: a process that was stopped for so long while it began to listen, and has no liveness lock, must
+/// begin again. Doubled: such sockets stay a little longer.
+pub(super) const MIN_UNNAMED_AGE: Duration = Duration::from_secs(60);
+
+/// Connections to an exporter that are attached to none of its contexts, at a time. Halved: a flood
+/// of connections sooner displaces an importer that has not sent its request yet, which must connect
+/// again. Doubled: strangers take as many more of the exporter's descriptors.
+pub(super) const MAX_UNATTACHED: usize = 64;
+
+/// Those among [`MAX_UNATTACHED`] of one user other than the exporter's own. Halved or doubled: as
+/// there, for one other user.
+pub(super) const MAX_UNATTACHED_OF_STRANGER: usize = 16;
+
+/// Time that a connection has to send its first request, and after each one until it is attached.
+/// Halved: an importer that is stopped or swapped out just then must connect again. Doubled: idle
+/// connections keep their descriptors for longer, when nobody else needs them.
+pub(super) const UNATTACHED_TIME: Duration = Duration::from_secs(2);
+
+/// The part of the exporter's descriptors that attached connections may take: one in this many.
+/// Halved: all of them, and the exporter has none for itself. Doubled: fewer importers.
+pub(super) const MAX_ATTACHED_PART: usize = 2;
+
+/// The part of the exporter's descriptors that attached connections of one other user may take: one
+/// in this many. Halved: as many as all users together. Doubled: fewer importers of that user.
+pub(super) const MAX_ATTACHED_PART_OF_STRANGER: usize = 4;
+
+/// Descriptors that no connection gets, so that the exporter's own calls have some, and at most one
+/// in [`MAX_RESERVED_PART`]. Halved: calls that need several at once (a new context, an open that
+/// attaches) fail sooner in a process that is at its limit. Doubled: fewer importers there.
+pub(super) const MAX_RESERVED_DESCRIPTORS: usize = 32;
+
+/// See [`MAX_RESERVED_DESCRIPTORS`]. Halved or doubled: the same, for small limits.
+pub(super) const MAX_RESERVED_PART: usize = 8;
+
+/// Time after which an importer connects again to an exporter that has hung up instead of answering.
+/// Halved: twice the connections to one that is flooded already. Doubled: that much later in turn.
+pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time after which an importer that waits for an exporter looks whether that one is dead, though its
+/// socket is not. Halved: twice the looks, at three system calls. Doubled: the death of an exporter
+/// whose socket somebody else has is noticed that much later.
+pub(super) const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Facts about descriptors.
 
-use rustix::fs::{self, FileType};
+use rustix::fs::{self, AtFlags, FileType, StatxFlags};
 use rustix::io::{self, Errno, FdFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,13 +21,15 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// Returns the kind of file behind a peer's descriptor. Changes nothing.
+/// Returns the kind of file behind a peer's descriptor. Changes nothing, and does not ask a file
+/// system that another program serves, which might never answer.
 pub(crate) fn kind(file: impl AsFd) -> Result<FileKind, Errno> {
-    let status = fs::fstat(file)?;
-    Ok(match FileType::from_raw_mode(status.st_mode) {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let status = fs::statx(file, "", flags, StatxFlags::TYPE)?;
+    Ok(match FileType::from_raw_mode(status.stx_mode.into()) {
         FileType::RegularFile => FileKind::Regular,
         FileType::CharacterDevice => FileKind::CharacterDevice {
-            major: fs::major(status.st_rdev),
+            major: status.stx_rdev_major,
         },
         FileType::Fifo | FileType::Socket => FileKind::Stream,
         _ => FileKind::Other,

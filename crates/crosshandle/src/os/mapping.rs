@@ -1,5 +1,6 @@
 //! Mappings of descriptors and reservations of addresses.
 
+use super::lock::last_error;
 use crate::types::Access;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -207,6 +208,41 @@ impl Mapping {
         const MADV_COLLAPSE: libc::c_int = 25;
         // SAFETY: the range is in this mapping, and collapsing changes no byte of it.
         unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) == 0 }
+    }
+
+    /// Makes all pages of a range present and writable, or says that it cannot
+    /// ([`Errno::INVAL`]: Linux before 5.14 cannot at all).
+    pub(crate) fn populate(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let start = self.part(offset, len)?;
+        loop {
+            // SAFETY: the range is in this mapping, and populating changes no byte of it.
+            match unsafe { mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite) } {
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Returns how many bytes of a range of whole pages are not in memory.
+    pub(crate) fn missing(&self, offset: usize, len: usize) -> Result<usize, Errno> {
+        /// Pages that are asked for at once.
+        const PAGES: usize = 4096;
+        let mut missing = 0;
+        let mut pages = [0_u8; PAGES];
+        let end = offset + len;
+        for offset in (offset..end).step_by(PAGES * page_size()) {
+            let len = (end - offset).min(PAGES * page_size());
+            let start = self.part(offset, len)?;
+            // SAFETY: the range is in this mapping, and the kernel writes one byte for each of its
+            // pages, of which there are at most `PAGES`.
+            let result = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) };
+            if result == -1 {
+                return Err(last_error());
+            }
+            let pages = &pages[..len.div_ceil(page_size())];
+            missing += pages.iter().filter(|page| **page & 1 == 0).count();
+        }
+        Ok(missing * page_size())
     }
 
     /// Keeps the mapping out of core dumps.

@@ -1,9 +1,11 @@
 //! The operating system, thin and safe: one topic a module.
 
+pub(crate) mod cgroup;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_table;
 #[cfg(feature = "fault-steps")]
 pub(crate) mod fault_steps;
+pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;
 pub(crate) mod mapping;

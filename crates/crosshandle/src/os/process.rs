@@ -1,9 +1,10 @@
 //! This process and the machine it runs on.
 
+pub(crate) use super::fork::{is_forked, watch_forks};
+
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Returns the number of the CPU that runs the caller at the moment.
@@ -17,7 +18,7 @@ pub(crate) fn current_cpu() -> u32 {
 }
 
 /// Returns a number that is the same in all processes of one running kernel, containers included,
-/// and differs between machines and boots. Never zero. Handles carry it;
+/// and differs between machines and boots; 1 where it is unknown, as without `/proc`. Handles carry it;
 /// [`AnyHandle::explain`](crate::handle::AnyHandle::explain) compares it.
 pub fn host_identity() -> u64 {
     static IDENTITY: OnceLock<u64> = OnceLock::new();
@@ -29,9 +30,42 @@ pub fn host_identity() -> u64 {
             .filter(char::is_ascii_hexdigit)
             .take(16)
             .collect();
-        // Without /proc all such processes count as one host; the broker still decides.
-        u64::from_str_radix(&digits, 16).unwrap_or(1).max(1)
+        u64::from_str_radix(&digits, 16)
+            .unwrap_or(UNKNOWN_HOST)
+            .max(UNKNOWN_HOST)
     })
+}
+
+/// What [`host_identity`] returns where there is no `/proc`.
+const UNKNOWN_HOST: u64 = 1;
+
+/// Returns whether another process may run on this one's host. If one of them does not know its host,
+/// their sockets decide: processes of different hosts don't find each other's.
+#[inline]
+pub(crate) fn may_be_this_host(host: u64) -> bool {
+    let own = host_identity();
+    host == own || host == UNKNOWN_HOST || own == UNKNOWN_HOST
+}
+
+/// Returns whether a user may be any of several: the kernel shows all users that a user namespace does
+/// not map as the same one.
+pub(crate) fn is_nobody(uid: u32) -> bool {
+    /// Unless kernel.overflowuid was changed.
+    const USUAL_OVERFLOW_UID: u32 = 65534;
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {
+        return false;
+    }
+    // Not remembered: a process may enter another namespace, and write its map later.
+    !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map))
+}
+
+/// Returns whether a map of user ids is that of the first user namespace, or equal to it.
+fn maps_all_users(map: &str) -> bool {
+    let mut lines = map.lines();
+    let numbers: Vec<_> = lines.next().unwrap_or("").split_whitespace().collect();
+    numbers == ["0", "0", "4294967295"] && lines.next().is_none()
 }
 
 /// Returns this process's number in its own PID namespace.
@@ -89,27 +123,27 @@ pub(crate) fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-static FORKED: AtomicBool = AtomicBool::new(false);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Makes [`is_forked`] notice forks from now on.
-pub(crate) fn watch_forks() {
-    static WATCHING: Once = Once::new();
-    extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    WATCHING.call_once(|| {
-        // SAFETY: the handler only stores to an atomic, which is allowed after a fork.
-        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if result != 0 {
-            tracing::warn!(result, "a fork will not be noticed");
+    #[test]
+    fn only_the_whole_identity_maps_all_users() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        for map in [
+            "",
+            "0 100000 65536\n",
+            "0 0 1\n",
+            "0 0 65534\n65534 65534 9\n",
+        ] {
+            assert!(!maps_all_users(map), "{map}");
         }
-    });
-}
+    }
 
-/// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's
-/// objects, but what they share with other processes is still the parent's alone: the child must not
-/// give it back, and locks may be held by threads that don't exist in the child.
-#[inline]
-pub(crate) fn is_forked() -> bool {
-    FORKED.load(Ordering::Relaxed)
+    #[test]
+    fn ordinary_users_are_somebody() {
+        assert!(!is_nobody(0) && !is_nobody(1000));
+        assert!(may_be_this_host(host_identity()) && may_be_this_host(UNKNOWN_HOST));
+        assert!(!may_be_this_host(host_identity() ^ 2));
+    }
 }

@@ -1,16 +1,36 @@
-//! Unix sockets that keep message boundaries and carry a descriptor with a message.
+//! Unix sockets that keep message boundaries and carry descriptors with a message.
+//!
+//! A descriptor that a stranger sends is a danger already when it is closed: the last close of a
+//! TCP socket with `SO_LINGER`, of a file in FUSE or of a device that hangs blocks the thread that
+//! makes it, for as long as the stranger likes. It makes no difference whether that thread wanted
+//! the descriptor: a receive without room for it closes it, and so does closing a socket in whose
+//! queue it lies. Hence:
+//!
+//! - Who expects no descriptor lets the kernel refuse them ([`Guard::Kernel`]), or looks at each
+//!   message before it takes it ([`Guard::Look`]).
+//! - Who expects some looks first, which gives duplicates while the queue keeps its own, and only
+//!   then takes the message: so none of these closes is the last one. What becomes of the
+//!   duplicates is up to their type, the `D` of [`receive_until`].
+//! - A socket whose queue may not be empty ([`end`]) is not closed on a thread that others need.
 
+use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
+use smallvec::SmallVec;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
+
+/// The most descriptors that come with one message.
+const MAX_DESCRIPTORS: usize = 2;
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -23,38 +43,90 @@ pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Listens at `path`, which must not exist.
-pub(crate) fn listen(path: &Path) -> Result<OwnedFd, Errno> {
-    let listener = socket(SocketFlags::NONBLOCK)?;
-    net::bind(&listener, &SocketAddrUnix::new(path)?)?;
-    net::listen(&listener, 128)?;
-    Ok(listener)
+/// Who keeps descriptors away from a socket that expects none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Guard {
+    /// The kernel, which refuses to send them there (Linux 6.16).
+    Kernel,
+    /// The receiver, which looks at every message before it takes it.
+    Look,
 }
 
-/// Takes the next connection, if there is one.
+/// Refuses descriptors at a socket from now on, and at the connections that it accepts. What is in
+/// its queue already stays there.
+pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Guard {
+    match forbid_descriptors(socket.as_fd()) {
+        Ok(()) => Guard::Kernel,
+        Err(_) => Guard::Look,
+    }
+}
+
+fn forbid_descriptors(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// Of Linux 6.16, on all machines that this crate is made for; the C library has no name for it.
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let value: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the call, and the kernel reads one int at the address.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            ptr::from_ref(&value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match result {
+        -1 => Err(last_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Listens at `path`, which must not exist, for peers that send no descriptors.
+pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, Guard), Errno> {
+    let listener = socket(SocketFlags::NONBLOCK)?;
+    // Before there can be a connection.
+    let guard = refuse_descriptors(&listener);
+    net::bind(&listener, &SocketAddrUnix::new(path)?)?;
+    net::listen(&listener, 128)?;
+    Ok((listener, guard))
+}
+
+/// Takes the next connection, if there is one. It has its listener's [`Guard`].
 pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
     net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Connects to the socket at `path`. Waits for at most `timeout` for room in its queue, and as
-/// long in every [`receive_within`].
-pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd, Errno> {
+/// Connects to the socket at `path`. Waits until `deadline` for room in its queue
+/// ([`Errno::TIMEDOUT`]), or for ever.
+pub(crate) fn connect(path: &Path, deadline: Option<Instant>) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
-    // None means for ever, and zero is not a timeout.
-    let limit = Some(timeout.clamp(Duration::from_micros(1), MAX_SOCKET_TIMEOUT));
-    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Send, limit)?;
-    net::sockopt::set_socket_timeout(&stream, net::sockopt::Timeout::Recv, limit)?;
+    connect_to(&stream, path, deadline)?;
+    Ok(stream)
+}
+
+fn connect_to(stream: &OwnedFd, path: &Path, deadline: Option<Instant>) -> Result<(), Errno> {
     let address = SocketAddrUnix::new(path)?;
-    let end = Instant::now().checked_add(MAX_SOCKET_TIMEOUT.min(timeout));
     loop {
-        match net::connect(&stream, &address) {
+        if let Some(deadline) = deadline {
+            // Zero is not a timeout.
+            let left = left(deadline).max(Duration::from_micros(1));
+            net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(left))?;
+        }
+        match net::connect(stream, &address) {
             Err(Errno::AGAIN) => return Err(Errno::TIMEDOUT),
-            Err(Errno::INTR) if end.is_none_or(|end| Instant::now() < end) => {}
-            Err(Errno::INTR) => return Err(Errno::TIMEDOUT),
-            Err(error) => return Err(error),
-            Ok(()) => return Ok(stream),
+            Err(Errno::INTR) if deadline.is_some_and(|deadline| left(deadline).is_zero()) => {
+                return Err(Errno::TIMEDOUT);
+            }
+            Err(Errno::INTR) => {}
+            result => return result,
         }
     }
+}
+
+/// Returns the time until `deadline`, as far as the kernel can count it.
+fn left(deadline: Instant) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    left.min(MAX_SOCKET_TIMEOUT)
 }
 
 /// Tries to connect to the socket at `path`, without waiting for room in its queue
@@ -96,7 +168,7 @@ pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
         )
     };
     if result == -1 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        return Err(last_error());
     }
     let own = rustix::process::getpid().as_raw_nonzero().get();
     Ok(Peer {
@@ -106,13 +178,13 @@ pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
     })
 }
 
-/// Sends one message, with up to two descriptors. Never blocks.
+/// Sends one message, with at most [`MAX_DESCRIPTORS`] descriptors. Never blocks.
 pub(crate) fn send(
     stream: impl AsFd,
     message: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
@@ -128,53 +200,381 @@ pub(crate) fn send(
     }
 }
 
-/// A message, or the end of the connection.
-pub(crate) enum Received {
-    /// A message of this length, and the descriptors that came with it.
-    Message(usize, Vec<OwnedFd>),
+/// A message, or why there is none. `D`: the descriptors that came with it.
+#[derive(Debug)]
+pub(crate) enum Received<D> {
+    /// A message of this length.
+    Message(usize, D),
+    /// A message with descriptors that are not wanted. It is in the queue still, so closing the
+    /// socket may block.
+    Unwanted,
     /// The other end has hung up.
     HungUp,
 }
 
-/// Takes one message into `buffer`. Never blocks ([`Errno::AGAIN`]: there is none yet). A message
-/// longer than the buffer or with more than two descriptors is [`Errno::MSGSIZE`]; a descriptor
-/// that this process has no room for is [`Errno::MFILE`].
-pub(crate) fn receive(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    receive_with(stream, buffer, flags)
+/// The descriptors that came with a message.
+pub(crate) type Granted<D> = SmallVec<[D; MAX_DESCRIPTORS]>;
+
+/// Takes one message without descriptors into `buffer`, from a peer that is to send none. Never
+/// blocks ([`Errno::AGAIN`]: there is none yet). A message longer than the buffer is
+/// [`Errno::MSGSIZE`].
+pub(crate) fn receive(
+    stream: impl AsFd,
+    buffer: &mut [u8],
+    guard: Guard,
+) -> Result<Received<()>, Errno> {
+    if guard == Guard::Look && look(&stream)?.contains(ReturnFlags::CTRUNC) {
+        return Ok(Received::Unwanted);
+    }
+    let mut parts = [IoSliceMut::new(buffer)];
+    let mut no_control = RecvAncillaryBuffer::default();
+    let message = net::recvmsg(&stream, &mut parts, &mut no_control, RecvFlags::DONTWAIT)?;
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok(match message.bytes {
+        0 => Received::HungUp,
+        len => Received::Message(len, ()),
+    })
 }
 
-fn receive_with(stream: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> Result<Received, Errno> {
-    // Room for three, to see that a stranger sent more than two; all are closed in that case.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut *buffer)];
-    let message = net::recvmsg(&stream, &mut parts, &mut control, flags)?;
-    let descriptors: Vec<OwnedFd> = control
+/// Takes one message into `buffer`, with at most [`MAX_DESCRIPTORS`] descriptors. Waits for it until
+/// `deadline` ([`Errno::TIMEDOUT`]), or for ever; signals don't prolong that.
+///
+/// Two errors leave the message in the queue: [`Errno::MSGSIZE`], it is longer than the buffer, and
+/// [`Errno::MFILE`], this process has no room for its descriptors. Only one thread may receive
+/// at a time.
+pub(crate) fn receive_until<D: From<OwnedFd>>(
+    stream: impl AsFd,
+    buffer: &mut [u8],
+    deadline: Option<Instant>,
+) -> Result<Received<Granted<D>>, Errno> {
+    loop {
+        wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
+        match receive_now(stream.as_fd(), buffer) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Room for [`MAX_DESCRIPTORS`] descriptors and not one more: aligned, so that none of it is left
+/// out, and without the slack of rustix's macro.
+#[repr(C, align(8))]
+struct ControlSpace([MaybeUninit<u8>; CONTROL_BYTES]);
+
+const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + MAX_DESCRIPTORS * size_of::<RawFd>();
+
+fn receive_now<D: From<OwnedFd>>(
+    stream: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<Received<Granted<D>>, Errno> {
+    let mut space = ControlSpace([MaybeUninit::uninit(); CONTROL_BYTES]);
+    let mut control = RecvAncillaryBuffer::new(&mut space.0);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = net::recvmsg(stream, &mut parts, &mut control, flags)?;
+    let granted: Granted<D> = control
         .drain()
         .filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
             _ => None,
         })
         .flatten()
+        .map(D::from)
         .collect();
-    if message.flags.contains(ReturnFlags::TRUNC) || descriptors.len() > 2 {
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return match granted.len() < MAX_DESCRIPTORS {
+            true => Err(Errno::MFILE),
+            false => Ok(Received::Unwanted),
+        };
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(Errno::MFILE);
-    }
-    if message.bytes == 0 && descriptors.is_empty() {
+    // Off the queue. Its references to the descriptors are not the last ones.
+    discard(stream)?;
+    if message.bytes == 0 && granted.is_empty() {
         return Ok(Received::HungUp);
     }
-    Ok(Received::Message(message.bytes, descriptors))
+    Ok(Received::Message(message.bytes, granted))
 }
 
-/// Takes one message like [`receive`], but waits for it as long as [`connect`] was told, or for ever
-/// on a socket of [`pair`]. A signal interrupts it ([`Errno::INTR`]), so that the caller can look at the clock.
-pub(crate) fn receive_within(stream: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
-    match receive_with(stream, buffer, RecvFlags::CMSG_CLOEXEC) {
-        Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),
-        result => result,
+/// Takes one message of a trusted peer off the queue, and closes what came with it.
+pub(crate) fn discard(stream: impl AsFd) -> Result<(), Errno> {
+    let mut no_control = RecvAncillaryBuffer::default();
+    net::recvmsg(&stream, &mut [], &mut no_control, RecvFlags::DONTWAIT).map(drop)
+}
+
+/// Looks at the next message without taking it. [`ReturnFlags::CTRUNC`]: it carries descriptors.
+fn look(stream: impl AsFd) -> Result<ReturnFlags, Errno> {
+    let mut no_control = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let message = net::recvmsg(&stream, &mut [], &mut no_control, flags)?;
+    Ok(message.flags)
+}
+
+/// Ends a connection, in copies of its descriptor too, and returns whether closing it is harmless:
+/// whether its queue is empty, to which nothing comes any more.
+pub(crate) fn end(stream: impl AsFd) -> bool {
+    // The end of a connection reads like an empty message. But a message comes with its sender's
+    // credentials for who asks for them, also if there is no room for those.
+    let ended = net::shutdown(&stream, Shutdown::Both)
+        .and_then(|()| net::sockopt::set_socket_passcred(&stream, true))
+        .and_then(|()| look(&stream));
+    match ended {
+        Ok(flags) => !flags.contains(ReturnFlags::CTRUNC),
+        // The peer has hung up without having read all, which is told once.
+        Err(Errno::CONNRESET) => {
+            look(&stream).is_ok_and(|flags| !flags.contains(ReturnFlags::CTRUNC))
+        }
+        Err(_) => false,
+    }
+}
+
+/// Waits until there is something to read or room to write, until `deadline` at most
+/// ([`Errno::TIMEDOUT`]).
+pub(crate) fn wait_until(
+    stream: BorrowedFd<'_>,
+    what: PollFlags,
+    deadline: Option<Instant>,
+) -> Result<(), Errno> {
+    loop {
+        let left = deadline.map(left);
+        let limit: Option<Timespec> = left.and_then(|left| left.try_into().ok());
+        match poll(&mut [PollFd::new(&stream, what)], limit.as_ref()) {
+            Ok(0) if left.is_some_and(|left| left < MAX_SOCKET_TIMEOUT) => {
+                return Err(Errno::TIMEDOUT);
+            }
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memfd;
+    use std::cell::Cell;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::thread;
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn deadline() -> Option<Instant> {
+        Some(Instant::now() + DEADLINE)
+    }
+
+    /// A path in a directory of its own.
+    fn path() -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xh-socket-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).expect("a directory");
+        directory.join("socket")
+    }
+
+    fn remove(path: &Path) {
+        fs::remove_dir_all(path.parent().expect("a directory")).expect("removed");
+    }
+
+    fn files<const N: usize>() -> [OwnedFd; N] {
+        [(); N].map(|()| memfd::create("test", 4096).expect("memory"))
+    }
+
+    fn send_files<const N: usize>(stream: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
+        let files = files::<N>();
+        let files = files.each_ref().map(AsFd::as_fd);
+        // More than `send` takes, as a stranger may.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let parts = [IoSlice::new(message)];
+        net::sendmsg(stream, &parts, &mut control, flags).map(drop)
+    }
+
+    fn receive_files(stream: &OwnedFd) -> Result<Received<Granted<OwnedFd>>, Errno> {
+        receive_until(stream, &mut [0; 4], deadline())
+    }
+
+    #[test]
+    fn connections_have_their_listeners_guard() {
+        let path = path();
+        let (listener, guard) = listen(&path).expect("a listener");
+        // Before and after the connection is taken.
+        let early = connect(&path, deadline()).expect("connected");
+        let sent_early = send_files::<1>(&early, b"1");
+        let accepted = accept(&listener).expect("a connection");
+        let sent_late = send_files::<1>(&early, b"2");
+        match guard {
+            Guard::Kernel => {
+                assert_eq!(
+                    (sent_early, sent_late),
+                    (Err(Errno::PERM), Err(Errno::PERM))
+                );
+                send(&early, b"3", &[]).expect("sent");
+                let received = receive(&accepted, &mut [0; 4], guard);
+                assert!(matches!(received, Ok(Received::Message(1, ()))));
+            }
+            Guard::Look => {
+                assert_eq!((sent_early, sent_late), (Ok(()), Ok(())));
+                let received = receive(&accepted, &mut [0; 4], guard);
+                assert!(matches!(received, Ok(Received::Unwanted)));
+            }
+        }
+        remove(&path);
+    }
+
+    #[test]
+    fn without_the_kernels_help_descriptors_are_seen_and_left_where_they_are() {
+        let (ours, theirs) = pair().expect("two sockets");
+        let mut buffer = [0; 4];
+        let empty = receive(&ours, &mut buffer, Guard::Look);
+        assert!(matches!(empty, Err(Errno::AGAIN)));
+        send(&theirs, b"good", &[]).expect("sent");
+        // Like the end of the connection, but for its descriptors.
+        send_files::<8>(&theirs, b"").expect("sent");
+        let good = receive(&ours, &mut buffer, Guard::Look);
+        assert!(matches!(good, Ok(Received::Message(4, ()))));
+        assert_eq!(&buffer, b"good");
+        for _ in 0..2 {
+            let bad = receive(&ours, &mut buffer, Guard::Look);
+            assert!(matches!(bad, Ok(Received::Unwanted)));
+        }
+        assert!(!end(&ours), "it is in the queue still");
+    }
+
+    #[test]
+    fn hang_ups_and_long_messages_are_told() {
+        for guard in [Guard::Kernel, Guard::Look] {
+            let (ours, theirs) = pair().expect("two sockets");
+            send(&theirs, b"too long", &[]).expect("sent");
+            let long = receive(&ours, &mut [0; 4], guard);
+            assert!(matches!(long, Err(Errno::MSGSIZE)));
+            drop(theirs);
+            let end = receive(&ours, &mut [0; 4], guard);
+            assert!(matches!(end, Ok(Received::HungUp)));
+        }
+        let (ours, theirs) = pair().expect("two sockets");
+        send(&theirs, b"too long", &[]).expect("sent");
+        assert!(matches!(receive_files(&ours), Err(Errno::MSGSIZE)));
+        discard(&ours).expect("it was there");
+        drop(theirs);
+        assert!(matches!(receive_files(&ours), Ok(Received::HungUp)));
+    }
+
+    #[test]
+    fn descriptors_come_with_their_message_and_no_more_than_expected() {
+        let (ours, theirs) = pair().expect("two sockets");
+        send(&theirs, b"none", &[]).expect("sent");
+        send_files::<1>(&theirs, b"one").expect("sent");
+        send_files::<2>(&theirs, b"two").expect("sent");
+        send_files::<3>(&theirs, b"more").expect("sent");
+        for (len, count) in [(4, 0), (3, 1), (3, 2)] {
+            let received = receive_files(&ours);
+            let Ok(Received::Message(got, files)) = received else {
+                panic!("{received:?}");
+            };
+            assert_eq!((got, files.len()), (len, count));
+            assert!(files.iter().all(memfd::is_memory));
+        }
+        assert!(matches!(receive_files(&ours), Ok(Received::Unwanted)));
+        assert!(!end(&ours), "it is in the queue still");
+    }
+
+    #[test]
+    fn what_arrives_is_of_the_callers_type_also_when_it_is_refused() {
+        thread_local! {
+            static DROPPED: Cell<u32> = const { Cell::new(0) };
+        }
+        struct Counted(OwnedFd);
+        impl From<OwnedFd> for Counted {
+            fn from(file: OwnedFd) -> Self {
+                Self(file)
+            }
+        }
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                assert!(memfd::is_memory(&self.0));
+                DROPPED.set(DROPPED.get() + 1);
+            }
+        }
+        let (ours, theirs) = pair().expect("two sockets");
+        send_files::<3>(&theirs, b"more").expect("sent");
+        let received = receive_until::<Counted>(&ours, &mut [0; 4], deadline());
+        assert!(matches!(received, Ok(Received::Unwanted)));
+        assert_eq!(DROPPED.get(), 2);
+    }
+
+    #[test]
+    fn an_end_leaves_an_empty_queue_or_says_that_it_is_none() {
+        for has_hung_up in [false, true] {
+            let (ours, theirs) = pair().expect("two sockets");
+            let theirs = (!has_hung_up).then_some(theirs);
+            assert!(end(&ours), "nothing was ever sent");
+            if let Some(theirs) = theirs {
+                assert_eq!(send(&theirs, b"late", &[]), Err(Errno::PIPE));
+            }
+            assert!(end(&ours), "and nothing comes");
+        }
+        for has_hung_up in [false, true] {
+            let (ours, theirs) = pair().expect("two sockets");
+            send(&ours, b"never read", &[]).expect("sent");
+            send(&theirs, b"", &[]).expect("sent");
+            let _theirs = (!has_hung_up).then_some(theirs);
+            assert!(!end(&ours), "an empty message is one");
+            discard(&ours).expect("it was there");
+            assert!(end(&ours));
+        }
+    }
+
+    #[test]
+    fn one_deadline_holds_for_all_that_is_waited_for() {
+        let (ours, theirs) = pair().expect("two sockets");
+        let talking = thread::spawn(move || {
+            // A peer that always says something in time, but never what is waited for.
+            while send(&theirs, b"no", &[]).is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let began = Instant::now();
+        let deadline = Some(began + Duration::from_millis(200));
+        let end = loop {
+            match receive_until::<OwnedFd>(&ours, &mut [0; 4], deadline) {
+                Ok(Received::Message(2, _)) => {}
+                end => break end,
+            }
+            assert!(began.elapsed() < DEADLINE, "the peer never ends");
+        };
+        assert!(matches!(end, Err(Errno::TIMEDOUT)));
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        drop(ours);
+        talking.join().expect("the peer");
+    }
+
+    #[test]
+    fn connecting_has_one_deadline() {
+        let path = path();
+        let (listener, _) = listen(&path).expect("a listener");
+        let mut queued = Vec::new();
+        let late = loop {
+            let began = Instant::now();
+            match connect(&path, Some(began + Duration::from_millis(100))) {
+                Ok(stream) => queued.push(stream),
+                late => break late,
+            }
+            assert!(queued.len() < 1 << 12, "the queue has an end");
+        };
+        assert_eq!(late.err(), Some(Errno::TIMEDOUT));
+        drop(listener);
+        let refused = connect(&path, deadline());
+        assert_eq!(refused.err(), Some(Errno::CONNREFUSED));
+        remove(&path);
     }
 }

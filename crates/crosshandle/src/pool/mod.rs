@@ -314,7 +314,7 @@ impl<T> Pool<T> {
                 .map_or(0, |current| current.segment.memory.len())
         };
         let len = self.next_segment(before, wanted, least);
-        let made = len.and_then(|len| self.new_segment(len, false));
+        let made = len.and_then(|len| self.new_shared_segment(len, least));
         let mut current = self.current.lock();
         match made {
             Ok(segment) => {
@@ -342,15 +342,27 @@ impl<T> Pool<T> {
         };
         // Of little room only so much that the backend aligns the segment for all sizes of block in it.
         let room = usage.room();
-        let room = if room >= HUGE_PAGE {
-            room - room % HUGE_PAGE
-        } else {
-            room.checked_ilog2().map_or(0, |log| 1 << log)
-        };
+        let room = aligned_below(room).unwrap_or(0);
         if room < least.max(self.backend.granularity()) {
             return Err(Error::out_of_memory(least));
         }
         Ok(len.min(room))
+    }
+
+    /// Makes a shared segment of `len` bytes, or a shorter one of at least `least` where there is no room
+    /// or a limit of the system forbids the usual length.
+    fn new_shared_segment(&self, mut len: usize, least: usize) -> Result<Arc<PoolSegment>> {
+        let least = least.max(self.backend.granularity());
+        let first = self.new_segment(len, false);
+        let mut made = first.clone();
+        while let Err(Error::OutOfMemory { .. }) = made
+            && let Some(shorter) = aligned_below(len / 2)
+            && shorter >= least
+        {
+            len = shorter;
+            made = self.new_segment(len, false);
+        }
+        made.or(first)
     }
 
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
@@ -408,6 +420,16 @@ impl<T> Pool<T> {
         if let Some(usage) = &self.usage {
             usage.used.subtract(class.size());
         }
+    }
+}
+
+/// Returns the greatest length up to `len` of a segment that the backend aligns for all sizes of block
+/// that fit in it.
+fn aligned_below(len: usize) -> Option<usize> {
+    if len >= HUGE_PAGE {
+        Some(len - len % HUGE_PAGE)
+    } else {
+        len.checked_ilog2().map(|log| 1 << log)
     }
 }
 

@@ -1,8 +1,7 @@
 //! Giving free memory back to the system.
 
 use super::{Block, Class, Pool, PoolSegment};
-use crate::sync::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use crate::sync::{HashMap, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -77,7 +76,7 @@ impl<T: Pooled> Pool<T> {
 
 /// Returns the segments all of whose blocks are on the lists.
 fn empty_segments<T: Pooled>(classes: &[MutexGuard<'_, Class<T>>]) -> Vec<Arc<PoolSegment>> {
-    let mut free: HashMap<*const PoolSegment, (usize, &Arc<PoolSegment>)> = HashMap::new();
+    let mut free: HashMap<*const PoolSegment, (usize, &Arc<PoolSegment>)> = HashMap::default();
     for class in classes {
         let freed = class.freed.iter().map(Pooled::block);
         for block in freed.chain(&class.blocks) {

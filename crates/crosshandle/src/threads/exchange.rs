@@ -8,14 +8,15 @@ use super::background::contain;
 use super::driver_jobs;
 use super::tuning::{EPOLL_EVENTS, SOURCE_REST};
 use crate::error::{Error, Result};
+use crate::os::fork::KeptFromChildren;
 use crate::os::process;
-use crate::sync::Mutex;
+use crate::sync::{HashMap, Mutex};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -32,6 +33,16 @@ pub(crate) trait Source: Send + Sync {
     /// Handles one message or the hang-up. Called on the exchange thread; must not block or call a
     /// driver.
     fn ready(&self, registration: Registration) -> Next;
+
+    /// Returns the time at which [`late`](Self::late) is to be called, if any. Asked after each call
+    /// of the other two, so a time takes effect that one of them has set.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what is due at the source's [`deadline`](Self::deadline). Called on the exchange thread,
+    /// also while the source rests; must not block or call a driver.
+    fn late(&self) {}
 }
 
 /// The next step of the exchange thread for a source, after [`Source::ready`].
@@ -91,7 +102,7 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
 }
 
 struct Exchange {
-    epoll: OwnedFd,
+    epoll: KeptFromChildren,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
     next: AtomicU64,
 }
@@ -115,6 +126,7 @@ impl Exchange {
     fn start() -> Result<&'static Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(Error::os("creating the exchange's epoll"))?;
+        let epoll = KeptFromChildren::new(epoll);
         ThreadKind::Exchange.start(|| EXCHANGE.wait().run())?;
         // The starter's lock keeps other threads from setting it.
         Ok(EXCHANGE.get_or_init(|| Self {
@@ -136,7 +148,7 @@ impl Exchange {
     }
 
     fn forget(&self, number: u64) {
-        // The epoll instance is one and the same in a forked child.
+        // The sources are the parent's.
         if process::is_forked() {
             return;
         }
@@ -166,7 +178,13 @@ impl Exchange {
         let mut timers = Timers::default();
         let mut has_failed = false;
         loop {
-            let timeout = timers.next(Instant::now());
+            let now = Instant::now();
+            while let Some(number) = timers.take_late(now) {
+                // As below.
+                let _announced = driver_jobs::announce();
+                self.call_late(number, &mut timers);
+            }
+            let timeout = timers.next(now);
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -195,11 +213,29 @@ impl Exchange {
             return;
         };
         let registration = Registration(number);
+        let attended = Arc::clone(&source);
         // A panic costs one source, and not the thread that serves all.
         match contain(move || source.ready(registration)) {
             Some(Next::Continue) => {}
             Some(Next::Rest) => timers.rest(registration.pause()),
-            Some(Next::Forget) | None => self.forget(number),
+            Some(Next::Forget) | None => {
+                timers.set_deadline(number, None);
+                return self.forget(number);
+            }
+        }
+        timers.set_deadline(number, attended.deadline());
+    }
+
+    /// Calls a source whose deadline has passed.
+    fn call_late(&self, number: u64, timers: &mut Timers) {
+        let source = self.sources.lock().get(&number).cloned();
+        let Some(source) = source else {
+            return;
+        };
+        let called = Arc::clone(&source);
+        match contain(move || called.late()) {
+            Some(()) => timers.set_deadline(number, source.deadline()),
+            None => self.forget(number),
         }
     }
 }
@@ -217,6 +253,8 @@ fn interest(source: &dyn Source, messages: bool) -> EventFlags {
 struct Timers {
     /// Sources that rest, and until when: the first one the shortest.
     resting: VecDeque<(Instant, Paused)>,
+    /// The deadlines of sources: of few at a time.
+    deadlines: Vec<(u64, Instant)>,
 }
 
 impl Timers {
@@ -225,12 +263,25 @@ impl Timers {
             .push_back((Instant::now() + SOURCE_REST, source));
     }
 
+    fn set_deadline(&mut self, source: u64, deadline: Option<Instant>) {
+        self.deadlines.retain(|(other, _)| *other != source);
+        self.deadlines.extend(deadline.map(|end| (source, end)));
+    }
+
+    /// Takes out a source whose deadline has passed.
+    fn take_late(&mut self, now: Instant) -> Option<u64> {
+        let place = self.deadlines.iter().position(|(_, end)| *end <= now)?;
+        Some(self.deadlines.swap_remove(place).0)
+    }
+
     /// Does the duties that are due, and returns the time until the next one.
     fn next(&mut self, now: Instant) -> Option<Timespec> {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();
         }
-        let (next, _) = self.resting.front()?;
+        let resting = self.resting.front().map(|(end, _)| *end);
+        let late = self.deadlines.iter().map(|(_, end)| *end).min();
+        let next = [resting, late].into_iter().flatten().min()?;
         next.saturating_duration_since(now).try_into().ok()
     }
 }
@@ -239,7 +290,8 @@ impl Timers {
 mod tests {
     use super::*;
     use crate::os::socket;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
     use std::time::Duration;
 
@@ -311,5 +363,86 @@ mod tests {
         let _watch = watch(Arc::new(Resting(other, called))).unwrap();
         rustix::io::write(&peer, b"never read").unwrap();
         calls.recv_timeout(DEADLINE).expect("others are called");
+    }
+
+    /// A source with a deadline after each message, until it is late.
+    struct Timed {
+        stream: OwnedFd,
+        deadline: Mutex<Option<Instant>>,
+        rests: bool,
+        called: Sender<Instant>,
+        late: Sender<Instant>,
+        panics: AtomicBool,
+    }
+
+    const SHORT: Duration = Duration::from_millis(100);
+
+    impl Source for Timed {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+
+        fn wants_messages(&self) -> bool {
+            true
+        }
+
+        fn ready(&self, _: Registration) -> Next {
+            if !self.rests {
+                let _ = rustix::io::read(&self.stream, &mut [0; 16]);
+            }
+            let now = Instant::now();
+            self.deadline.lock().get_or_insert(now + SHORT);
+            let _ = self.called.send(now);
+            match self.rests {
+                true => Next::Rest,
+                false => Next::Continue,
+            }
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            *self.deadline.lock()
+        }
+
+        fn late(&self) {
+            *self.deadline.lock() = None;
+            let _ = self.late.send(Instant::now());
+            assert!(!self.panics.load(Ordering::Relaxed), "on purpose");
+        }
+    }
+
+    #[test]
+    fn a_source_is_told_of_its_deadline_also_while_it_rests() {
+        for rests in [false, true] {
+            let (ours, theirs) = pair();
+            let (called, calls) = channel();
+            let (late, is_late) = channel();
+            let source = Arc::new(Timed {
+                stream: ours,
+                deadline: Mutex::default(),
+                rests,
+                called,
+                late,
+                panics: AtomicBool::new(false),
+            });
+            let _watch = watch(Arc::<Timed>::clone(&source)).unwrap();
+            // Nothing is due before it has been called.
+            assert!(is_late.recv_timeout(2 * SHORT).is_err());
+            rustix::io::write(&theirs, b"a message").unwrap();
+            let first = calls.recv_timeout(DEADLINE).expect("it is called");
+            let at = is_late.recv_timeout(DEADLINE).expect("it is late");
+            assert!(at >= first + SHORT, "{:?}", at - first);
+            if rests {
+                continue;
+            }
+            // Once for each deadline.
+            assert!(is_late.recv_timeout(2 * SHORT).is_err());
+            source.panics.store(true, Ordering::Relaxed);
+            rustix::io::write(&theirs, b"a message").unwrap();
+            is_late.recv_timeout(DEADLINE).expect("it is late again");
+            // After the panic it is forgotten.
+            while Arc::strong_count(&source) > 1 {
+                thread::yield_now();
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod background;
 pub(crate) mod backoff;
+pub(crate) mod disposer;
 pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
 mod tuning;
@@ -22,6 +23,8 @@ pub(crate) enum ThreadKind {
     Liveness,
     /// Runs jobs that may block or must be tried again: drops, late completions, callbacks.
     Background,
+    /// Closes what peers sent, where that may block.
+    Disposer,
     /// Looks after the streams of one CUDA context.
     #[cfg(feature = "cuda")]
     CudaScheduler,
@@ -38,6 +41,7 @@ impl ThreadKind {
         match self {
             Self::Exchange => "xh-exchange",
             Self::Liveness => "xh-liveness",
+            Self::Disposer => "xh-disposer",
             Self::Background => "xh-background",
             #[cfg(feature = "cuda")]
             Self::CudaScheduler => "xh-cuda-sched",

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// that needs a background thread every few seconds starts one more or less often, at about 50 µs.
 pub(super) const BACKGROUND_IDLE: Duration = Duration::from_secs(2);
 
+/// Time that the disposer thread stays without anything to dispose of. Halved or doubled: a process
+/// whose peers send what may block every second or so starts a thread more or less often.
+pub(super) const DISPOSER_IDLE: Duration = Duration::from_secs(1);
+
 /// Jobs of [`background::run`](super::background::run) that run at a time. Halved: drops that wait
 /// in a driver hold up other drops sooner. Doubled: a burst of them takes more threads of the
 /// process's limit.

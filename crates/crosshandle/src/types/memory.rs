@@ -22,12 +22,13 @@ pub enum MemoryKind {
     Shared,
 }
 
-/// The size, kind and alignment of memory to allocate.
+/// The size, kind and alignment of memory to allocate, and whether it has to be there at once.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocationOptions {
     pub(crate) len: usize,
     pub(crate) kind: MemoryKind,
     pub(crate) align: usize,
+    pub(crate) populate: bool,
 }
 
 impl AllocationOptions {
@@ -37,6 +38,7 @@ impl AllocationOptions {
             len,
             kind: MemoryKind::Device,
             align: 64,
+            populate: false,
         }
     }
 
@@ -49,6 +51,22 @@ impl AllocationOptions {
     /// Sets the alignment of the address, in bytes: a power of two, at most 2 MiB (default: 64).
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
+        self
+    }
+
+    /// Takes all memory at once (default: no).
+    ///
+    /// Host memory that is not taken at once is taken page by page when it is first touched, as
+    /// memory of other allocators is: the allocation succeeds although there may be less memory
+    /// than that, and the kernel ends processes when it runs out. With this option the allocation fails
+    /// instead, with [`Error::OutOfMemory`](crate::Error::OutOfMemory): what is missing is compared
+    /// with what the machine has left and with the limits of the control groups that this process is
+    /// in, and then taken. What other processes take afterwards can still end this one.
+    ///
+    /// It takes about as long as writing to all of it. Memory of devices is always there: for it,
+    /// this does nothing.
+    pub fn populate(mut self, at_once: bool) -> Self {
+        self.populate = at_once;
         self
     }
 }

@@ -111,9 +111,23 @@ pub(crate) struct Process {
 impl Process {
     /// Runs `test` of this very program again, in `role`, with the directory as its default one.
     pub(crate) fn start(test: &str, role: &str, directory: &Directory) -> Self {
+        Self::start_by(&[], test, role, directory)
+    }
+
+    /// As [`start`](Self::start), by a command that replaces itself by the one that its arguments name.
+    pub(crate) fn start_by(by: &[&str], test: &str, role: &str, directory: &Directory) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         ours.set_read_timeout(Some(DEADLINE)).expect("a timeout");
-        let child = Command::new(std::env::current_exe().expect("this program"))
+        let program = std::env::current_exe().expect("this program");
+        let mut command = match by {
+            [] => Command::new(program),
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+        };
+        let child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(crosshandle::SOCKET_DIR_VARIABLE, directory.path())
@@ -154,6 +168,12 @@ impl Process {
 
     /// Kills it; returns when it is dead.
     pub(crate) fn kill(mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("our child");
+    }
+
+    /// Kills it; returns when it is dead. Its forked children live on, until this is dropped.
+    pub(crate) fn kill_alone(&mut self) {
         self.child.kill().expect("a kill");
         self.child.wait().expect("our child");
     }

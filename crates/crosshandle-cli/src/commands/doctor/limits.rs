@@ -2,11 +2,17 @@
 
 use super::check::Check;
 use crate::units::bytes;
+use crosshandle::memory_limit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
 /// The kernel's default for the number of mappings of one process.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
+/// Files up to this size are enough for all that this library makes by itself: shared segments and the
+/// events of a context.
+const ENOUGH_FILE_BYTES: u64 = 64 << 20;
+/// Memory that is little to share.
+const LITTLE_MEMORY_BYTES: u64 = 256 << 20;
 /// The usual soft limit for the number of descriptors of one process.
 const USUAL_MAX_DESCRIPTORS: u64 = 1024;
 
@@ -63,6 +69,49 @@ pub(super) fn address_space() -> Check {
             format!("limited to {}", bytes(limit)),
             "shared memory counts, and so do addresses reserved for growth; lift the limit \
              (ulimit -v unlimited) if allocations fail",
+        ),
+    }
+}
+
+pub(super) fn file_size() -> Check {
+    const CHECK: &str = "file size";
+    match getrlimit(Resource::Fsize).current {
+        None => Check::ok(CHECK, "no limit"),
+        Some(limit) if limit >= ENOUGH_FILE_BYTES => Check::note(
+            CHECK,
+            format!("limited to {}", bytes(limit)),
+            "shared memory is a file without a name, so no allocation is larger than that; raise the \
+             limit (ulimit -f unlimited) if allocations fail",
+        ),
+        Some(limit) => Check::note(
+            CHECK,
+            format!("limited to {}", bytes(limit)),
+            "shared memory is a file without a name, so no allocation is larger than that, small ones \
+             share smaller segments than usual, and contexts with many events fail; raise the limit \
+             (ulimit -f unlimited)",
+        ),
+    }
+}
+
+/// Checks how much memory the control groups and the machine have left.
+pub(super) fn memory() -> Check {
+    const CHECK: &str = "memory";
+    const ADVICE: &str = "the kernel ends processes that touch more than that: allocate with \
+                          AllocationOptions::populate to get an error instead";
+    let Some(limit) = memory_limit() else {
+        return Check::note(CHECK, "unknown", "mount /proc to see it");
+    };
+    let left = format!("{} of {} left", bytes(limit.headroom), bytes(limit.limit));
+    match limit.group {
+        Some(group) => Check::note(
+            CHECK,
+            format!("{left} in the control group {}", group.display()),
+            format!("{ADVICE}, or raise the group's limit (memory.max, or the container's)"),
+        ),
+        None if limit.headroom < LITTLE_MEMORY_BYTES => Check::note(CHECK, left, ADVICE),
+        None => Check::ok(
+            CHECK,
+            format!("{left} on this machine, no tighter control group"),
         ),
     }
 }

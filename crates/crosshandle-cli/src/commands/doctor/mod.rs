@@ -68,6 +68,8 @@ fn run_checks(settings: &Settings) -> Vec<Check> {
         limits::descriptors(),
         limits::mappings(),
         limits::address_space(),
+        limits::file_size(),
+        limits::memory(),
     ]);
     progress.step("checking huge pages");
     checks.push(huge_pages::check());

@@ -47,6 +47,9 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
         Ok(metadata) => metadata,
         Err(error) => return problem(format!("cannot be made: {error}")),
     };
+    if is_strange_link(directory) {
+        return problem("is a symbolic link in a directory that other users can change".into());
+    }
     if let Err(error) = access(directory, Access::WRITE_OK | Access::EXEC_OK) {
         return problem(format!("cannot be written to: {error}"));
     }
@@ -58,4 +61,17 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
         ));
     }
     Check::ok(CHECK, format!("{named}, mode {mode:o}, {len} characters"))
+}
+
+/// Returns whether a path ends in a symbolic link that another user may have placed there.
+fn is_strange_link(path: &Path) -> bool {
+    let around = match path.parent() {
+        Some(around) if !around.as_os_str().is_empty() => around,
+        _ => Path::new("."),
+    };
+    path.is_symlink()
+        && fs::metadata(around).is_ok_and(|around| {
+            let own = rustix::process::geteuid().as_raw();
+            around.mode() & 0o022 != 0 || around.uid() != 0 && around.uid() != own
+        })
 }

@@ -117,6 +117,10 @@ impl Context {
 
     /// Allocates `len` bytes of device memory, whose contents are arbitrary.
     ///
+    /// The memory of a device is there from then on. The host's is taken page by page when it is first
+    /// touched, so touching may end the process where there is too little:
+    /// [`AllocationOptions::populate`] takes all of it at once, or fails.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no bytes,
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
@@ -127,7 +131,7 @@ impl Context {
         self.allocate_with(AllocationOptions::new(len))
     }
 
-    /// Allocates memory of a kind, at an alignment.
+    /// Allocates memory of a kind, at an alignment, or all of it at once.
     ///
     /// # Errors
     /// As [`allocate`](Self::allocate), also for an alignment that is no power of two or more than

@@ -49,6 +49,9 @@ impl Allocation {
             None => Self::carve(core, pool, class, options)?,
         };
         pool.note_used(class);
+        if options.populate {
+            return allocation.make_present();
+        }
         Ok(allocation)
     }
 
@@ -79,6 +82,19 @@ impl Allocation {
         });
         core.note_address(start.get(), &allocation);
         Ok(allocation)
+    }
+
+    /// Takes all pages, or frees the allocation again.
+    #[cold]
+    fn make_present(self: Arc<Self>) -> Result<Arc<Self>> {
+        let (segment, offset) = self.segment();
+        match segment.make_present(offset, self.len()) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.free();
+                Err(error)
+            }
+        }
     }
 
     /// Gives the block back to its pool as it is, ready for the next allocation. One that was

@@ -5,7 +5,8 @@ use super::schema::ProcessReport;
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
-use crate::os::socket::{self, Received};
+use crate::os::socket::{self, Granted, Guard, Received};
+use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -183,7 +184,7 @@ fn await_answer(questions: &[Question], deadline: Instant) -> bool {
 /// A question that one exporter was asked.
 struct Question {
     socket: PathBuf,
-    stream: OwnedFd,
+    stream: PeerStream,
     pid: Option<u32>,
 }
 
@@ -192,7 +193,7 @@ impl Question {
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
         let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
         // A stopped process's queue may be full: that is no reason to wait.
-        let stream = socket::connect(socket, Duration::ZERO).map_err(|errno| {
+        let stream = socket::connect(socket, Some(Instant::now())).map_err(|errno| {
             let reason = match errno {
                 Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
                 Errno::TIMEDOUT => SilentReason::Late,
@@ -215,7 +216,7 @@ impl Question {
         }
         Ok(Self {
             socket: socket.to_owned(),
-            stream,
+            stream: PeerStream::new(stream, Guard::Look, ()),
             pid,
         })
     }
@@ -224,18 +225,23 @@ impl Question {
     fn answer(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
         // The last words of a process that did not read the question come behind the reset.
-        let received = match socket::receive(&self.stream, &mut buffer) {
-            Err(Errno::CONNRESET) => socket::receive(&self.stream, &mut buffer),
+        let mut receive = || socket::receive_until(&self.stream, &mut buffer, Some(Instant::now()));
+        let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
+            Err(Errno::CONNRESET) => receive(),
             received => received,
         };
         Some(match received {
-            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Err(Errno::TIMEDOUT) => return None,
+            Ok(Received::Unwanted) => Err(Error::Protocol("it came with more than a report")),
             Err(errno) => Err(Error::os("talking to the exporter")(errno)),
             Ok(Received::HungUp) => Err(Error::Protocol("it hung up without one")),
-            Ok(Received::Message(len, granted)) => {
-                check(&buffer[..len]).and_then(|()| match <[OwnedFd; 1]>::try_from(granted) {
-                    Ok([file]) => read(file).and_then(|report| self.check(report)),
-                    Err(_) => Err(Error::Protocol("it came without a report")),
+            Ok(Received::Message(len, mut granted)) => {
+                check(&buffer[..len]).and_then(|()| match (granted.pop(), granted.is_empty()) {
+                    (Some(file), true) => match file.into_memory() {
+                        Ok(file) => read(file).and_then(|report| self.check(report)),
+                        Err(_) => Err(Error::Protocol("its report is not sealed")),
+                    },
+                    _ => Err(Error::Protocol("it came without a report")),
                 })
             }
         })
@@ -335,7 +341,7 @@ mod tests {
         path: &Path,
         file: impl FnOnce() -> Option<OwnedFd> + Send + 'static,
     ) -> std::thread::JoinHandle<()> {
-        let listener = socket::listen(path).expect("a socket");
+        let (listener, guard) = socket::listen(path).expect("a socket");
         std::thread::spawn(move || {
             let ready = |stream: BorrowedFd<'_>| {
                 let limit = Timespec::try_from(LONG).expect("a time");
@@ -346,7 +352,7 @@ mod tests {
             let stream = socket::accept(&listener).expect("a connection");
             ready(stream.as_fd());
             let mut buffer = [0; 256];
-            let received = socket::receive(&stream, &mut buffer).expect("a question");
+            let received = socket::receive(&stream, &mut buffer, guard).expect("a question");
             let Received::Message(len, _) = received else {
                 panic!("it hung up");
             };

@@ -40,7 +40,7 @@ impl BackendDevice for HostDevice {
     }
 
     fn reaches(&self, device: DeviceUuid) -> bool {
-        device == info::uuid()
+        info::is_host(device)
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
@@ -56,7 +56,7 @@ impl BackendContext for HostContext {
     }
 
     fn reaches(&self, device: DeviceUuid) -> bool {
-        device == info::uuid()
+        info::is_host(device)
     }
 
     fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {

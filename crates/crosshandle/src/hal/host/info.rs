@@ -195,9 +195,24 @@ fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
 /// Returns the host's identity: the same in every process until the system is started again.
 pub(super) fn uuid() -> DeviceUuid {
     let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(b"xh-host\0");
+    uuid[..8].copy_from_slice(UUID_START);
     uuid[8..].copy_from_slice(&process::host_identity().to_be_bytes());
     DeviceUuid::from_bytes(uuid)
+}
+
+/// What the host's identity starts with; the number of the running system follows.
+const UUID_START: &[u8; 8] = b"xh-host\0";
+
+/// Returns whether a device is this host, as far as both sides know theirs.
+pub(super) fn is_host(device: DeviceUuid) -> bool {
+    let bytes = device.as_bytes();
+    match bytes.split_first_chunk() {
+        Some((start, number)) if start == UUID_START => {
+            let number = number.try_into().map(u64::from_be_bytes);
+            number.is_ok_and(process::may_be_this_host)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,15 @@
 //! Host memory: memfd files and their mappings.
 
+use super::tuning::CHECKED_POPULATE_BYTES;
 use crate::error::{Error, Result};
 use crate::hal::{AddressRange, Segment};
 use crate::ipc::Shared;
+use crate::os::cgroup::{self, MemoryLimit};
 use crate::os::mapping::{HUGE_PAGE, Mapping, page_size};
 use crate::os::memfd;
 use crate::types::SharedBytes;
 use crate::types::{Access, Address};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +22,7 @@ struct File {
 impl File {
     fn create(name: &str, len: usize) -> Result<Self> {
         let file =
-            memfd::create(name, len as u64).map_err(Error::memory("creating memory", len))?;
+            memfd::create(name, len as u64).map_err(memfd::failed("creating memory", len))?;
         Ok(Self {
             writable: Arc::new(file),
             read_only: OnceLock::new(),
@@ -33,9 +36,20 @@ impl File {
         if let Some(file) = self.read_only.get() {
             return Ok(Arc::clone(file));
         }
-        let file = memfd::reopen_read_only(self.writable.as_fd())
-            .map_err(Error::os("making a read-only descriptor"))?;
+        let file = memfd::reopen_read_only(self.writable.as_fd()).map_err(no_read_only)?;
         Ok(Arc::clone(self.read_only.get_or_init(|| Arc::new(file))))
+    }
+}
+
+/// Explains why there is no read-only descriptor of a file.
+fn no_read_only(errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM => Error::Unsupported(format!(
+            "a read-only descriptor cannot be made, since /proc/self/fd cannot be used ({}); mount \
+             /proc in the exporter's container",
+            std::io::Error::from(errno)
+        )),
+        errno => Error::os("making a read-only descriptor")(errno),
     }
 }
 
@@ -125,8 +139,39 @@ impl Segment for HostSegment {
     fn populate(&self, offset: usize, len: usize) {
         // Only whole huge pages; the rest comes with the first touch.
         let len = len - len % HUGE_PAGE;
+        // Where it is scarce, as little is taken as is touched.
+        if len >= CHECKED_POPULATE_BYTES
+            && cgroup::memory_limit().is_some_and(|limit| limit.headroom < len as u64)
+        {
+            return;
+        }
         if len > 0 && !self.mapping.collapse(offset, len) {
             tracing::debug!(len, "the kernel has no huge pages for this memory");
+        }
+    }
+
+    fn make_present(&self, offset: usize, len: usize) -> Result<()> {
+        let start = offset - offset % page_size();
+        let end = (offset + len).next_multiple_of(page_size()).min(self.len());
+        let len = end - start;
+        let failed = Error::memory("taking all pages", len);
+        // The kernel would rather end processes of the group than say that there is none left.
+        let limit = cgroup::memory_limit();
+        let refuse = |limit: &MemoryLimit| Err(Error::beyond_limit(len, limit.to_string()));
+        if let Some(limit) = limit.as_ref().filter(|limit| limit.limit < len as u64) {
+            return refuse(limit);
+        }
+        // Without the call, all of them count.
+        let missing = self.mapping.missing(start, len).unwrap_or(len);
+        if let Some(limit) = limit.filter(|limit| limit.headroom < missing as u64) {
+            return refuse(&limit);
+        }
+        match (self.mapping.populate(start, len), &self.file) {
+            // Linux before 5.14.
+            (Err(Errno::INVAL), Some(file)) => {
+                memfd::make_present(file.writable.as_fd(), start as u64, len as u64).map_err(failed)
+            }
+            (result, _) => result.map_err(failed),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Addresses of exporters: one socket for each process, in a directory.
 
 use crate::error::{Error, Result};
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use crate::os::process;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -10,10 +11,10 @@ use std::sync::OnceLock;
 /// containers that share.
 pub const SOCKET_DIR_VARIABLE: &str = "CROSSHANDLE_SOCKET_DIR";
 
-/// Bytes of the longest socket directory: what fits into a socket address, less a socket's name.
-const MAX_DIRECTORY_BYTES: usize = 107 - 24;
-
 /// The users whose processes may open what a context exports, and whose exports it may open.
+///
+/// In a user namespace that does not map all users, the kernel shows each of the others as the same
+/// one (65534, `nobody`). That one is admitted by [`Anyone`](Self::Anyone) alone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PeerPolicy {
@@ -28,12 +29,13 @@ pub enum PeerPolicy {
 
 impl PeerPolicy {
     pub(crate) fn admits(&self, uid: u32) -> bool {
-        let same = uid == rustix::process::geteuid().as_raw();
-        match self {
-            Self::SameUser => same,
-            Self::Users(users) => same || users.contains(&uid),
-            Self::Anyone => true,
-        }
+        let users: &[u32] = match self {
+            Self::SameUser => &[],
+            Self::Users(users) => users,
+            Self::Anyone => return true,
+        };
+        let is_wanted = uid == rustix::process::geteuid().as_raw() || users.contains(&uid);
+        is_wanted && !process::is_nobody(uid)
     }
 }
 
@@ -44,7 +46,8 @@ pub(crate) fn exporter_id() -> Result<u64> {
         return Ok(*id);
     }
     let mut bytes = [0; 8];
-    crate::os::process::random(&mut bytes).map_err(Error::os("reading random bytes"))?;
+    process::random(&mut bytes)
+        .map_err(Error::os("asking the kernel for random bytes (getrandom)"))?;
     Ok(*ID.get_or_init(|| u64::from_ne_bytes(bytes).max(1)))
 }
 
@@ -78,46 +81,66 @@ pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }
 
+/// Returns the name of an exporter's socket.
+pub(super) fn socket_name(exporter: u64) -> String {
+    format!("{exporter:016x}.sock")
+}
+
+/// Returns the name of an exporter's socket until it listens.
+pub(super) fn unnamed_name(exporter: u64) -> String {
+    format!("{exporter:016x}.new")
+}
+
 /// Returns the path of an exporter's socket in `directory`.
 pub(super) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
-    directory.join(format!("{exporter:016x}.sock"))
+    directory.join(socket_name(exporter))
 }
 
-/// Returns the exporter whose socket has this name.
-pub(super) fn exporter_of(socket: &Path) -> Option<u64> {
-    let name = socket.file_name()?.to_str()?.strip_suffix(".sock")?;
-    u64::from_str_radix(name, 16).ok()
+/// Returns the exporter whose socket has this name, and whether it is the name of one that does not listen
+/// yet. `None` for names that no exporter uses.
+pub(super) fn exporter_of(name: &str) -> Option<(u64, bool)> {
+    let (number, kind) = name.split_once('.')?;
+    let is_unnamed = match kind {
+        "sock" => false,
+        "new" => true,
+        _ => return None,
+    };
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    if number.len() != 16 || !number.bytes().all(is_digit) {
+        return None;
+    }
+    Some((u64::from_str_radix(number, 16).ok()?, is_unnamed))
 }
 
-/// Makes sure that `directory` exists and is safe to listen in. `shared`: other users are admitted.
-pub(super) fn prepare(directory: &Path, shared: bool) -> Result<()> {
-    if directory.as_os_str().len() > MAX_DIRECTORY_BYTES {
-        return Err(Error::invalid(format!(
-            "the socket directory {} has more than {MAX_DIRECTORY_BYTES} characters; choose a shorter one",
-            directory.display()
-        )));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_exporters_use_are_theirs() {
+        let name = socket_name(0xab);
+        assert_eq!(exporter_of(&name), Some((0xab, false)));
+        let unnamed = unnamed_name(0xab);
+        assert_eq!(exporter_of(&unnamed), Some((0xab, true)));
+        for other in [
+            "agent.sock",
+            "ab.sock",
+            "00000000000000AB.sock",
+            "+0000000000000ab.sock",
+            "000000000000000ab.sock",
+            "00000000000000ab.sock.new",
+            "00000000000000ab",
+        ] {
+            assert_eq!(exporter_of(other), None, "{other}");
+        }
     }
-    let mode = if shared { 0o711 } else { 0o700 };
-    let created = DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(directory);
-    let metadata = created.and_then(|()| fs::metadata(directory));
-    let metadata = metadata.map_err(|error| {
-        Error::invalid(format!(
-            "the socket directory {} cannot be used: {error}; set {SOCKET_DIR_VARIABLE}",
-            directory.display()
-        ))
-    })?;
-    // A user who can write there could replace this process's socket, unless the directory is sticky.
-    let (owner, mode) = (metadata.uid(), metadata.mode());
-    let trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    if !shared && (!trusted || mode & 0o022 != 0 && mode & 0o1000 == 0) {
-        return Err(Error::invalid(format!(
-            "the socket directory {} can be changed by other users; make it yours alone \
-             (chmod 700) or set {SOCKET_DIR_VARIABLE}",
-            directory.display()
-        )));
+
+    #[test]
+    fn only_users_who_are_somebody_are_admitted() {
+        let own = rustix::process::geteuid().as_raw();
+        assert!(PeerPolicy::SameUser.admits(own));
+        assert!(!PeerPolicy::SameUser.admits(own + 1));
+        assert!(PeerPolicy::Users(vec![own + 1]).admits(own + 1));
+        assert!(PeerPolicy::Anyone.admits(own + 1));
     }
-    Ok(())
 }

@@ -2,24 +2,26 @@
 //! importer arrive here.
 
 use super::address::PeerPolicy;
+use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
     BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
 };
 use crate::error::Result;
 use crate::ipc::record::Credential;
-use crate::os::socket::{self, Peer, Received};
-use crate::sync::Mutex;
+use crate::os::socket::{self, Guard, Peer, Received};
+use crate::sync::{HashMap, Mutex};
+use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
 use crate::types::Access;
 use rustix::io::Errno;
-use rustix::net::Shutdown;
+use rustix::process::{Resource, getrlimit};
 use std::any::Any;
-use std::collections::HashMap;
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
+use std::time::Instant;
 
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
 /// driver. All but the first check that the credential is that of an object of this context.
@@ -85,6 +87,8 @@ pub(crate) struct Fetched {
     pub(crate) len: u64,
     /// The blob that the exporter's backend sends to the importer's.
     pub(crate) note: BackendBlob,
+    /// What to drop after `file`, of a descriptor that a peer sent.
+    pub(crate) disposal: Option<Disposal>,
 }
 
 /// A context that has exported something.
@@ -134,9 +138,50 @@ pub(super) fn no_room() -> [u8; REPLY_SIZE] {
     Reply::Refused(Refusal::NoRoom).encode(0)
 }
 
+/// The connections of this process, with what hangs them up.
+static ADMISSION: LazyLock<Mutex<Admission<Weak<Client>>>> =
+    LazyLock::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
+
+/// A connection's place in [`ADMISSION`], until this is dropped.
+#[derive(Debug)]
+struct Ticket(Number);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        ADMISSION.lock().leave(self.0);
+    }
+}
+
+/// The newcomer was refused: there are too many connections.
+#[derive(Debug)]
+pub(super) struct Crowded;
+
+/// Returns the limits on connections as the process's own limit is now.
+fn limits() -> Limits {
+    let limit = getrlimit(Resource::Nofile).current;
+    Limits::of(limit.unwrap_or(u64::MAX))
+}
+
+/// Returns when [`hang_up_late`] is due next.
+pub(super) fn deadline() -> Option<Instant> {
+    ADMISSION.lock().deadline()
+}
+
+/// Hangs up the connections that say nothing.
+pub(super) fn hang_up_late() {
+    let late = ADMISSION.lock().take_late(Instant::now());
+    hang_up_all(late);
+}
+
+fn hang_up_all(clients: impl IntoIterator<Item = Weak<Client>>) {
+    for client in clients.into_iter().filter_map(|client| client.upgrade()) {
+        client.hang_up();
+    }
+}
+
 /// An importer that is connected.
 pub(crate) struct Client {
-    stream: OwnedFd,
+    stream: PeerStream<Ticket>,
     uid: u32,
     /// The process id in this process's PID namespace; 0 if it has none there.
     pid: u32,
@@ -174,14 +219,21 @@ impl Answer {
 
 impl Client {
     /// Serves an importer until it hangs up.
-    pub(super) fn serve(stream: OwnedFd) {
+    ///
+    /// # Errors
+    /// [`Crowded`]: there are too many.
+    pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
+        let descriptor = stream.as_raw_fd();
+        let ticket = Ticket(ADMISSION.lock().number());
+        let number = ticket.0;
+        let stream = PeerStream::new(stream, guard, ticket);
         let Ok(Peer { uid, pid, .. }) = socket::peer(&stream) else {
-            return;
+            return Ok(());
         };
         if !is_admitted_anywhere(uid) {
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
-            return;
+            return Ok(());
         }
         let client = Arc::new_cyclic(|this| Self {
             stream,
@@ -191,16 +243,34 @@ impl Client {
             is_answering: AtomicBool::new(false),
             this: this.clone(),
         });
+        let verdict = ADMISSION.lock().admit(
+            number,
+            uid,
+            descriptor,
+            &limits(),
+            Instant::now(),
+            Arc::downgrade(&client),
+        );
+        match verdict {
+            Verdict::Welcome => {}
+            Verdict::InsteadOf(other) => hang_up_all([other]),
+            Verdict::Refused => {
+                let refusal = Reply::Refused(Refusal::Busy).encode(0);
+                let _ = socket::send(&client.stream, &refusal, &[]);
+                return Err(Crowded);
+            }
+        }
         match watch(client) {
             // Watched until it hangs up.
             Ok(watch) => mem::forget(watch),
             Err(error) => tracing::warn!(%error, "an importer cannot be served"),
         }
+        Ok(())
     }
 
     /// Ends the connection; the importer takes it as this process's death.
     pub(crate) fn hang_up(&self) {
-        let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+        self.stream.hang_up();
     }
 
     fn handle(&self, message: &[u8], registration: Registration) -> Result<(), Errno> {
@@ -282,6 +352,11 @@ impl Client {
             pid: self.pid,
             program,
         };
+        let number = self.stream.counted().0;
+        // It cannot change before the end of this function: only the exchange thread attaches.
+        if !ADMISSION.lock().may_attach(number, &limits()) {
+            return Err(Refusal::Busy);
+        }
         let attached = with(Some(exports), |exports| match exports.admits(self.uid) {
             true => exports.attach(&client, newcomer),
             false => Err(Refusal::NotAdmitted),
@@ -291,6 +366,7 @@ impl Client {
             files,
             locks_ledger,
         } = attached.ok_or(Refusal::UnknownContext)??;
+        ADMISSION.lock().attach(number);
         *seat = Seat::Attached(weak, owner);
         let reply = Reply::Attached {
             owner,
@@ -327,6 +403,7 @@ impl From<Fetched> for Answer {
             segment,
             len,
             note,
+            disposal: _,
         } = fetched;
         Self::new(Reply::Fetched { segment, len, note }, [file])
     }
@@ -349,16 +426,15 @@ impl Source for Client {
         }
         let mut buffer = [0; REQUEST_SIZE];
         // One message a call: the next one is reported again, and other sources get their turn.
-        let result = match socket::receive(&self.stream, &mut buffer) {
+        let result = match socket::receive(&self.stream, &mut buffer, self.stream.guard()) {
             Err(Errno::AGAIN | Errno::INTR) => return Next::Continue,
-            Ok(Received::Message(len, descriptors)) => match descriptors.is_empty() {
-                true => self.handle(&buffer[..len], registration),
-                // Importers send none.
-                false => self.refuse(Refusal::BadRequest, 0),
-            },
-            Ok(Received::HungUp) => Err(Errno::CONNRESET),
-            // The question's descriptor found no place here.
-            Err(Errno::MFILE) => socket::send(&self.stream, &no_room(), &[]),
+            Ok(Received::Message(len, ())) => {
+                let number = self.stream.counted().0;
+                ADMISSION.lock().spoke(number, Instant::now());
+                self.handle(&buffer[..len], registration)
+            }
+            // Importers send no descriptors.
+            Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),
             Err(error) => Err(error),
         };
         match result {

@@ -2,18 +2,22 @@
 
 use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
+use super::sweep;
 use crate::error::{Error, Result};
-use crate::os::socket::{self, Peer, Received};
+use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
+use crate::os::socket::{self, Granted, Guard, Peer, Received};
 use crate::sync::{Condvar, Mutex};
+use crate::threads::disposer::{PeerDescriptor, PeerStream};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A connection to the broker of one exporting process.
 pub(crate) struct Connection {
-    stream: Arc<OwnedFd>,
+    stream: Arc<PeerStream>,
     /// One question at a time.
     questions: Mutex<Questions>,
     /// Notified when a question is over and other threads wait to ask.
@@ -25,6 +29,9 @@ pub(crate) struct Connection {
     /// The exporter's process id, for messages.
     pid: u32,
     timeout: Duration,
+    has_hung_up: AtomicBool,
+    directory: PathBuf,
+    exporter: u64,
 }
 
 #[derive(Default)]
@@ -46,12 +53,18 @@ impl Connection {
         policy: &PeerPolicy,
         timeout: Duration,
     ) -> Result<Self> {
+        let deadline = Instant::now().checked_add(timeout);
         let mut denied = None;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
-            let stream = match socket::connect(&path, timeout) {
+            let connected = wait(deadline, &directory, exporter, |slice| {
+                socket::connect(&path, slice)
+            });
+            let stream = match connected {
                 Ok(stream) => stream,
-                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => continue,
+                Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::OWNERDEAD) => {
+                    continue;
+                }
                 Err(Errno::ACCESS) => {
                     denied = Some(directory);
                     continue;
@@ -59,6 +72,7 @@ impl Connection {
                 Err(Errno::TIMEDOUT) => return Err(Error::TimedOut("connecting to the exporter")),
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
+            let stream = PeerStream::new(stream, Guard::Look, ());
             // The key goes only to whom the policy trusts.
             let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
             let Peer { uid, is_self, .. } = peer;
@@ -73,6 +87,9 @@ impl Connection {
                 is_self,
                 pid,
                 timeout,
+                has_hung_up: AtomicBool::new(false),
+                directory,
+                exporter,
             });
         }
         Err(match denied {
@@ -87,12 +104,15 @@ impl Connection {
     }
 
     /// Returns the socket, to be watched for a hang-up.
-    pub(crate) fn stream(&self) -> Arc<OwnedFd> {
+    pub(crate) fn stream(&self) -> Arc<PeerStream> {
         Arc::clone(&self.stream)
     }
 
     /// Asks a question, and waits for the answer and its `N` descriptors.
-    pub(crate) fn ask<const N: usize>(&self, request: Request) -> Result<(Reply, [OwnedFd; N])> {
+    pub(crate) fn ask<const N: usize>(
+        &self,
+        request: Request,
+    ) -> Result<(Reply, [PeerDescriptor; N])> {
         let serial = self.await_turn()?;
         let result = self.exchange(request, serial);
         let mut questions = self.questions.lock();
@@ -102,10 +122,34 @@ impl Connection {
         }
         drop(questions);
         let (reply, granted) = result?;
-        let granted = granted.try_into();
+        let granted = granted.into_vec().try_into();
         let granted =
             granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
         Ok((reply, granted))
+    }
+
+    /// Asks a question whose answer comes with `N` descriptors of memory.
+    pub(crate) fn ask_for_memory<const N: usize>(
+        &self,
+        request: Request,
+    ) -> Result<(Reply, [OwnedFd; N])> {
+        let (reply, granted) = self.ask::<N>(request)?;
+        let memory: Result<Vec<_>, _> = granted
+            .into_iter()
+            .map(PeerDescriptor::into_memory)
+            .collect();
+        match memory.map(TryInto::try_into) {
+            Ok(Ok(memory)) => Ok((reply, memory)),
+            _ => Err(Error::Protocol(
+                "it came with a descriptor that is no memory",
+            )),
+        }
+    }
+
+    /// Returns whether a question found that the exporter had hung up. A living one does that to
+    /// connections that it has no room for.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.has_hung_up.load(Ordering::Relaxed)
     }
 
     /// Returns the longest time that an answer may take.
@@ -126,7 +170,7 @@ impl Connection {
     /// Ends the connection, even if a forked child has a copy of it; dropping it would not end that
     /// one.
     pub(crate) fn hang_up(&self) {
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        self.stream.hang_up();
     }
 
     /// Waits until no other thread asks, but not longer than an answer may take, and returns the
@@ -153,8 +197,15 @@ impl Connection {
         Ok(questions.serial)
     }
 
-    fn exchange(&self, request: Request, serial: Serial) -> Result<(Reply, Vec<OwnedFd>)> {
-        let gone = || Error::ExporterGone { pid: self.pid };
+    fn exchange(
+        &self,
+        request: Request,
+        serial: Serial,
+    ) -> Result<(Reply, Granted<PeerDescriptor>)> {
+        let gone = || {
+            self.has_hung_up.store(true, Ordering::Relaxed);
+            Error::ExporterGone { pid: self.pid }
+        };
         let lost = |errno| match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
             errno => Error::os("talking to the exporter")(errno),
@@ -170,12 +221,18 @@ impl Connection {
         let mut buffer = [0; REPLY_SIZE];
         let (reply, granted) = loop {
             let late = Error::TimedOut("waiting for the exporter's answer");
-            let (len, granted) = match socket::receive_within(&self.stream, &mut buffer) {
+            let received = wait(deadline, &self.directory, self.exporter, |slice| {
+                socket::receive_until(&self.stream, &mut buffer, slice)
+            });
+            let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
+                Ok(Received::Unwanted) => {
+                    return Err(Error::Protocol("it came with too many descriptors"));
+                }
                 Ok(Received::HungUp) => return Err(gone()),
+                // For good, so no other connection would do.
+                Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }),
                 Err(Errno::TIMEDOUT) => return Err(late),
-                Err(Errno::INTR) if deadline.is_none_or(|end| Instant::now() < end) => continue,
-                Err(Errno::INTR) => return Err(late),
                 // It has not read the question, but its last words are still there to be read.
                 Err(Errno::CONNRESET) if !was_reset => {
                     was_reset = true;
@@ -225,6 +282,27 @@ impl Connection {
                 what: "the exporter has no room for another importer".into(),
                 remedy: "close some importers, or raise the exporter's RLIMIT_NOFILE".into(),
             },
+        }
+    }
+}
+
+/// Calls `attempt` with a deadline until it does something else than time out, until `deadline`. Looks
+/// now and then whether the exporter is dead, though somebody has its socket: [`Errno::OWNERDEAD`].
+fn wait<R>(
+    deadline: Option<Instant>,
+    directory: &Path,
+    exporter: u64,
+    mut attempt: impl FnMut(Option<Instant>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    loop {
+        let slice = Instant::now() + EXPORTER_LOOK_INTERVAL;
+        let is_last = deadline.is_some_and(|deadline| deadline <= slice);
+        match attempt(if is_last { deadline } else { Some(slice) }) {
+            Err(Errno::TIMEDOUT) if sweep::is_known_dead(directory, exporter) => {
+                return Err(Errno::OWNERDEAD);
+            }
+            Err(Errno::TIMEDOUT) if !is_last => {}
+            result => return result,
         }
     }
 }

@@ -1,49 +1,57 @@
 //! The exporter's socket: one for each process and directory.
 
 use super::address::{self, PeerPolicy};
-use super::client::{Client, no_room};
+use super::client::{self, Client, no_room};
+use super::directory::{DirectoryId, SocketDirectory};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
+use crate::os::socket::Guard;
 use crate::os::{process, socket};
 use crate::sync::Mutex;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Weak};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// This process's socket in one directory. Closed and removed when its last user drops it.
 pub(crate) struct Broker {
     _watch: Watch,
-    path: PathBuf,
+    directory: SocketDirectory,
+    /// The socket's name in it.
+    name: String,
     cell: Arc<BrokerCell>,
     /// Tells other exporters that this one lives. Dropped after the socket has been removed.
-    _liveness: Option<LivenessLock>,
+    liveness: Option<LivenessLock>,
 }
 
 /// The broker of one directory. Locked while it is set up or removed, so that one process has one.
 type BrokerCell = Mutex<Weak<Broker>>;
 
 /// The directories that this process listens in, or is about to.
-static BROKERS: LazyLock<Mutex<HashMap<PathBuf, Arc<BrokerCell>>>> = LazyLock::new(Mutex::default);
+static BROKERS: Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>> = Mutex::new(BTreeMap::new());
 
 impl Broker {
-    /// Starts to answer importers in `directory`.
-    pub(crate) fn listen(directory: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
+    /// Starts to answer importers in the directory at `path`.
+    pub(crate) fn listen(path: &Path, policy: &PeerPolicy) -> Result<Arc<Self>> {
         let shared = *policy != PeerPolicy::SameUser;
-        let cell = Arc::clone(BROKERS.lock().entry(directory.to_owned()).or_default());
+        // Before one looks for a broker, since two paths may lead to one directory.
+        let directory = SocketDirectory::open(path, shared)?;
+        let id = directory.id();
+        let cell = Arc::clone(BROKERS.lock().entry(id).or_default());
         let mut listening = cell.lock();
         if let Some(broker) = listening.upgrade() {
             // First, since dropping the last broker takes the lock.
             drop(listening);
             if shared {
-                open_to(&broker.path, true)?;
+                let has_lock = broker.liveness.is_some();
+                open_to(&broker.directory, &broker.name, true, has_lock)?;
             }
             return Ok(broker);
         }
@@ -53,41 +61,51 @@ impl Broker {
         }
         drop(listening);
         match &created {
-            Ok(_) => sweep::remove_dead_sockets(directory),
-            Err(_) => forget_unused(directory, &cell),
+            Ok(broker) => sweep::remove_dead_sockets(&broker.directory),
+            Err(_) => forget_unused(id, &cell),
         }
         created
     }
 
-    fn create(directory: &Path, shared: bool, cell: &Arc<BrokerCell>) -> Result<Arc<Self>> {
-        address::prepare(directory, shared)?;
+    fn create(
+        directory: SocketDirectory,
+        shared: bool,
+        cell: &Arc<BrokerCell>,
+    ) -> Result<Arc<Self>> {
         let exporter = address::exporter_id()?;
         // Before there is a socket, so that no exporter takes it for a dead one.
-        let liveness = lock_liveness(directory, exporter)?;
-        let path = address::socket_path(directory, exporter);
+        let liveness = lock_liveness(&directory, exporter)?;
+        let name = address::socket_name(exporter);
         // Named only once it listens: a socket that refuses connections is a dead one.
-        let unnamed = path.with_extension("new");
-        let _ = fs::remove_file(&unnamed);
-        let listener = socket::listen(&unnamed).map_err(Error::os("listening for importers"))?;
-        let named = open_to(&unnamed, shared).and_then(|()| {
-            fs::rename(&unnamed, &path).map_err(system("naming the broker's socket"))
-        });
+        let unnamed = address::unnamed_name(exporter);
+        let _ = directory.remove(&unnamed);
+        let listening = socket::listen(&directory.path_of(&unnamed));
+        let (listener, guard) = listening.map_err(Error::os("listening for importers"))?;
+        let named = check_place(&directory, &unnamed)
+            .and_then(|()| open_to(&directory, &unnamed, shared, liveness.is_some()))
+            .and_then(|()| {
+                directory
+                    .rename(&unnamed, &name)
+                    .map_err(Error::os("naming the broker's socket"))
+            });
         if let Err(error) = named {
-            let _ = fs::remove_file(&unnamed);
+            let _ = directory.remove(&unnamed);
             return Err(error);
         }
         let listener = Listener {
             spare: Mutex::new(spare().ok()),
-            listener,
+            listener: KeptFromChildren::new(listener),
+            guard,
         };
         let watch = watch(Arc::new(listener)).inspect_err(|_| {
-            let _ = fs::remove_file(&path);
+            let _ = directory.remove(&name);
         })?;
         Ok(Arc::new(Self {
             _watch: watch,
-            path,
+            directory,
+            name,
             cell: Arc::clone(cell),
-            _liveness: liveness,
+            liveness,
         }))
     }
 }
@@ -100,40 +118,39 @@ impl Drop for Broker {
         // Another thread may be listening there again; then the name is that broker's.
         let listening = self.cell.lock();
         if listening.strong_count() == 0 {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.directory.remove(&self.name);
         }
         drop(listening);
-        if let Some(directory) = self.path.parent() {
-            forget_unused(directory, &self.cell);
-        }
+        forget_unused(self.directory.id(), &self.cell);
     }
 }
 
 /// Forgets a directory's cell unless another thread uses it.
-fn forget_unused(directory: &Path, cell: &Arc<BrokerCell>) {
+fn forget_unused(directory: DirectoryId, cell: &Arc<BrokerCell>) {
     let mut places = BROKERS.lock();
     // The map's and the caller's. Others get theirs from the map alone.
     if Arc::strong_count(cell) == 2
         && places
-            .get(directory)
+            .get(&directory)
             .is_some_and(|of| Arc::ptr_eq(of, cell))
     {
-        places.remove(directory);
+        places.remove(&directory);
     }
 }
 
 /// Locks the exporter's byte of the directory, if that is possible: without the lock other exporters
 /// only have to try whether the socket answers.
-fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>> {
+fn lock_liveness(directory: &SocketDirectory, exporter: u64) -> Result<Option<LivenessLock>> {
     let locks = LivenessLocks::get()?;
     if !locks.are_separate() {
         // Any look of this process into the directory would drop it.
         return Ok(None);
     }
-    let opened = File::open(directory).map_err(|error| Errno::from_io_error(&error));
-    let opened = opened.map_err(|errno| errno.unwrap_or(Errno::IO));
     let index = sweep::lock_of(exporter);
-    match opened.and_then(|file| locks.hold(file.as_fd(), index, LockKind::Shared)) {
+    match directory
+        .open_entries()
+        .and_then(|file| locks.hold(file.as_fd(), index, LockKind::Shared))
+    {
         Ok(lock) => Ok(Some(lock)),
         Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
             Err(Error::os("locking a place in the socket directory")(errno))
@@ -145,15 +162,28 @@ fn lock_liveness(directory: &Path, exporter: u64) -> Result<Option<LivenessLock>
     }
 }
 
-/// Lets only this user connect, or every user if `shared`.
-fn open_to(path: &Path, shared: bool) -> Result<()> {
-    let mode = if shared { 0o666 } else { 0o600 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(system("setting the permissions of the broker's socket"))
+/// Makes sure that a new socket, which the kernel takes a path for, is in the directory that was looked at.
+fn check_place(directory: &SocketDirectory, name: &str) -> Result<()> {
+    match directory.own_socket(name) {
+        Some(_) => Ok(()),
+        None => Err(Error::invalid(format!(
+            "the socket directory {} was replaced by another one while a socket was made in it",
+            directory.path_of("").display()
+        ))),
+    }
 }
 
-fn system(operation: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |error| Error::os(operation)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+/// Lets only this user connect, or every user if `shared`. `has_lock`: this process holds a liveness
+/// lock in the directory.
+fn open_to(directory: &SocketDirectory, name: &str, shared: bool, has_lock: bool) -> Result<()> {
+    let mode = if shared { 0o666 } else { 0o600 };
+    let mode = match has_lock {
+        true => mode | sweep::HAS_LOCK,
+        false => mode,
+    };
+    directory
+        .set_mode(name, mode)
+        .map_err(Error::os("setting the permissions of the broker's socket"))
 }
 
 /// Makes a descriptor to keep in reserve, so that importers can be refused when there is none left.
@@ -162,7 +192,8 @@ fn spare() -> Result<OwnedFd, Errno> {
 }
 
 struct Listener {
-    listener: OwnedFd,
+    listener: KeptFromChildren,
+    guard: Guard,
     spare: Mutex<Option<OwnedFd>>,
 }
 
@@ -195,7 +226,11 @@ impl Source for Listener {
 
     fn ready(&self, _: Registration) -> Next {
         match socket::accept(&self.listener) {
-            Ok(stream) => Client::serve(stream),
+            Ok(stream) => {
+                if Client::serve(stream, self.guard).is_err() {
+                    return Next::Rest;
+                }
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
             Err(error) => {
@@ -205,5 +240,13 @@ impl Source for Listener {
         }
         // One importer a call: the next one is reported again, and other sources get their turn.
         Next::Continue
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        client::deadline()
+    }
+
+    fn late(&self) {
+        client::hang_up_late();
     }
 }

@@ -7,8 +7,10 @@
 //! long as anything of it is open; when it hangs up, the process at the other end is gone.
 
 pub(crate) mod address;
+mod admission;
 mod client;
 mod connection;
+mod directory;
 mod listener;
 pub(crate) mod protocol;
 mod sweep;

@@ -85,7 +85,7 @@ fn len_of(chunk: usize) -> usize {
 impl CatalogChunk {
     fn create(chunk: usize) -> Result<Self> {
         let len = len_of(chunk);
-        let creating = Error::memory("creating a catalog", len);
+        let creating = memfd::failed("creating a catalog", len);
         let file = memfd::create_unsealed("crosshandle-catalog", len as u64).map_err(&creating)?;
         let mapping = Self::map(&file, len, Access::ReadWrite)?;
         let file = memfd::seal_for_readers(file).map_err(&creating)?;

@@ -86,7 +86,7 @@ impl LedgerChunk {
     fn create(chunk: usize) -> Result<(Self, OwnedFd)> {
         let len = len_of(chunk);
         let file = memfd::create("crosshandle-ledger", len as u64)
-            .map_err(Error::memory("creating a ledger", len))?;
+            .map_err(memfd::failed("creating a ledger", len))?;
         Ok((Self::map(&file, chunk)?, file))
     }
 

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::ipc::broker::Fetched;
 use crate::ipc::broker::protocol::BackendBlob;
 use crate::ipc::records::Shared;
+use crate::threads::disposer::Disposal;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ pub(crate) struct Import {
     pub(crate) len: usize,
     /// The blob that the exporter's backend sent to the importer's.
     pub(crate) note: BackendBlob,
+    /// What to drop after `file`, of a descriptor that a peer sent.
+    _disposal: Option<Disposal>,
 }
 
 impl From<Fetched> for Import {
@@ -22,6 +25,7 @@ impl From<Fetched> for Import {
             file: fetched.file,
             len: fetched.len as usize,
             note: fetched.note,
+            _disposal: fetched.disposal,
         }
     }
 }

@@ -17,11 +17,10 @@ use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
 use crate::platform::{AtomicU64, Ordering};
-use crate::sync::Mutex;
+use crate::sync::{HashMap, Mutex};
 use crate::types::Access;
 use pins::Pins;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -78,7 +77,7 @@ impl EventArena {
     pub(super) fn create(slots: usize) -> Result<Self> {
         let len = file_len(slots * size_of::<Slot>());
         let file = memfd::create("crosshandle-events", len as u64)
-            .map_err(Error::memory("creating an event arena", len))?;
+            .map_err(memfd::failed("creating an event arena", len))?;
         let mut arena = Self::map(&file, slots)?;
         arena.file = Some(Arc::new(file));
         Ok(arena)

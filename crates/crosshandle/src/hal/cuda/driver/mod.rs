@@ -248,6 +248,7 @@ impl Driver {
             OUT_OF_MEMORY => Err(Error::OutOfMemory {
                 bytes: bytes as u64,
                 code: Some(i64::from(code)),
+                limit: None,
             }),
             code => Err(self.error(operation, code)),
         }

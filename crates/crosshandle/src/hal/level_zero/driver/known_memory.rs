@@ -1,7 +1,7 @@
 //! Addresses at which memory of this process starts.
 
 use crate::sync::Mutex;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// The starts of all memory that was allocated and opened in this process.
 ///
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 /// number in it to the address that it opens. So a hostile exporter could have this process take other
 /// memory of its own for the opened one, and free it on closing.
 #[derive(Default)]
-pub(crate) struct KnownMemory(Mutex<HashSet<usize>>);
+pub(crate) struct KnownMemory(Mutex<BTreeSet<usize>>);
 
 impl KnownMemory {
     /// Notes memory; returns `false` if memory is known to start there. Opened memory never does: the

@@ -242,6 +242,7 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
             Err(Error::OutOfMemory {
                 bytes: bytes as u64,
                 code: Some(i64::from(code.0)),
+                limit: None,
             })
         }
         code => Err(error(operation, code)),

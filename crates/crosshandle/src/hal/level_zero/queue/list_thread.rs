@@ -13,7 +13,7 @@ use crate::hal::level_zero::tuning::{
 };
 use crate::hal::{WaitList, WaitPoint, Work};
 use crate::ipc::Profile;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -421,7 +421,7 @@ impl Inner {
         in_flight.is_unsure = false;
         state.end.appended = in_flight.first;
         drop(in_flight);
-        let mut revoked = HashSet::new();
+        let mut revoked = BTreeSet::new();
         for command in &mut commands {
             command.leak_used();
             for wait in command.waits.iter_mut() {

@@ -1,0 +1,220 @@
+//! Attackers: what hostile processes on the same machine may try, for as long as they are let.
+//!
+//! Each attacker runs in a process of its own, `conformance attack NAME DIRECTORY [HANDLE…]`, beside
+//! processes that should not notice it. It says `begun` on standard output after its first blow, ends
+//! when its standard input is closed, and then says how often it struck. Strangers are given the socket
+//! directory alone; others need handles, and do what only their holders can.
+//!
+//! Attackers know the protocol through [`raw`](crate::raw) alone.
+
+mod connections;
+mod descriptors;
+mod fuse;
+mod locks;
+mod messages;
+mod sleepers;
+mod socket;
+
+use crate::failure::Failure;
+use crosshandle::{Context, ContextOptions, Device, Event, EventHandle, Memory, MemoryHandle};
+use std::fmt;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A way to attack the processes that export in a directory.
+pub trait Attacker: Sync {
+    /// Returns the name by which the attacker is chosen.
+    fn name(&self) -> &'static str;
+
+    /// Returns whether it needs handles.
+    fn needs_handles(&self) -> bool {
+        false
+    }
+
+    /// Attacks until it is told to stop. Calls [`Stop::begun`] after the first blow.
+    ///
+    /// # Errors
+    /// Fails if this machine doesn't permit the attack.
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure>;
+}
+
+/// Returns all attackers.
+pub fn attackers() -> &'static [&'static dyn Attacker] {
+    &[
+        &connections::IdleConnections,
+        &connections::ConnectionFlood,
+        &messages::Garbage,
+        &messages::SlowReaders,
+        &descriptors::NastyDescriptors,
+        &locks::RecordLocks,
+        &sleepers::Requeue,
+        &sleepers::PriorityLocks,
+    ]
+}
+
+/// What an attacker knows of its victims.
+#[derive(Default)]
+pub struct Victim {
+    /// Their socket directory.
+    pub directory: PathBuf,
+    /// Handles that were given to the attacker.
+    pub memory: Vec<MemoryHandle>,
+    /// Handles that were given to the attacker.
+    pub events: Vec<EventHandle>,
+}
+
+/// The objects of the handles that an attacker was given, opened as everybody opens them.
+struct Opened {
+    _context: Context,
+    _memory: Vec<Memory>,
+    events: Vec<Event>,
+}
+
+impl Victim {
+    fn open(&self) -> Result<Opened, Failure> {
+        let options = ContextOptions::new().socket_dir(&self.directory);
+        let context = Context::with_options(&Device::find("host")?, options)?;
+        let memory = self.memory.iter().map(|handle| context.open_memory(handle));
+        let events = self.events.iter().map(|handle| context.open_event(handle));
+        Ok(Opened {
+            _memory: memory.collect::<Result<_, _>>()?,
+            events: events.collect::<Result<_, _>>()?,
+            _context: context,
+        })
+    }
+}
+
+/// How often an attacker struck.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Report {
+    /// Blows that were tried.
+    pub attempts: u64,
+    /// Attempts that the system and the victims let through.
+    pub landed: u64,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} landed", self.landed, self.attempts)
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    begun: bool,
+    stopped: bool,
+}
+
+/// Tells an attacker to stop, and others that it has begun. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<(Mutex<Told>, Condvar)>);
+
+impl Stop {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.told());
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self, limit: Duration, pending: impl Fn(&Told) -> bool) -> bool {
+        let (_told, late) = self
+            .0
+            .1
+            .wait_timeout_while(self.told(), limit, |told| pending(told))
+            .unwrap_or_else(PoisonError::into_inner);
+        !late.timed_out()
+    }
+
+    /// Tells the attacker to stop.
+    pub fn stop(&self) {
+        self.tell(|told| told.stopped = true);
+    }
+
+    /// Returns whether the attacker has to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.told().stopped
+    }
+
+    /// Waits until the attacker has to stop, at most for this time. Returns whether it has to.
+    fn pause(&self, limit: Duration) -> bool {
+        self.wait(limit, |told| !told.stopped)
+    }
+
+    /// Tells that the first blow was struck.
+    fn begun(&self) {
+        self.tell(|told| told.begun = true);
+    }
+
+    /// Waits until the attacker has begun, at most for this time. Returns whether it has.
+    pub fn wait_until_begun(&self, limit: Duration) -> bool {
+        self.wait(limit, |told| !told.begun)
+    }
+}
+
+/// Runs `attack NAME DIRECTORY [HANDLE…]` until standard input is closed, and returns the exit code:
+/// 1 if the attack was not possible, 2 for a wrong command line.
+pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let name = words.next().unwrap_or_default();
+    if name == fuse::DAEMON {
+        fuse::serve();
+        return ExitCode::SUCCESS;
+    }
+    let found = attackers().iter().find(|attacker| attacker.name() == name);
+    let (Some(attacker), Some(directory)) = (found, words.next()) else {
+        let names: Vec<_> = attackers().iter().map(|attacker| attacker.name()).collect();
+        eprintln!("usage: conformance attack NAME DIRECTORY [HANDLE…]");
+        eprintln!("names: {}", names.join(", "));
+        return ExitCode::from(2);
+    };
+    let mut victim = Victim {
+        directory: directory.into(),
+        ..Victim::default()
+    };
+    for word in words {
+        if let Ok(handle) = word.parse() {
+            victim.memory.push(handle);
+        } else if let Ok(handle) = word.parse() {
+            victim.events.push(handle);
+        } else {
+            eprintln!("no handle of memory or of an event: {word}");
+            return ExitCode::from(2);
+        }
+    }
+    if attacker.needs_handles() && victim.memory.is_empty() && victim.events.is_empty() {
+        eprintln!("{name} needs handles");
+        return ExitCode::from(2);
+    }
+    let stop = Stop::default();
+    let stopper = stop.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        stopper.stop();
+    });
+    let teller = stop.clone();
+    std::thread::spawn(move || {
+        teller.wait_until_begun(Duration::MAX);
+        say("begun");
+    });
+    match attacker.run(&victim, &stop) {
+        Ok(report) => {
+            say(&report.to_string());
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(&format!("not possible here: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints a line. Nobody may listen any more.
+fn say(line: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}

@@ -1,0 +1,70 @@
+//! Connections to brokers, made without waiting for anybody.
+
+use super::Victim;
+use crate::pattern::Random;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::IoSlice;
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+/// The greatest number of descriptors that the kernel lets go with one message.
+pub(super) const MAX_DESCRIPTORS: usize = 253;
+
+/// Returns the sockets of all victims.
+pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(&victim.directory).into_iter().flatten();
+    let sockets = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    sockets.map(|entry| entry.path()).collect()
+}
+
+/// Connects to one of the victims.
+pub(super) fn connect(victim: &Victim, random: &mut Random) -> rustix::io::Result<OwnedFd> {
+    let paths = sockets(victim);
+    let index = random.below(paths.len().max(1));
+    let path = paths.get(index).ok_or(rustix::io::Errno::NOENT)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Sends a message with descriptors, without waiting for room.
+pub(super) fn send(
+    socket: &OwnedFd,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags).map(drop)
+}
+
+/// Drops the connections that the victims have closed.
+pub(super) fn retain_open(connections: &mut Vec<OwnedFd>) {
+    let mut ready: Vec<_> = connections
+        .iter()
+        .map(|connection| PollFd::new(connection, PollFlags::empty()))
+        .collect();
+    let at_once = Timespec::default();
+    if poll(&mut ready, Some(&at_once)).unwrap_or(0) == 0 {
+        return;
+    }
+    let mut open = ready
+        .iter()
+        .map(|ready| !ready.revents().contains(PollFlags::HUP))
+        .collect::<Vec<_>>()
+        .into_iter();
+    connections.retain(|_| open.next().unwrap_or(true));
+}

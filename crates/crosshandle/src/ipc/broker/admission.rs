@@ -1,0 +1,392 @@
+//! Admission: how many connections an exporter keeps, and for whom.
+//!
+//! Who connects takes a descriptor of the exporter before it has shown that it may. So
+//! connections that are not attached to a context are few, and have little time. If there are too
+//! many, the oldest one that has sent nothing goes, so that an importer, which sends its request at
+//! once, gets through between thousands that don't. Attached ones are limited too, and more so
+//! those of other users.
+//!
+//! This is the policy and its account alone; the listener and the clients hang up.
+
+use crate::ipc::tuning::{
+    MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
+    MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, UNATTACHED_TIME,
+};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+/// The number of a connection; later ones have greater numbers.
+pub(super) type Number = u64;
+
+/// The numbers of connections that are allowed at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Limits {
+    attached: usize,
+    attached_of_stranger: usize,
+    /// The lowest number of a descriptor that is kept in reserve.
+    reserved: usize,
+}
+
+impl Limits {
+    /// Returns the limits of a process that may have this many descriptors.
+    pub(super) fn of(descriptors: u64) -> Self {
+        let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+        let reserve = MAX_RESERVED_DESCRIPTORS.min(descriptors / MAX_RESERVED_PART);
+        Self {
+            attached: descriptors / MAX_ATTACHED_PART,
+            attached_of_stranger: descriptors / MAX_ATTACHED_PART_OF_STRANGER,
+            reserved: descriptors - reserve,
+        }
+    }
+
+    /// Returns whether a connection with this descriptor leaves the reserve as it is. The system gives
+    /// the lowest number that is free, so the greater ones are free as a rule.
+    fn has_room(&self, descriptor: RawFd) -> bool {
+        usize::try_from(descriptor).is_ok_and(|number| number < self.reserved)
+    }
+}
+
+/// A connection that is not attached to a context. `C`: what it takes to hang up.
+struct Unattached<C> {
+    uid: u32,
+    has_spoken: bool,
+    deadline: Instant,
+    connection: C,
+}
+
+/// The connections of a process.
+pub(super) struct Admission<C> {
+    /// The user that the process runs as.
+    own_uid: u32,
+    next: Number,
+    /// By age, the oldest first.
+    unattached: BTreeMap<Number, Unattached<C>>,
+    attached: HashMap<Number, u32>,
+    /// The numbers of attached connections by user.
+    attached_of: HashMap<u32, usize>,
+}
+
+/// The answer to a newcomer.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Verdict<C> {
+    /// It may stay.
+    Welcome,
+    /// It may stay, and this one is to be hung up.
+    InsteadOf(C),
+    /// There are too many.
+    Refused,
+}
+
+impl<C> Admission<C> {
+    pub(super) fn new(own_uid: u32) -> Self {
+        Self {
+            own_uid,
+            next: 0,
+            unattached: BTreeMap::new(),
+            attached: HashMap::new(),
+            attached_of: HashMap::new(),
+        }
+    }
+
+    /// Returns a number for a newcomer.
+    pub(super) fn number(&mut self) -> Number {
+        self.next += 1;
+        self.next
+    }
+
+    /// Decides on a newcomer with this user and descriptor.
+    pub(super) fn admit(
+        &mut self,
+        number: Number,
+        uid: u32,
+        descriptor: RawFd,
+        limits: &Limits,
+        now: Instant,
+        connection: C,
+    ) -> Verdict<C> {
+        let is_stranger = uid != self.own_uid;
+        let theirs = self.count_unattached(uid);
+        let verdict = if is_stranger && theirs >= MAX_UNATTACHED_OF_STRANGER {
+            self.take_oldest(|other| other == uid)
+        } else if self.unattached.len() < MAX_UNATTACHED && limits.has_room(descriptor) {
+            Verdict::Welcome
+        } else {
+            self.take_for(is_stranger)
+        };
+        if !matches!(verdict, Verdict::Refused) {
+            let newcomer = Unattached {
+                uid,
+                has_spoken: false,
+                deadline: now + UNATTACHED_TIME,
+                connection,
+            };
+            self.unattached.insert(number, newcomer);
+        }
+        verdict
+    }
+
+    /// Takes note that a connection has sent something: it gets more time.
+    pub(super) fn spoke(&mut self, number: Number, now: Instant) {
+        if let Some(connection) = self.unattached.get_mut(&number) {
+            connection.has_spoken = true;
+            connection.deadline = now + UNATTACHED_TIME;
+        }
+    }
+
+    /// Returns whether there is room for a connection among the attached ones. Not if it is to be hung
+    /// up already.
+    pub(super) fn may_attach(&self, number: Number, limits: &Limits) -> bool {
+        self.unattached.get(&number).is_some_and(|connection| {
+            let uid = connection.uid;
+            let theirs = self.attached_of.get(&uid).copied().unwrap_or(0);
+            self.attached.len() < limits.attached
+                && (uid == self.own_uid || theirs < limits.attached_of_stranger)
+        })
+    }
+
+    /// Counts a connection among the attached ones from now on.
+    pub(super) fn attach(&mut self, number: Number) {
+        if let Some(connection) = self.unattached.remove(&number) {
+            self.attached.insert(number, connection.uid);
+            *self.attached_of.entry(connection.uid).or_default() += 1;
+        }
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn leave(&mut self, number: Number) {
+        self.unattached.remove(&number);
+        let Some(uid) = self.attached.remove(&number) else {
+            return;
+        };
+        if let Some(count) = self.attached_of.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.attached_of.remove(&uid);
+            }
+        }
+    }
+
+    /// Returns when the next connection has had its time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.unattached.values().map(|of| of.deadline).min()
+    }
+
+    /// Takes out the connections that have had their time, to be hung up.
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<C> {
+        let late = self.unattached.extract_if(.., |_, of| of.deadline <= now);
+        late.map(|(_, of)| of.connection).collect()
+    }
+
+    fn count_unattached(&self, uid: u32) -> usize {
+        self.unattached.values().filter(|of| of.uid == uid).count()
+    }
+
+    /// Makes room for a newcomer: at the cost of the stranger who has most connections, or else, for
+    /// one of our own user, of our own.
+    fn take_for(&mut self, is_stranger: bool) -> Verdict<C> {
+        let strangers = self.unattached.values().map(|of| of.uid);
+        let strangers = strangers.filter(|uid| *uid != self.own_uid);
+        let greatest = strangers.max_by_key(|uid| (self.count_unattached(*uid), Reverse(*uid)));
+        match greatest {
+            Some(stranger) => self.take_oldest(|uid| uid == stranger),
+            None if is_stranger => Verdict::Refused,
+            None => self.take_oldest(|_| true),
+        }
+    }
+
+    /// Takes out the oldest connection of some users that has sent nothing, or else the oldest.
+    fn take_oldest(&mut self, is_theirs: impl Fn(u32) -> bool) -> Verdict<C> {
+        let theirs = self.unattached.iter().filter(|(_, of)| is_theirs(of.uid));
+        let oldest = theirs.min_by_key(|(number, of)| (of.has_spoken, **number));
+        let number = oldest.map(|(number, _)| *number);
+        match number.and_then(|number| self.unattached.remove(&number)) {
+            Some(of) => Verdict::InsteadOf(of.connection),
+            None => Verdict::Refused,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const OWN: u32 = 1000;
+    const STRANGER: u32 = 2000;
+
+    struct Exporter {
+        admission: Admission<Number>,
+        limits: Limits,
+        now: Instant,
+    }
+
+    impl Exporter {
+        fn new(descriptors: u64) -> Self {
+            Self {
+                admission: Admission::new(OWN),
+                limits: Limits::of(descriptors),
+                now: Instant::now(),
+            }
+        }
+
+        fn connect_with(&mut self, uid: u32, descriptor: RawFd) -> (Number, Verdict<Number>) {
+            let number = self.admission.number();
+            let (limits, now) = (self.limits, self.now);
+            let admission = &mut self.admission;
+            let verdict = admission.admit(number, uid, descriptor, &limits, now, number);
+            (number, verdict)
+        }
+
+        fn connect(&mut self, uid: u32) -> (Number, Verdict<Number>) {
+            self.connect_with(uid, 10)
+        }
+
+        fn welcome(&mut self, uid: u32) -> Number {
+            let (number, verdict) = self.connect(uid);
+            assert_eq!(verdict, Verdict::Welcome);
+            number
+        }
+
+        fn attach(&mut self, number: Number) -> bool {
+            let may_attach = self.admission.may_attach(number, &self.limits);
+            if may_attach {
+                self.admission.attach(number);
+            }
+            may_attach
+        }
+    }
+
+    #[test]
+    fn the_oldest_that_has_sent_nothing_goes() {
+        let mut exporter = Exporter::new(1 << 16);
+        let all: Vec<_> = (0..MAX_UNATTACHED).map(|_| exporter.welcome(OWN)).collect();
+        exporter.admission.spoke(all[0], exporter.now);
+        assert!(exporter.attach(all[1]));
+        exporter.welcome(OWN);
+        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[2]));
+        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[3]));
+        // Hung up already.
+        assert!(!exporter.attach(all[2]));
+        assert!(exporter.attach(all[0]));
+    }
+
+    #[test]
+    fn those_that_have_spoken_go_when_there_are_no_others() {
+        let mut exporter = Exporter::new(1 << 16);
+        let all: Vec<_> = (0..MAX_UNATTACHED).map(|_| exporter.welcome(OWN)).collect();
+        for number in &all {
+            exporter.admission.spoke(*number, exporter.now);
+        }
+        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[0]));
+    }
+
+    #[test]
+    fn a_stranger_harms_only_himself() {
+        let mut exporter = Exporter::new(1 << 16);
+        let own = exporter.welcome(OWN);
+        let other = exporter.welcome(STRANGER + 1);
+        let first = exporter.welcome(STRANGER);
+        for _ in 1..MAX_UNATTACHED_OF_STRANGER {
+            exporter.welcome(STRANGER);
+        }
+        for gone in first..first + 1000 {
+            assert_eq!(exporter.connect(STRANGER).1, Verdict::InsteadOf(gone));
+        }
+        for number in [own, other] {
+            assert!(exporter.attach(number));
+        }
+    }
+
+    #[test]
+    fn many_strangers_give_way_to_the_owner() {
+        let mut exporter = Exporter::new(1 << 16);
+        let own = exporter.welcome(OWN);
+        let mut uid = STRANGER;
+        let last = loop {
+            uid += 1;
+            let (number, verdict) = exporter.connect(uid);
+            if verdict != Verdict::Welcome {
+                break (number, verdict);
+            }
+        };
+        // The first stranger's.
+        assert_eq!(last.1, Verdict::InsteadOf(own + 1));
+        for _ in 0..MAX_UNATTACHED - 1 {
+            let Verdict::InsteadOf(gone) = exporter.connect(OWN).1 else {
+                panic!("the owner is refused");
+            };
+            assert_ne!(gone, own);
+        }
+        // Now all are the owner's.
+        assert_eq!(exporter.connect(STRANGER).1, Verdict::Refused);
+        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(own));
+    }
+
+    #[test]
+    fn attached_connections_have_limits() {
+        let mut exporter = Exporter::new(64);
+        let mut strangers = Vec::new();
+        for _ in 0..16 {
+            let number = exporter.welcome(STRANGER);
+            assert!(exporter.attach(number));
+            strangers.push(number);
+        }
+        let refused = exporter.welcome(STRANGER);
+        assert!(!exporter.attach(refused));
+        for _ in 0..16 {
+            let number = exporter.welcome(OWN);
+            assert!(exporter.attach(number));
+        }
+        let own = exporter.welcome(OWN);
+        assert!(!exporter.attach(own), "half of the descriptors");
+        exporter.admission.leave(strangers[0]);
+        exporter.admission.leave(strangers[0]);
+        assert!(exporter.attach(own));
+        assert!(!exporter.attach(refused), "half of the descriptors");
+        exporter.admission.leave(strangers[1]);
+        assert!(exporter.attach(refused), "fewer than a quarter");
+        assert!(exporter.admission.attached_of[&STRANGER] == 15);
+    }
+
+    #[test]
+    fn a_reserve_of_descriptors_is_left_to_the_owner() {
+        let mut exporter = Exporter::new(64);
+        let reserved = 64 - 64 / MAX_RESERVED_PART as RawFd;
+        let (_, refused) = exporter.connect_with(OWN, reserved);
+        assert_eq!(refused, Verdict::Refused, "nobody can give way");
+        let (first, welcome) = exporter.connect_with(OWN, reserved - 1);
+        assert_eq!(welcome, Verdict::Welcome);
+        let (_, instead) = exporter.connect_with(OWN, reserved);
+        assert_eq!(instead, Verdict::InsteadOf(first));
+        let (_, refused) = exporter.connect_with(STRANGER, reserved);
+        assert_eq!(refused, Verdict::Refused);
+        let all = Limits::of(u64::MAX);
+        assert!(all.has_room(1 << 20) && !all.has_room(-1));
+    }
+
+    #[test]
+    fn whoever_says_nothing_has_little_time() {
+        let mut exporter = Exporter::new(1 << 16);
+        assert_eq!(exporter.admission.deadline(), None);
+        let began = exporter.now;
+        let (silent, speaking, attached) = (
+            exporter.welcome(OWN),
+            exporter.welcome(OWN),
+            exporter.welcome(OWN),
+        );
+        assert!(exporter.attach(attached));
+        exporter.now = began + Duration::from_secs(1);
+        exporter.admission.spoke(speaking, exporter.now);
+        assert_eq!(exporter.admission.deadline(), Some(began + UNATTACHED_TIME));
+        let early = began + UNATTACHED_TIME - Duration::from_nanos(1);
+        assert!(exporter.admission.take_late(early).is_empty());
+        let late = began + UNATTACHED_TIME;
+        assert_eq!(exporter.admission.take_late(late), [silent]);
+        let later = exporter.now + UNATTACHED_TIME;
+        assert_eq!(exporter.admission.deadline(), Some(later));
+        assert_eq!(exporter.admission.take_late(later), [speaking]);
+        assert_eq!(exporter.admission.deadline(), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! fork(2): whether this process is a forked child, and the descriptors that such a child must not
+//! keep.
+//!
+//! A child made by `fork` has all descriptors of its parent. A copy of a listening socket would make
+//! newcomers wait for an answer of a dead exporter, and a copy of a connection would hide the
+//! parent's death from the peer. So a handler that runs in the child before `fork` returns there
+//! puts an inert file over every descriptor that is in a table of such ones. The number stays
+//! taken, so that nothing which the child drops later closes a file of its own.
+//!
+//! Not covered: a child of a raw clone(2), for which no handler runs; a descriptor that another
+//! thread makes at the very moment of the fork; numbers of [`TABLE_NUMBERS`] and above. Who
+//! connects to such a child learns of the exporter's death from its liveness lock, which no child
+//! has.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{DupFlags, dup3};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`is_forked`] notice forks from now on.
+pub(crate) fn watch_forks() {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        // SAFETY: the handler stores to atomics and makes system calls, which is allowed after a
+        // fork.
+        let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        if result != 0 {
+            tracing::warn!(result, "a fork will not be noticed");
+        }
+    });
+}
+
+/// Runs in a forked child, in which no other thread exists.
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+    KEPT.replace_all();
+}
+
+/// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's
+/// objects, but what they share with other processes is still the parent's alone: the child must not
+/// give it back, and locks may be held by threads that don't exist in the child.
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// A descriptor that a forked child gets an inert file instead of. In a child, dropping it closes
+/// nothing.
+#[derive(Debug)]
+pub(crate) struct KeptFromChildren(ManuallyDrop<OwnedFd>);
+
+impl KeptFromChildren {
+    /// Keeps a descriptor from children of later forks. Call it as soon as there is the descriptor:
+    /// a fork in between gives the child a copy.
+    pub(crate) fn new(file: OwnedFd) -> Self {
+        watch_forks();
+        if !is_forked() {
+            KEPT.insert(file.as_raw_fd());
+        }
+        Self(ManuallyDrop::new(file))
+    }
+}
+
+impl AsFd for KeptFromChildren {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for KeptFromChildren {
+    fn drop(&mut self) {
+        if is_forked() {
+            return;
+        }
+        // First: once it is closed, the number may be another file's.
+        KEPT.remove(self.0.as_raw_fd());
+        // SAFETY: the value is not used again: this is its drop.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+/// The numbers that the table has room for: what systems allow a process at most, as a rule.
+const TABLE_NUMBERS: usize = 1 << 20;
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// A set of descriptors' numbers without a lock. Pages that were never touched take no memory.
+struct Table {
+    words: [AtomicU64; TABLE_NUMBERS / WORD_BITS],
+    /// The number of words that have ever been used.
+    used: AtomicUsize,
+}
+
+static KEPT: Table = Table::new();
+
+impl Table {
+    const fn new() -> Self {
+        Self {
+            words: [const { AtomicU64::new(0) }; TABLE_NUMBERS / WORD_BITS],
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the word and the bit of a number, if there is room for it.
+    fn place(&self, number: RawFd) -> Option<(usize, u64)> {
+        let number = usize::try_from(number).ok()?;
+        (number < TABLE_NUMBERS).then_some((number / WORD_BITS, 1 << (number % WORD_BITS)))
+    }
+
+    fn insert(&self, number: RawFd) {
+        if let Some((word, bit)) = self.place(number) {
+            self.used.fetch_max(word + 1, Ordering::Relaxed);
+            self.words[word].fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&self, number: RawFd) {
+        if let Some((word, bit)) = self.place(number) {
+            self.words[word].fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts an inert file over every descriptor of the table, and empties the table: a child that
+    /// closes them and forks again may have files of its own there. Takes no lock and no memory.
+    fn replace_all(&self) {
+        let mut inert = inert_file();
+        // Whether the inert file has a number of the table, and keeps it.
+        let mut is_in_place = false;
+        let used = self.used.load(Ordering::Relaxed);
+        for (index, word) in self.words.iter().take(used).enumerate() {
+            let mut bits = word.swap(0, Ordering::Relaxed);
+            while bits != 0 {
+                let number = (index * WORD_BITS + bits.trailing_zeros() as usize) as RawFd;
+                bits &= bits - 1;
+                // SAFETY: the number was that of a descriptor in a `KeptFromChildren`, which closes
+                // nothing in a child; the parent's own is another. So nothing else owns it.
+                let mut kept = unsafe { OwnedFd::from_raw_fd(number) };
+                let Some(file) = &inert else {
+                    // No descriptor was left for the inert file. Now there is one.
+                    drop(kept);
+                    inert = inert_file();
+                    is_in_place = inert.as_ref().is_some_and(|it| it.as_raw_fd() == number);
+                    continue;
+                };
+                // It fails for a number that the limit has been lowered below: that one is closed.
+                if dup3(file, &mut kept, DupFlags::CLOEXEC).is_ok() {
+                    let _ = kept.into_raw_fd();
+                }
+            }
+        }
+        if is_in_place && let Some(file) = inert {
+            let _ = file.into_raw_fd();
+        }
+    }
+}
+
+/// Makes a file that nobody else has, and that nothing happens to.
+fn inert_file() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::socket;
+    use rustix::fs::{FileType, fstat};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+    /// Runs `check` in a forked child; returns whether it held there.
+    fn holds_in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child makes system calls only, and ends without running anything else.
+        let child = unsafe { libc::fork() };
+        assert_ne!(child, -1, "a child");
+        if child == 0 {
+            let status = i32::from(!check());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is writable for the call.
+        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(waited, child);
+        status == 0
+    }
+
+    fn is_socket(file: impl AsFd) -> bool {
+        fstat(file).is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::Socket)
+    }
+
+    fn is_inert(number: RawFd) -> bool {
+        // SAFETY: the number is not -1, and the borrow lasts for one system call.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        fstat(file).is_ok() && !is_socket(file)
+    }
+
+    #[test]
+    fn a_child_gets_an_inert_file_and_the_parent_keeps_its_own() {
+        let (ours, theirs) = socket::pair().expect("two sockets");
+        let (free, _other) = socket::pair().expect("two sockets");
+        let kept = KeptFromChildren::new(ours);
+        let number = kept.as_fd().as_raw_fd();
+        assert!(holds_in_child(|| is_forked()
+            && is_inert(number)
+            && is_socket(&free)));
+        assert!(is_socket(&kept) && is_socket(&theirs) && !is_forked());
+    }
+
+    #[test]
+    fn what_a_child_drops_stays_taken() {
+        let (ours, _theirs) = socket::pair().expect("two sockets");
+        let kept = KeptFromChildren::new(ours);
+        let number = kept.as_fd().as_raw_fd();
+        assert!(holds_in_child(|| {
+            drop(kept);
+            is_inert(number)
+        }));
+    }
+
+    #[test]
+    fn what_was_taken_out_is_left_alone() {
+        let (ours, theirs) = socket::pair().expect("two sockets");
+        // Numbers of the real table may be other tests' by then.
+        static TABLE: Table = Table::new();
+        TABLE.insert(ours.as_raw_fd());
+        TABLE.insert(theirs.as_raw_fd());
+        TABLE.remove(ours.as_raw_fd());
+        for number in [-1, TABLE_NUMBERS as RawFd, RawFd::MAX] {
+            TABLE.insert(number);
+        }
+        assert!(holds_in_child(|| {
+            TABLE.replace_all();
+            is_socket(&ours) && is_inert(theirs.as_raw_fd())
+        }));
+    }
+
+    #[test]
+    fn a_child_of_a_child_keeps_its_own_files() {
+        let (ours, _theirs) = socket::pair().expect("two sockets");
+        let number = KeptFromChildren::new(ours);
+        let number = ManuallyDrop::new(number).as_fd().as_raw_fd();
+        assert!(holds_in_child(|| {
+            // As a daemon closes everything, and goes on with files of its own.
+            // SAFETY: in this child the number is an inert file's, which nobody uses.
+            drop(unsafe { OwnedFd::from_raw_fd(number) });
+            let Ok((own, _)) = socket::pair() else {
+                return false;
+            };
+            own.as_raw_fd() == number && holds_in_child(|| is_socket(&own))
+        }));
+    }
+
+    #[test]
+    fn a_child_without_a_free_descriptor_keeps_none_of_them_either() {
+        static TABLE: Table = Table::new();
+        let files = [(); 3].map(|()| socket::pair().expect("two sockets").0);
+        let numbers = files.each_ref().map(|file| file.as_raw_fd());
+        let limit = |current| {
+            let maximum = getrlimit(Resource::Nofile).maximum;
+            let current = Some(current);
+            setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_ok()
+        };
+        for number in numbers {
+            TABLE.insert(number);
+        }
+        // Room for as many as there are: the first number becomes the inert file's.
+        let highest = numbers.iter().max().expect("three") + 1;
+        assert!(holds_in_child(|| {
+            let is_limited = limit(highest as u64);
+            while let Some(filler) = inert_file() {
+                std::mem::forget(filler);
+            }
+            TABLE.replace_all();
+            is_limited && numbers.iter().all(|number| is_inert(*number))
+        }));
+        // No room at all: not even their own numbers can be taken again.
+        assert!(holds_in_child(|| {
+            let is_limited = limit(0);
+            TABLE.replace_all();
+            is_limited && !files.iter().any(is_socket)
+        }));
+    }
+}
