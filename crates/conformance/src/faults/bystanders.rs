@@ -66,11 +66,6 @@ impl Bystanders {
         [&self.exporter, &self.importer].map(|worker| worker.pid as u32)
     }
 
-    /// Returns a read-only handle of the exporter's memory.
-    pub(super) fn read_only_handle(&mut self) -> Result<String, String> {
-        self.exporter("memory-handle m read-only=yes")
-    }
-
     /// Compares what the pair holds with what it held at first.
     pub(super) fn check_holdings(&self) -> Result<(), String> {
         let more: Vec<_> = self

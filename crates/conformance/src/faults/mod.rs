@@ -14,7 +14,6 @@
 //! allocator's own calls are no steps, for they depend on the moment; timers still fire in real
 //! time, so that a case may be reached in another order of the *other* threads.
 
-pub mod attack;
 mod bystanders;
 mod calls;
 mod command;

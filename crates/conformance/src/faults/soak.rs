@@ -1,17 +1,18 @@
 //! The soak: faults at random moments and attackers for a long time, while nothing may grow.
 
-use super::attack::{Attacker, Target, attackers};
 use super::bystanders::{Bystanders, ask};
 use super::play::{Scene, play};
 use super::stage::Plan;
 use super::step::Fault;
 use super::worker::Worker;
 use super::workload;
+use crate::attackers::attackers;
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::procfs::Usage;
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const LATEST_FAULT: Duration = Duration::from_millis(100);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
 /// How long an attacker attacks before the next one does.
 const ATTACK: Duration = Duration::from_secs(10);
+/// Time between two looks at an attacker.
+const ATTACK_LOOK: Duration = Duration::from_millis(20);
 /// Growth between the second and the last third of a soak that is no leak: KiB of resident memory,
 /// and counts of everything else.
 const ALLOWED_KIB: usize = 1024;
@@ -36,7 +39,7 @@ pub(super) fn run(
 ) -> Result<bool, Failure> {
     let mut bystanders = Bystanders::start(scene)?;
     let mut exposed = scene.worker('E', false)?;
-    let target = target(scene, &mut bystanders, &mut exposed)?;
+    let handles = exposed_handles(&mut exposed)?;
     let end = Instant::now() + length;
     let violations = Mutex::new(Vec::new());
     let plays = AtomicU64::new(0);
@@ -53,26 +56,25 @@ pub(super) fn run(
             let (violated, plays) = (&violated, &plays);
             scope.spawn(move || play_freely(scene, seed + job as u64, end, plays, violated));
         }
-        let mut list = attackers();
-        if !list.is_empty() {
-            let (violated, attacks, target) = (&violated, &attacks, &target);
-            scope.spawn(move || {
-                for turn in 0.. {
-                    if Instant::now() >= end {
-                        break;
-                    }
-                    let index = turn % list.len();
-                    let attacker: &mut Box<dyn Attacker> = &mut list[index];
-                    let until = end.min(Instant::now() + ATTACK);
-                    if let Err(failure) = attacker.attack(target, until) {
-                        violated(format!("{}: {failure}", attacker.name()));
-                    }
-                    if let Ok(mut attacks) = attacks.lock() {
-                        *attacks.entry(attacker.name()).or_default() += 1;
-                    }
+        let (attacks, violated_by, handles) = (&attacks, &violated, &handles);
+        scope.spawn(move || {
+            for attacker in attackers().iter().cycle() {
+                if Instant::now() >= end {
+                    break;
                 }
-            });
-        }
+                let until = end.min(Instant::now() + ATTACK);
+                let name = attacker.name();
+                let given = attacker.needs_handles().then_some(&handles[..]);
+                match attack(scene, name, given.unwrap_or_default(), until) {
+                    Ok(()) => {
+                        if let Ok(mut attacks) = attacks.lock() {
+                            *attacks.entry(name).or_default() += 1;
+                        }
+                    }
+                    Err(failure) => violated_by(format!("attacker {name}: {failure}")),
+                }
+            }
+        });
         let mut requests = 1_000;
         while Instant::now() < end {
             let next = Instant::now() + MEASURE_INTERVAL;
@@ -111,11 +113,8 @@ pub(super) fn run(
     Ok(violations.is_empty() && growth.is_empty())
 }
 
-fn target(
-    scene: &Scene,
-    bystanders: &mut Bystanders,
-    exposed: &mut Worker,
-) -> Result<Target, Failure> {
+/// Makes objects of the exposed process, and returns their handles.
+fn exposed_handles(exposed: &mut Worker) -> Result<Vec<String>, Failure> {
     let mut number = 0;
     let mut asked = |command: &str| {
         number += 1;
@@ -123,19 +122,36 @@ fn target(
     };
     asked("event e")?;
     asked("allocate m 65536")?;
-    let exposed_event = asked("event-handle e")?;
-    let exposed_memory = asked("memory-handle m")?;
-    let honest_memory = bystanders.read_only_handle().map_err(Failure::new)?;
-    Ok(Target {
-        directory: scene.directory.clone(),
-        device: scene.device.clone(),
-        program: scene.program.clone(),
-        honest_pid: bystanders.pids()[0],
-        honest_memory,
-        exposed_pid: exposed.pid as u32,
-        exposed_memory,
-        exposed_event,
-    })
+    Ok(vec![asked("memory-handle m")?, asked("event-handle e")?])
+}
+
+/// Runs an attacker in a process of its own until the time is over.
+fn attack(scene: &Scene, name: &str, handles: &[String], until: Instant) -> Result<(), Failure> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["attack", name])
+        .arg(&scene.directory)
+        .args(handles)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let mut ended = None;
+    while Instant::now() < until && ended.is_none() {
+        std::thread::sleep(ATTACK_LOOK);
+        ended = child.try_wait()?;
+    }
+    drop(child.stdin.take());
+    let end = Instant::now() + ATTACK;
+    while ended.is_none() && Instant::now() < end {
+        std::thread::sleep(ATTACK_LOOK);
+        ended = child.try_wait()?;
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    match ended {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(Failure::new(format!("it ended with {status}"))),
+        None => Err(Failure::new("it does not end")),
+    }
 }
 
 /// Plays workloads with a fault at a random moment, until the time is over.
@@ -203,12 +219,13 @@ impl Series {
         self.0.entry(name).or_default().push(value);
     }
 
-    /// Returns the series whose greatest value in the last third is beyond that in the second third.
+    /// Returns the series whose least value in the last third is beyond that in the second third: what
+    /// an attacker takes for a while is no growth.
     fn growth(&self) -> Vec<String> {
         let grown = self.0.iter().filter_map(|(name, values)| {
             let third = values.len() / 3;
-            let before = values.get(third..2 * third)?.iter().max()?;
-            let after = values.get(2 * third..)?.iter().max()?;
+            let before = values.get(third..2 * third)?.iter().min()?;
+            let after = values.get(2 * third..)?.iter().min()?;
             let allowed = match name.contains("KiB") {
                 true => ALLOWED_KIB,
                 false => ALLOWED_COUNT,
