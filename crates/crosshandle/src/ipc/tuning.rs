@@ -127,3 +127,7 @@ pub(super) const MAX_COUNT_LOOKS: usize = 1 << 22;
 /// Bytes of the longest report that is sent. Askers refuse one that is four times as long. Halved or
 /// doubled: no change, since what is listed has fewer.
 pub(super) const MAX_REPORT_BYTES: usize = 16 << 20;
+
+/// Time until the liveness thread and those who ask it try again what the system had no memory for.
+/// Halved: twice the tries while it is short of memory. Doubled: locks are taken that much later then.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
