@@ -119,6 +119,10 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
         let _records = self.records();
         if self.is_current(record) {
             self.catalog.set_name(record.index, name);
@@ -127,6 +131,10 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
         if self.broker.get().is_some() {
             return Ok(());
         }
