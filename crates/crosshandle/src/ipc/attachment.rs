@@ -342,11 +342,16 @@ impl Attachment {
         if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
             return Ok(());
         }
-        let Link::Remote { connection, .. } = &self.link else {
-            if self.catalog.generation(record).is_none() {
-                return Err(Error::Stale);
+        let connection = match &self.link {
+            Link::Local(exporter) => {
+                // Its catalog is all here.
+                let exporter = exporter.upgrade().ok_or(Error::Stale)?;
+                return match self.catalog.generation(record) {
+                    Some(_) => exporter.extend_own_ledger(record),
+                    None => Err(Error::Stale),
+                };
             }
-            return self.ledger.ensure(record);
+            Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request)?;
