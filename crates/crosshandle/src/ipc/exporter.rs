@@ -572,7 +572,7 @@ impl Exports for Exporter {
         let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
         let ledger = importer.ledger.extend(place.chunk());
         let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk.
+        // It asks once for each chunk, and again if it got no answer.
         let ledger = ledger.ok_or(Refusal::BadRequest)?;
         Ok([catalog, Arc::new(ledger)])
     }
