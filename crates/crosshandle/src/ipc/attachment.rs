@@ -149,7 +149,11 @@ impl Attachment {
         let attachment = Self::connect(fields, origin)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
-        attachment.watch_hang_up()?;
+        if let Err(error) = attachment.watch_hang_up() {
+            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            attachment.note_hang_up();
+            return Err(error);
+        }
         Ok(attachment)
     }
 
@@ -246,6 +250,12 @@ impl Attachment {
             let _ = registered.set(watch(Arc::new(notice))?);
         }
         Ok(())
+    }
+
+    fn note_hang_up(&self) {
+        if let Link::Remote { hung_up_at, .. } = &self.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+        }
     }
 
     pub(super) fn arenas(&self) -> &EventArenas {
@@ -476,6 +486,10 @@ impl Attachment {
                     Refusal::ReadOnly => Error::ReadOnly,
                     Refusal::WrongKey => Error::WrongKey,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+                    Refusal::NoReadOnly => Error::Unsupported(
+                        "a descriptor for reading only cannot be made, since there is no /proc"
+                            .into(),
+                    ),
                     _ => Error::Stale,
                 })
             }
@@ -616,12 +630,10 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { hung_up_at, .. } = &attachment.link {
-            hung_up_at.store(process::time().max(1), Ordering::Release);
-            attachment.fail_orphans();
-            // Waits for signals that no process has submitted are over too.
-            sleepers::wake_all();
-        }
+        attachment.note_hang_up();
+        attachment.fail_orphans();
+        // Waits for signals that no process has submitted are over too.
+        sleepers::wake_all();
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
         }
