@@ -192,7 +192,7 @@ macro_rules! for_each_case {
             hostile {
                 senseless_requests_are_refused
                 a_key_opens_one_object_alone
-                chunks_are_given_once
+                chunks_are_given_few_times
                 catalogs_cannot_be_written
                 oversized_requests_are_hung_up_on
                 scribbles_stay_in_their_arena

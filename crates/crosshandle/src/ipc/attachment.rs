@@ -149,7 +149,11 @@ impl Attachment {
         let attachment = Self::connect(fields, origin)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
-        attachment.watch_hang_up()?;
+        if let Err(error) = attachment.watch_hang_up() {
+            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            attachment.note_hang_up();
+            return Err(error);
+        }
         Ok(attachment)
     }
 
@@ -248,6 +252,12 @@ impl Attachment {
         Ok(())
     }
 
+    fn note_hang_up(&self) {
+        if let Link::Remote { hung_up_at, .. } = &self.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+        }
+    }
+
     pub(super) fn arenas(&self) -> &EventArenas {
         self.arenas.as_deref().expect("present until drop")
     }
@@ -342,11 +352,16 @@ impl Attachment {
         if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
             return Ok(());
         }
-        let Link::Remote { connection, .. } = &self.link else {
-            if self.catalog.generation(record).is_none() {
-                return Err(Error::Stale);
+        let connection = match &self.link {
+            Link::Local(exporter) => {
+                // Its catalog is all here.
+                let exporter = exporter.upgrade().ok_or(Error::Stale)?;
+                return match self.catalog.generation(record) {
+                    Some(_) => exporter.extend_own_ledger(record),
+                    None => Err(Error::Stale),
+                };
             }
-            return self.ledger.ensure(record);
+            Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request)?;
@@ -471,6 +486,10 @@ impl Attachment {
                     Refusal::ReadOnly => Error::ReadOnly,
                     Refusal::WrongKey => Error::WrongKey,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+                    Refusal::NoReadOnly => Error::Unsupported(
+                        "a descriptor for reading only cannot be made, since there is no /proc"
+                            .into(),
+                    ),
                     _ => Error::Stale,
                 })
             }
@@ -611,12 +630,10 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { hung_up_at, .. } = &attachment.link {
-            hung_up_at.store(process::time().max(1), Ordering::Release);
-            attachment.fail_orphans();
-            // Waits for signals that no process has submitted are over too.
-            sleepers::wake_all();
-        }
+        attachment.note_hang_up();
+        attachment.fail_orphans();
+        // Waits for signals that no process has submitted are over too.
+        sleepers::wake_all();
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
         }

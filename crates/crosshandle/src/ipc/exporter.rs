@@ -119,6 +119,10 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
         let _records = self.records();
         if self.is_current(record) {
             self.catalog.set_name(record.index, name);
@@ -127,6 +131,10 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
         if self.broker.get().is_some() {
             return Ok(());
         }
@@ -383,8 +391,11 @@ impl Exporter {
     /// Returns whether this process or an attached one has a record open.
     fn is_open(&self, record: u32) -> bool {
         let is_open = |ledger: &Ledger| ledger.is_open(record);
+        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // generation.
+        let importers = self.importers();
         self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || (self.importers().by_owner.values()).any(|importer| is_open(&importer.ledger))
+            || (importers.by_owner.values()).any(|importer| is_open(&importer.ledger))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -393,7 +404,15 @@ impl Exporter {
             return Ok(Arc::clone(ledger));
         }
         let (ledger, _) = Ledger::create(false)?;
+        let _importers = self.importers();
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
+        let _importers = self.importers();
+        let own = self.own_ledger.get();
+        own.map_or(Ok(()), |ledger| ledger.ensure(record))
     }
 
     /// Returns the place for what is dropped when the exporter is, before anything else of it.
@@ -553,7 +572,7 @@ impl Exports for Exporter {
         let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
         let ledger = importer.ledger.extend(place.chunk());
         let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk.
+        // It asks once for each chunk, and again if it got no answer.
         let ledger = ledger.ok_or(Refusal::BadRequest)?;
         Ok([catalog, Arc::new(ledger)])
     }

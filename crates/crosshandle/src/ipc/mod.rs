@@ -30,6 +30,7 @@ mod records;
 mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
+pub(crate) use chunks::MAX_NAME_BYTES;
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
 };

@@ -17,6 +17,12 @@ pub(super) const MAX_PIN_BYTES: usize = 2 << 20;
 /// others.
 pub(super) const RECLAIM_LOOKS: usize = 32;
 
+/// Times that an importer is sent one more chunk of its ledger in place of one that it did not get:
+/// its question had timed out, or it had no memory to map the answer. Halved: an importer of an
+/// exporter that is stopped often sooner cannot open more objects. Doubled: a hostile importer has
+/// twice the exporter's addresses for it, 3 MiB each at most.
+pub(super) const MAX_LEDGER_REPEATS: usize = 16;
+
 /// Late signals of one event that one process may have; more signals are refused meanwhile. Halved:
 /// programs that signal far ahead of their peers are refused sooner. Doubled: an event whose peer
 /// never completes costs each signaller 400 KiB more.
