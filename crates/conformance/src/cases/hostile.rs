@@ -132,6 +132,46 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// A process of the same user gets a report, attached or not, again and again, and no key in it; the
+/// exporter serves others meanwhile, and takes nobody who asks for an importer.
+pub(crate) fn reports_are_given_to_the_same_user(harness: &Harness) -> Verdict {
+    let (_exporter, handle) = exporter(harness)?;
+    let key: String = (handle.as_bytes()[at::KEY..at::KEY + 16].iter())
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let report = |socket: &Socket| -> Result<String, Failure> {
+        let (answer, files) = socket.receive()?;
+        let [file] = &files[..] else {
+            return Err(Failure::new(format!("{} files", files.len())));
+        };
+        assert_eq!(status(&answer), 0);
+        let file = File::from(file.try_clone()?);
+        let mut bytes = vec![0; file.metadata()?.len() as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        assert!(file.write_at(b"x", 0).is_err(), "it is constant");
+        Ok(String::from_utf8(bytes)?)
+    };
+    let describe = Request::describe().bytes();
+    let (attached, _files) = attached(harness, handle.as_bytes())?;
+    let strangers: Result<Vec<_>, _> = (0..20)
+        .map(|_| Socket::connect_in(harness.directory()))
+        .collect();
+    let sockets = strangers?;
+    for round in 0..3 {
+        for socket in sockets.iter().chain([&attached]) {
+            socket.send(&describe, &[])?;
+        }
+        for socket in sockets.iter().chain([&attached]) {
+            let report = report(socket)?;
+            assert!(report.contains("\"bytes\":5000000"), "{round}: {report}");
+            assert!(report.contains("\"attaches\":1,"), "{round}: {report}");
+            assert!(!report.contains(&key), "{report}");
+        }
+    }
+    check_served(harness, &handle)?;
+    PASSED
+}
+
 /// Checks that a request that guesses, with a key that it has, is refused in this way, both to get in
 /// and afterwards.
 fn check_guess(

@@ -262,6 +262,10 @@ impl Attachment {
         self.arenas.as_deref().expect("present until drop")
     }
 
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     pub(super) fn catalog(&self) -> &Catalog {
         &self.catalog
     }

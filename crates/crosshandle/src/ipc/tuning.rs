@@ -101,6 +101,39 @@ pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 /// whose socket somebody else has is noticed that much later.
 pub(super) const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Records that are looked at for a report while the records are locked: some microseconds. Halved or
+/// doubled: threads that export or free something meanwhile wait for less or longer.
+pub(super) const DESCRIBED_AT_ONCE: u32 = 1024;
+
+/// Objects of a kind, importers and waiters of one context that a report lists, at most. Halved: the
+/// rest of fewer objects can be seen as totals only. Doubled: a report takes twice as long to write and
+/// to read, some milliseconds.
+pub(super) const MAX_LISTED: usize = 1000;
+
+/// Objects that all contexts of a report list, at most; with many contexts, each lists fewer. Halved: as
+/// [`MAX_LISTED`], for processes with many contexts. Doubled: the longest report has twice the bytes,
+/// some ten mebibytes.
+pub(super) const MAX_LISTED_OF_ALL: usize = 8192;
+
+/// Contexts that a report describes, at most. Halved or doubled: as [`MAX_LISTED_OF_ALL`].
+pub(super) const MAX_DESCRIBED_CONTEXTS: usize = 256;
+
+/// Unfinished signals of one event that a report lists, at most. Halved: less is seen of queues that are
+/// far ahead. Doubled: a hostile peer makes reports longer.
+pub(super) const MAX_LISTED_SIGNALS: usize = 8;
+
+/// Importers that a report lists for one object, at most. Halved: less is seen of objects that many have
+/// open. Doubled: as for [`MAX_LISTED_SIGNALS`].
+pub(super) const MAX_LISTED_OPENERS: usize = 16;
+
+/// Open counts that are looked at for a report, at most: 20 ms. Halved: importers' totals are too low
+/// from half as many objects on. Doubled: reports of contexts with so many take longer.
+pub(super) const MAX_COUNT_LOOKS: usize = 1 << 22;
+
+/// Bytes of the longest report that is sent. Askers refuse one that is four times as long. Halved or
+/// doubled: no change, since what is listed has fewer.
+pub(super) const MAX_REPORT_BYTES: usize = 16 << 20;
+
 /// Time until the liveness thread and those who ask it try again what the system had no memory for.
 /// Halved: twice the tries while it is short of memory. Doubled: locks are taken that much later then.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);

@@ -3,7 +3,7 @@
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
-use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
+use super::{CHUNKS, RecordPlace, capacity, end_of, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
@@ -277,6 +277,21 @@ impl Ledger {
         let first = self.chunks[0].get();
         first.map_or(0, |first| {
             first.header().copied_bytes.load(Ordering::Relaxed)
+        })
+    }
+
+    /// Returns how often the importer has a record open.
+    pub(crate) fn times_open(&self, record: u32) -> u32 {
+        let count = self.count(record);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether the importer has anything open.
+    pub(crate) fn has_opens(&self) -> bool {
+        self.chunks.iter().filter_map(OnceLock::get).any(|chunk| {
+            let end = end_of(chunk.chunk as u32) as u32;
+            let first = end - capacity(chunk.chunk) as u32;
+            (first..end).any(|record| self.is_open(record))
         })
     }
 
