@@ -19,6 +19,7 @@
 mod attachment;
 pub(crate) mod broker;
 mod chunks;
+mod deadline;
 mod deferred_reclaim;
 mod event;
 mod event_arena;
@@ -30,6 +31,7 @@ mod records;
 mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
+pub(crate) use deadline::Deadline;
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
 };
