@@ -102,7 +102,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     let mut answers: Vec<Answer> = vec![
         (Box::new(|_| b"nonsense".to_vec()), vec![], "Protocol"),
         (Box::new(|_| vec![0; REPLY]), vec![], "Protocol"),
-        (Box::new(|_| vec![0xFF; 200]), vec![], "Os"),
+        (Box::new(|_| vec![0xFF; 200]), vec![], "Protocol"),
         (
             Box::new(|n| reply(VERSION + 1, 0, raw::ATTACHED, 2, n, 0)),
             books()?,
@@ -114,7 +114,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
         (
             Box::new(as_one),
             vec![catalog()?, file(LEDGER, true)?, raw::pipe()?],
-            "Os",
+            "Protocol",
         ),
     ];
     // A catalog that is none.
@@ -346,29 +346,34 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     let impostor = Impostor::of_event(harness, &event)?;
     let (pending, connection) = impostor.admit(&importer, 2)?;
     let file = raw::memfd;
+    let locks = || file(0, true);
     let mut answers: Vec<Answer> = Vec::new();
     for files in [
         vec![],
-        vec![file(EVENTS, true)?, file(EVENTS, true)?],
-        vec![raw::pipe()?],
-        vec![std::fs::File::open("/dev/null")?.into()],
-        vec![file(EVENTS, false)?],
-        vec![file(0, true)?],
-        vec![file(4096, true)?],
-        vec![file(EVENTS - 4096, true)?],
-        vec![file(EVENTS + 4096, true)?],
-        vec![file(LEDGER, true)?],
+        // Without a file of locks, and with something that is none.
+        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, raw::pipe()?],
+        vec![file(EVENTS, true)?, std::fs::File::open("/dev/null")?.into()],
+        vec![file(EVENTS, true)?, locks()?, locks()?],
+        vec![raw::pipe()?, locks()?],
+        vec![std::fs::File::open("/dev/null")?.into(), locks()?],
+        vec![file(EVENTS, false)?, locks()?],
+        vec![file(0, true)?, locks()?],
+        vec![file(4096, true)?, locks()?],
+        vec![file(EVENTS - 4096, true)?, locks()?],
+        vec![file(EVENTS + 4096, true)?, locks()?],
+        vec![file(LEDGER, true)?, locks()?],
     ] {
         answers.push((Box::new(sent), files, "Protocol"));
     }
     answers.push((
         Box::new(|n| raw::fetched(0, EVENTS, n)),
-        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, locks()?],
         "Protocol",
     ));
     answers.push((
         Box::new(|n| attached(2, n)),
-        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, locks()?],
         "Protocol",
     ));
     let mut pending = Some(pending);
@@ -384,8 +389,8 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     }
     let asked = importer.begin(&impostor.open);
     let (question, _) = connection.receive()?;
-    let arena = file(EVENTS, true)?;
-    connection.send(&sent(raw::serial(&question)), &borrowed(&[arena]))?;
+    let files = [file(EVENTS, true)?, locks()?];
+    connection.send(&sent(raw::serial(&question)), &borrowed(&files))?;
     asked.reply(deadline())?;
     importer.ask("signal f")?;
     PASSED
