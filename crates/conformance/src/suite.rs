@@ -207,10 +207,15 @@ macro_rules! for_each_case {
             }
             attacked {
                 by_idle_connections
+                by_idle_connections_of_another_user
                 by_connection_floods
                 by_garbage
                 by_slow_readers
                 by_nasty_descriptors
+                by_nasty_descriptors_on_older_systems
+                by_nasty_importers
+                by_nasty_importers_on_older_systems
+                by_forged_words
                 by_record_locks
                 by_requeued_sleepers
                 by_priority_locks

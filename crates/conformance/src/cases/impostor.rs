@@ -353,7 +353,10 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
         // Without a file of locks, and with something that is none.
         vec![file(EVENTS, true)?],
         vec![file(EVENTS, true)?, raw::pipe()?],
-        vec![file(EVENTS, true)?, std::fs::File::open("/dev/null")?.into()],
+        vec![
+            file(EVENTS, true)?,
+            std::fs::File::open("/dev/null")?.into(),
+        ],
         vec![file(EVENTS, true)?, locks()?, locks()?],
         vec![raw::pipe()?, locks()?],
         vec![std::fs::File::open("/dev/null")?.into(), locks()?],
