@@ -189,6 +189,13 @@ macro_rules! for_each_case {
                 all_at_once
                 unmapped_users_are_nobody
             }
+            capabilities {
+                isolated_events_are_apart
+                unpooled_memory_is_apart
+                read_only_is_all_that_arrives
+                reports_are_for_the_same_user
+                guesses_bring_no_descriptor
+            }
             hostile {
                 senseless_requests_are_refused
                 a_key_opens_one_object_alone

@@ -66,7 +66,7 @@ fn check_descriptors_refused(
 }
 
 /// Returns a connection that is attached by a handle, and the ledger that it was given.
-fn attached(
+pub(super) fn attached(
     harness: &Harness,
     handle: &[u8; HANDLE_SIZE],
 ) -> Result<(Socket, Vec<OwnedFd>), Failure> {

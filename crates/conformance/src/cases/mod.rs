@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod attacked;
+pub(crate) mod capabilities;
 pub(crate) mod commands;
 pub(crate) mod deaths;
 pub(crate) mod diverted_sleepers;
