@@ -234,6 +234,10 @@ macro_rules! for_each_case {
                 forgeries_stain_no_original
                 anothers_arena_is_refused
             }
+            late_exporter {
+                nasty_answers_hold_up_nobody
+                one_deadline_for_a_whole_open
+            }
             handles {
                 wrong_places_are_told_apart
                 wrong_records_are_stale

@@ -13,6 +13,7 @@ pub(crate) mod handles;
 pub(crate) mod hostile;
 pub(crate) mod impostor;
 pub(crate) mod kernels;
+pub(crate) mod late_exporter;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod memory_lifetime;
