@@ -94,14 +94,13 @@ fn send_all(victim: &Victim, stop: &Stop, first: Option<Vec<u8>>) -> Result<Repo
     Ok(report)
 }
 
-/// Returns descriptors of each kind to answer a question with, asked on `connection`. `program`: the
-/// program of the suite.
-pub(crate) fn nasty_answers(
-    connection: &OwnedFd,
-    program: &Path,
-) -> Result<Vec<(&'static str, Nasty)>, Failure> {
-    let held = fuse::HeldFile::mount_by(program).ok();
-    let kinds: [(&'static str, Make); 6] = [
+/// Descriptors of each kind to answer questions with.
+pub(crate) struct NastyAnswers {
+    held: Option<fuse::HeldFile>,
+}
+
+impl NastyAnswers {
+    const KINDS: [(&'static str, Make); 6] = [
         ("a socket with unsent data", unsent_data),
         ("a file that is held", held_file),
         ("a FIFO", fifo),
@@ -109,8 +108,37 @@ pub(crate) fn nasty_answers(
         ("the connection itself", the_connection_itself),
         ("253 files", many),
     ];
-    let make = |(name, make): (_, Make)| Ok((name, make(connection, held.as_ref())?));
-    kinds.into_iter().map(make).collect()
+
+    /// Prepares them. `program`: the program of the suite.
+    pub(crate) fn new(program: &Path) -> Self {
+        Self {
+            held: fuse::HeldFile::mount_by(program).ok(),
+        }
+    }
+
+    /// Returns the names of the kinds that this machine can make.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        let names = Self::KINDS.into_iter().map(|(name, _)| name);
+        let has_held = self.held.is_some();
+        names.filter(move |name| has_held || *name != "a file that is held")
+    }
+
+    /// Makes some of a kind, to be sent over a connection.
+    pub(crate) fn make(&self, kind: &str, connection: &OwnedFd) -> Result<Nasty, Failure> {
+        let make = Self::KINDS.iter().find(|(name, _)| *name == kind);
+        let (_, make) = make.ok_or(Failure::new(kind))?;
+        make(connection, self.held.as_ref())
+    }
+}
+
+impl Drop for NastyAnswers {
+    fn drop(&mut self) {
+        // Its closing is held up, too.
+        std::thread::spawn({
+            let held = self.held.take();
+            move || drop(held)
+        });
+    }
 }
 
 /// Descriptors to send, and what ends their mischief when it is dropped.

@@ -153,10 +153,10 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
     // The attacker's handles are of objects of its own; of a context of its own, if nothing in its arena
     // can be believed any more.
     let place = match name {
-        "forged-words" => " context=given",
+        "forged-words" => " context=apart",
         _ => "",
     };
-    exporter.ask("context given")?;
+    exporter.ask("context apart")?;
     let given = [
         memory_of(&exporter, "given", 1)?.to_string(),
         event_of(&exporter, &format!("given-event{place}"))?.to_string(),

@@ -24,7 +24,7 @@ type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 /// The number of the false exporter.
 const NUMBER: u64 = 0xBAD;
 /// The name of its socket.
-pub(super) const NAME: &str = "0000000000000bad.sock";
+const NAME: &str = "0000000000000bad.sock";
 
 /// A false exporter, for handles that name it.
 pub(super) struct Impostor {

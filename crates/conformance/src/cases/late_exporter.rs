@@ -3,7 +3,7 @@
 use super::hostile::exporter;
 use super::impostor::Impostor;
 use super::stopped::Stopped;
-use crate::attackers::descriptors::nasty_answers;
+use crate::attackers::descriptors::NastyAnswers;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::peer::Refused;
@@ -84,24 +84,21 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
     let far = with(memory.as_bytes(), at::RECORD, &1500_u32.to_le_bytes());
     let far = MemoryHandle::from_bytes(&far)?;
     let program = harness.program().with_file_name("conformance");
-    let mut slowest = Duration::ZERO;
+    let answers = NastyAnswers::new(&program);
+    let (mut slowest, mut rounds) = (Duration::ZERO, 0);
     for question in [ATTACH, MEMORY, ARENA, CHUNK] {
-        let mut kind = 0;
-        loop {
+        for kind in answers.kinds() {
+            let what = format!("{kind}, question {question}");
             let impostor = match question {
                 ARENA => Impostor::of_event(harness, &event)?,
                 CHUNK => Impostor::new(harness, &far)?,
                 _ => Impostor::new(harness, &memory)?,
             };
             let importer = hasty(harness)?;
+            importer.ask("pid")?;
             let (pending, connection, attach) = impostor.lure(&importer)?;
             let (connection, asked) = lead_to(question, &impostor, connection, attach)?;
-            let mut kinds = nasty_answers(&connection.0, &program)?;
-            if kind == kinds.len() {
-                break;
-            }
-            let (name, nasty) = kinds.swap_remove(kind);
-            drop(kinds);
+            let nasty = answers.make(kind, &connection.0)?;
             let serial = raw::serial(&asked);
             let (answer, count) = match question {
                 ATTACH => (attached(2, serial), 2),
@@ -109,8 +106,7 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
                 _ => (sent(serial), 2),
             };
             // As many as are wanted, or too many.
-            let count = (name != "253 files").then_some(count);
-            let what = format!("{name}, question {question}");
+            let count = (kind != "253 files").then_some(count);
             // While it sleeps, so that it is the last to have them.
             let stopped = Stopped::new(&importer)?;
             let began = Instant::now();
@@ -127,13 +123,13 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
             importer.ask("check n 0 1 100")?;
             importer.ask("close n hasty")?;
             check_in_time(&what, began.elapsed())?;
-            drop(connection);
             std::fs::remove_file(&impostor.path)?;
-            kind += 1;
+            rounds += 1;
         }
-        std::fs::remove_file(harness.directory().join(super::impostor::NAME))?;
     }
-    Ok(Outcome::Passed(format!("slowest open {slowest:?}")))
+    Ok(Outcome::Passed(format!(
+        "{rounds} opens, the slowest {slowest:?}"
+    )))
 }
 
 /// One deadline holds for all that an open waits for: an exporter that answers each question late, but
@@ -156,8 +152,10 @@ pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     );
     let (refused, taken) = failed(pending, began)?;
     assert_eq!(refused.kind, "TimedOut", "{refused}");
+    let path = impostor.path.clone();
     drop((connection, impostor));
-    std::fs::remove_file(harness.directory().join(super::impostor::NAME))?;
+    std::fs::remove_file(path)?;
+    let importer = hasty(harness)?;
     // It says something in time again and again, but never the answer.
     let impostor = Impostor::new(harness, &memory)?;
     let began = Instant::now();
