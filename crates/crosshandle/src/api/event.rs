@@ -150,7 +150,8 @@ impl Event {
         }
         let fields = handle.fields();
         context.check_event(&fields)?;
-        let attachment = context.attachment(&fields)?;
+        let deadline = context.deadline();
+        let attachment = context.attachment(&fields, &deadline)?;
         let native = match fields.backend == context.device().info().backend {
             true => context.backend().driver_events(),
             false => None,
@@ -166,7 +167,14 @@ impl Event {
             }
         };
         let credential = Credential::of(&fields);
-        let core = EventCore::open(attachment, credential, isolated, options.mode(), native)?;
+        let core = EventCore::open(
+            attachment,
+            credential,
+            isolated,
+            options.mode(),
+            native,
+            &deadline,
+        )?;
         Ok(Self {
             core,
             exporter: None,

@@ -780,6 +780,7 @@ mod tests {
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
     use crate::ipc::chunks::LedgerChunk;
+    use crate::ipc::deadline::Deadline;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
@@ -812,14 +813,15 @@ mod tests {
     ) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
-        let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
+        let deadline = Deadline::after(DEADLINE);
+        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask_for_memory(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);
@@ -885,7 +887,8 @@ mod tests {
         std::thread::scope(|scope| {
             let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
             let asking = scope.spawn(move || {
-                let ask = || first.ask::<1>(Request::Mirror(slow)).is_err();
+                let deadline = Deadline::after(DEADLINE);
+                let ask = || first.ask::<1>(Request::Mirror(slow), &deadline).is_err();
                 // Questions are taken again after the answer.
                 (ask(), ask())
             });

@@ -71,6 +71,11 @@ pub(super) const MAX_UNATTACHED: usize = 64;
 /// there, for one other user.
 pub(super) const MAX_UNATTACHED_OF_STRANGER: usize = 16;
 
+/// Requests that a connection may send before it is attached. An importer's first one attaches it, and
+/// questions of `crosshandle ps` are one. Halved: nothing. Doubled: who asks without a handle takes
+/// twice the exporter's time before it must connect again.
+pub(super) const MAX_UNATTACHED_REQUESTS: u32 = 8;
+
 /// Time that a connection has to send its first request, and after each one until it is attached.
 /// Halved: an importer that is stopped or swapped out just then must connect again. Doubled: idle
 /// connections keep their descriptors for longer, when nobody else needs them.

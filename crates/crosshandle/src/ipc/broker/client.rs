@@ -515,8 +515,11 @@ impl Source for Client {
             Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
-                ADMISSION.lock().spoke(number, Instant::now());
-                self.handle(&buffer[..len], registration)
+                let may_ask = ADMISSION.lock().spoke(number, Instant::now());
+                match may_ask {
+                    true => self.handle(&buffer[..len], registration),
+                    false => Err(Errno::CONNRESET),
+                }
             }
             // Importers send no descriptors.
             Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),

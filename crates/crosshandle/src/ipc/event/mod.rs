@@ -16,6 +16,7 @@ pub(crate) use profile::{Profile, Timestamps};
 
 use super::attachment::Attachment;
 use super::chunks::{Ledger, Sleeper};
+use super::deadline::Deadline;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
@@ -117,19 +118,20 @@ impl EventCore {
         isolated: bool,
         mode: WaitMode,
         mirror: Option<Arc<dyn DriverEvents>>,
+        deadline: &Deadline,
     ) -> Result<Arc<Self>> {
         let (slot, arena) = if isolated {
-            let arena = attachment.isolated_event(&credential)?;
+            let arena = attachment.isolated_event(&credential, deadline)?;
             arena.mark_shared(0);
             // SAFETY: `Self` keeps the event's own arena.
             (unsafe { SlotPlace::new(arena.slot(0)) }, Some(arena))
         } else {
-            let (common, index) = attachment.event(&credential)?;
+            let (common, index) = attachment.event(&credential, deadline)?;
             common.mark_shared(index);
             // SAFETY: `Self` keeps the attachment, which keeps its arenas.
             (unsafe { SlotPlace::new(common.slot(index)) }, None)
         };
-        attachment.hold(&credential)?;
+        attachment.hold(&credential, deadline)?;
         let mirror = mirror.map(|events| NativeMirror::new(events, Some(credential)));
         let role = Role::Opener(attachment);
         let record = credential.record;
