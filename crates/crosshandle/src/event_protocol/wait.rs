@@ -155,6 +155,7 @@ impl Slot {
             let Some(sleep) = backoff.next(in_steps, liveness.is_known_abandoned()) else {
                 return Err(WaitError::TimedOut);
             };
+            target.watch_owner();
             // Before the last look, so that whoever has something to tell finds the sleeper.
             entry.get_or_insert_with(|| platform::enter([target.awaited()]));
             if let Some(before) = target.register() {
@@ -289,6 +290,12 @@ impl Target<'_> {
         }
     }
 
+    /// Has the process watched that took the number.
+    fn watch_owner(&self) {
+        self.liveness
+            .watch(&|| self.slot.owner_of(self.number));
+    }
+
     /// Returns whether the exporter is known to have ended before anybody took the number.
     fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
@@ -352,6 +359,7 @@ pub(crate) fn wait_any(
             spin_end = (Instant::now() < end).then_some(end);
             continue;
         }
+        targets.iter().for_each(Target::watch_owner);
         entry.get_or_insert_with(|| platform::enter(targets.iter().map(Target::awaited)));
         words.clear();
         words.extend(
