@@ -96,7 +96,8 @@ impl Attacker {
             let met = match self.attack {
                 Attack::Requeue => moved(word, &NOWHERE),
                 // From the word to itself: nobody is moved, but all are counted.
-                Attack::LockWithPriority => match self.locked.contains(&ptr::from_ref(word).addr()) {
+                Attack::LockWithPriority => match self.locked.contains(&ptr::from_ref(word).addr())
+                {
                     false => moved(word, word),
                     true => 0,
                 },

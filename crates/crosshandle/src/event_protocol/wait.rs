@@ -292,8 +292,7 @@ impl Target<'_> {
 
     /// Has the process watched that took the number.
     fn watch_owner(&self) {
-        self.liveness
-            .watch(&|| self.slot.owner_of(self.number));
+        self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
     /// Returns whether the exporter is known to have ended before anybody took the number.

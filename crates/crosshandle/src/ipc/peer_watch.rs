@@ -79,7 +79,8 @@ impl WatchedPeer {
     fn watch(owner: Owner, pid: u32, arenas: &Arc<EventArenas>) -> Result<(Weak<Self>, Watch)> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or(Error::Protocol("it named no process"))?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os("watching a process"))?;
+        let pidfd =
+            pidfd_open(pid, PidfdFlags::empty()).map_err(Error::os("watching a process"))?;
         let peer = Arc::new(Self {
             pidfd,
             owner,
@@ -119,5 +120,86 @@ impl Source for WatchedPeer {
             driver_jobs::drop_later(last);
         }
         Next::Forget
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_protocol::{FailureReason, Outcome};
+    use std::process::{Child, Command};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// A process that does nothing, killed when this is dropped.
+    struct Idle(Child);
+
+    impl Idle {
+        fn start() -> Self {
+            Self(Command::new("sleep").arg("60").spawn().expect("a process"))
+        }
+    }
+
+    impl Drop for Idle {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_failed_though_nobody_waits_or_tells() {
+        let (catalog, arenas) = (Catalog::default(), Arc::new(EventArenas::default()));
+        catalog.ensure(0).unwrap();
+        let owner = Owner::new(7).unwrap();
+        let (arena, index) = arenas.common_or_new(0).unwrap();
+        let slot = arena.slot(index);
+        slot.reset();
+        arena.mark_shared(index);
+        let number = slot.issue(owner).unwrap().number;
+        let watches = PeerWatches::default();
+        let mut descriptors = Vec::new();
+        for _ in 0..3 {
+            let victim = Idle::start();
+            catalog.set_peer(owner, victim.0.id(), "sleep");
+            watches.watch(owner, &catalog, &arenas);
+            let watched = |watches: &PeerWatches| {
+                let watches = watches.0.lock();
+                let watch = watches.get(&owner.get()).expect("an entry");
+                watch.watch.as_ref().expect("watched").0.clone()
+            };
+            let peer = watched(&watches);
+            // Again: the same.
+            watches.watch(owner, &catalog, &arenas);
+            assert!(Weak::ptr_eq(&peer, &watched(&watches)));
+            if descriptors.is_empty() {
+                assert_eq!(slot.outcome(number), Outcome::Pending);
+            }
+            drop(victim);
+            let began = Instant::now();
+            let failed = Outcome::Failed(FailureReason::OwnerDied(Some(owner)));
+            while slot.outcome(number) != failed || peer.strong_count() > 0 {
+                assert!(began.elapsed() < DEADLINE, "nobody took note of the death");
+                thread::yield_now();
+            }
+            descriptors.push(peer);
+        }
+        assert_eq!(watches.0.lock().len(), 1);
+    }
+
+    #[test]
+    fn so_many_are_watched_and_no_more() {
+        let (catalog, arenas) = (Catalog::default(), Arc::new(EventArenas::default()));
+        catalog.ensure(0).unwrap();
+        let idle = Idle::start();
+        let watches = PeerWatches::default();
+        for number in 2..100 {
+            let owner = Owner::new(number).unwrap();
+            catalog.set_peer(owner, idle.0.id(), "sleep");
+            watches.watch(owner, &catalog, &arenas);
+        }
+        assert_eq!(watches.0.lock().len(), MAX_WATCHED_PEERS);
     }
 }
