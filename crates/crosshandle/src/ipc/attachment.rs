@@ -9,6 +9,7 @@ use super::event_arena::{EventArena, EventArenas};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;
 use super::open_count;
+use super::peer_watch::PeerWatches;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
 use super::tuning::RECONNECT_INTERVAL;
@@ -48,6 +49,7 @@ pub(crate) struct Attachment {
     arenas: Option<Arc<EventArenas>>,
     owner: Owner,
     link: Link,
+    watches: PeerWatches,
     origin: ContextId,
     /// Held while a chunk is fetched, so that it is fetched once.
     fetching: Turn,
@@ -108,6 +110,7 @@ impl Attachment {
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
                 link: Link::Local(Arc::downgrade(&exporter)),
+                watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
                 ends_with_it: OnceLock::new(),
@@ -235,6 +238,7 @@ impl Attachment {
                 hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),
             },
+            watches: PeerWatches::default(),
             origin: ContextId::of(fields),
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
@@ -578,6 +582,19 @@ impl Liveness for Attachment {
 
     fn is_known_abandoned(&self) -> bool {
         self.is_hung_up()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        // Of the exporter's own death the connection tells, and of other deaths the exporter in this
+        // process.
+        if let Link::Remote { .. } = self.link
+            && let Some(owner) = owner()
+            && owner != self.owner
+            && owner != Owner::EXPORTER
+            && let Some(arenas) = &self.arenas
+        {
+            self.watches.watch(owner, &self.catalog, arenas);
+        }
     }
 
     fn is_abandoned(&self) -> bool {

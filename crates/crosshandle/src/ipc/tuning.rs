@@ -48,6 +48,11 @@ pub(super) const MAX_LATE_WORDS: usize = 120;
 /// the system answers.
 pub(super) const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
 
+/// Processes that an importer watches because it waits for them, for each context that it has attached
+/// to: a descriptor each. Halved: with more signallers of which it waits for each, an importer learns of
+/// some deaths by its own looks, if the exporter is stopped. Doubled: twice the descriptors.
+pub(super) const MAX_WATCHED_PEERS: usize = 16;
+
 /// Entries of a socket directory that a new exporter looks at for sockets of processes that were
 /// killed: about 2 ms. Halved: in larger directories some of them stay. Doubled: the first handle
 /// may take that much longer.

@@ -277,6 +277,13 @@ impl Catalog {
         }
     }
 
+    /// Returns the process id of a process, as the exporter knows it; 0 if it does not.
+    #[inline]
+    pub(crate) fn peer_pid(&self, owner: Owner) -> u32 {
+        let first = self.chunks[0].get();
+        first.map_or(0, |first| first.peer(owner).pid.load(Ordering::Relaxed))
+    }
+
     /// Returns what is known of a process.
     pub(crate) fn peer(&self, owner: Owner) -> PeerDescription {
         self.chunks[0].get().map_or_else(Default::default, |first| {
