@@ -46,8 +46,9 @@ impl PhysicalMemory {
         let fields = handle.fields();
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
-        let attachment = core.attachment(&fields)?;
-        let fetched = attachment.fetch(&fields, access)?;
+        let deadline = core.deadline();
+        let attachment = core.attachment(&fields, &deadline)?;
+        let fetched = attachment.fetch(&fields, access, &deadline)?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
@@ -56,7 +57,7 @@ impl PhysicalMemory {
             });
         }
         let memory = core.backend().import_physical(fetched.into())?;
-        attachment.hold(&credential)?;
+        attachment.hold(&credential, &deadline)?;
         let opened = Some((attachment, credential.record));
         Ok(Self::new(core, memory, access, opened))
     }

@@ -24,6 +24,12 @@ pub(crate) trait Liveness {
         false
     }
 
+    /// Asks to have the signals of a process failed when it ends, in case nobody else does that. `owner`
+    /// says which process. Called before each sleep, so it must be cheap when repeated.
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        let _ = owner;
+    }
+
     /// Takes note that the calling thread goes to sleep until signal `number` has finished, for others
     /// to see. Returns what [`end_sleep`](Self::end_sleep) needs; `None` if nobody is told.
     fn begin_sleep(&self, _number: u64) -> Option<usize> {
@@ -136,6 +142,12 @@ impl Slot {
                 wake_sleepers(word, current);
             }
         }
+    }
+
+    /// Returns who took a number; `None` if nobody has.
+    pub(super) fn owner_of(&self, number: u64) -> Option<Owner> {
+        let is_taken = number <= self.load_issued().number();
+        is_taken.then(|| Owner::new(self.run_of(number).owner))?
     }
 
     /// Returns the oldest unfinished number of a word and the word's value as it was read.

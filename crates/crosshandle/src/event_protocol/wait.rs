@@ -175,6 +175,7 @@ impl Slot {
             let Some(sleep) = backoff.next(in_steps, liveness.is_known_abandoned()) else {
                 return Err(WaitError::TimedOut);
             };
+            target.watch_owner();
             // Before the last look, so that whoever has something to tell finds the sleeper.
             entry.get_or_insert_with(|| {
                 let told = ToldSleep::begin(&target);
@@ -312,6 +313,11 @@ impl Target<'_> {
         }
     }
 
+    /// Has the process watched that took the number.
+    fn watch_owner(&self) {
+        self.liveness.watch(&|| self.slot.owner_of(self.number));
+    }
+
     /// Returns whether the exporter is known to have ended before anybody took the number.
     fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
@@ -375,6 +381,7 @@ pub(crate) fn wait_any(
             spin_end = (Instant::now() < end).then_some(end);
             continue;
         }
+        targets.iter().for_each(Target::watch_owner);
         entry.get_or_insert_with(|| {
             let told: Vec<_> = targets.iter().filter_map(ToldSleep::begin).collect();
             (platform::enter(targets.iter().map(Target::awaited)), told)

@@ -134,6 +134,10 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
         let _records = self.records();
         if self.is_current(record) {
             self.catalog.set_name(record.index, name);
@@ -142,6 +146,10 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
         if self.broker.get().is_some() {
             return Ok(());
         }
@@ -305,7 +313,11 @@ impl Exporter {
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let is_open = exported && self.is_open(record.index);
+        let segment = match exported {
+            true => self.records().segment_of(record.index),
+            false => None,
+        };
+        let is_open = exported && self.is_open(record.index, segment);
         let mut records = self.records();
         let export = records.take_export(record.index);
         let memory = self.note_freed(record.index, export.as_ref());
@@ -318,6 +330,7 @@ impl Exporter {
             let index = record.index;
             records.retired.extend(keep.take().map(|keep| Retired {
                 index,
+                segment,
                 keep,
                 memory,
             }));
@@ -327,7 +340,8 @@ impl Exporter {
         drop(records);
         // Without the lock: dropping either may call a driver, or retire more.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
-            deferred_reclaim::add(record.index, &Arc::new(self.openers()), keep);
+            let openers = Arc::new(self.openers());
+            deferred_reclaim::add(record.index, segment, &openers, keep);
         }
         drop((keep, export));
     }
@@ -364,6 +378,25 @@ impl Exporter {
         drop(self.take_closed(RECLAIM_LOOKS));
     }
 
+    /// Does the same for all retired objects on a background thread, a few at a time: anybody who has
+    /// a handle can attach and leave as often as they like.
+    fn reclaim_in_background(&self) {
+        if self.records().retired.is_empty() && !deferred_reclaim::has_some() {
+            return;
+        }
+        let this = self.this.clone();
+        driver_jobs::run(move || {
+            let Some(exporter) = this.upgrade() else {
+                return;
+            };
+            let mut left = exporter.records().retired.len().max(1);
+            while left > 0 {
+                exporter.reclaim();
+                left = left.saturating_sub(RECLAIM_LOOKS);
+            }
+        });
+    }
+
     /// Drops all retired objects that importers have closed.
     pub(crate) fn reclaim_all(&self) {
         drop(self.take_closed(usize::MAX));
@@ -383,7 +416,7 @@ impl Exporter {
             let Some(retired) = records.retired.pop_front() else {
                 break;
             };
-            if self.is_open(retired.index) {
+            if self.is_open(retired.index, retired.segment) {
                 records.retired.push_back(retired);
             } else {
                 self.end_use(retired.index);
@@ -406,8 +439,14 @@ impl Exporter {
             return;
         }
         let openers = Arc::new(self.openers());
-        for Retired { index, keep, .. } in retired.into_iter().filter(|one| one.keep.is_some()) {
-            deferred_reclaim::add(index, &openers, keep);
+        for one in retired.into_iter().filter(|one| one.keep.is_some()) {
+            let Retired {
+                index,
+                segment,
+                keep,
+                ..
+            } = one;
+            deferred_reclaim::add(index, segment, &openers, keep);
         }
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
@@ -425,10 +464,13 @@ impl Exporter {
     }
 
     /// Returns whether this process or an attached one has a record open.
-    fn is_open(&self, record: u32) -> bool {
-        let is_open = |ledger: &Ledger| ledger.is_open(record);
-        self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || (self.importers().by_owner.values()).any(|importer| is_open(&importer.ledger))
+    fn is_open(&self, record: u32, segment: Option<u32>) -> bool {
+        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // generation.
+        let importers = self.importers();
+        let mut ledgers = importers.by_owner.values().map(|importer| &importer.ledger);
+        self.own_ledger.get().is_some_and(|own| own.is_open(record))
+            || ledgers.any(|ledger| ledger.has_open(record, segment))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -437,7 +479,15 @@ impl Exporter {
             return Ok(Arc::clone(ledger));
         }
         let (ledger, _) = Ledger::create(false)?;
+        let _importers = self.importers();
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
+        let _importers = self.importers();
+        let own = self.own_ledger.get();
+        own.map_or(Ok(()), |ledger| ledger.ensure(record))
     }
 
     /// Returns that ledger if there is one.
@@ -475,12 +525,6 @@ impl Exporter {
 struct Closed {
     kept: Vec<KeepAlive>,
     _deferred: Vec<deferred_reclaim::Deferred>,
-}
-
-impl Closed {
-    fn is_empty(&self) -> bool {
-        self.kept.iter().all(Option::is_none) && self._deferred.is_empty()
-    }
 }
 
 /// Answers an importer's fetch of an object. Calls a driver unless the object is prepared.
@@ -582,15 +626,26 @@ impl Exporter {
         let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
         let ledger = importer.ledger.extend(place.chunk());
         let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk.
+        // It asks once for each chunk, and again if it got no answer.
         let ledger = ledger.ok_or(Refusal::BadRequest)?;
         Ok([catalog, Arc::new(ledger)])
     }
 
-    fn find_memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
+    fn find_memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
         let records = self.records();
         match self.find(&records, credential)? {
-            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
+            Exported::Memory(memory) => {
+                let fetch = self.fetch(memory, credential.record, access)?;
+                if let Some(importer) = self.importers().by_owner.get(&owner) {
+                    importer.ledger.note_given(memory.segment);
+                }
+                Ok(fetch)
+            }
             Exported::Event(_) => Err(Refusal::BadRequest),
         }
     }
@@ -658,8 +713,14 @@ impl Exports for Exporter {
         self.counts.count_refusal(self.chunks_of(owner, credential))
     }
 
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
-        self.counts.count_open(self.find_memory(credential, access))
+    fn memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
+        self.counts
+            .count_open(self.find_memory(owner, credential, access))
     }
 
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
@@ -711,10 +772,7 @@ impl Exports for Exporter {
             importer.ledger.mark_hung_up();
             self.counts.count_end_of(&importer.ledger);
         }
-        let closed = self.take_closed(usize::MAX);
-        if !closed.is_empty() {
-            driver_jobs::drop_later(closed);
-        }
+        self.reclaim_in_background();
     }
 
     fn release(self: Arc<Self>) {
@@ -761,6 +819,7 @@ mod tests {
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
     use crate::ipc::chunks::LedgerChunk;
+    use crate::ipc::deadline::Deadline;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
@@ -793,14 +852,15 @@ mod tests {
     ) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
-        let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
+        let deadline = Deadline::after(DEADLINE);
+        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask_for_memory(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);
@@ -866,7 +926,8 @@ mod tests {
         std::thread::scope(|scope| {
             let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
             let asking = scope.spawn(move || {
-                let ask = || first.ask::<1>(Request::Mirror(slow)).is_err();
+                let deadline = Deadline::after(DEADLINE);
+                let ask = || first.ask::<1>(Request::Mirror(slow), &deadline).is_err();
                 // Questions are taken again after the answer.
                 (ask(), ask())
             });

@@ -19,6 +19,7 @@
 mod attachment;
 pub(crate) mod broker;
 mod chunks;
+mod deadline;
 mod deferred_reclaim;
 mod describe;
 mod event;
@@ -26,11 +27,14 @@ mod event_arena;
 mod exporter;
 mod liveness;
 mod open_count;
+mod peer_watch;
 mod record;
 mod records;
 mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
+pub(crate) use chunks::MAX_NAME_BYTES;
+pub(crate) use deadline::Deadline;
 pub(crate) use describe::Label;
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,

@@ -17,6 +17,12 @@ pub(super) const MAX_PIN_BYTES: usize = 2 << 20;
 /// others.
 pub(super) const RECLAIM_LOOKS: usize = 32;
 
+/// Times that an importer is sent one more chunk of its ledger in place of one that it did not get:
+/// its question had timed out, or it had no memory to map the answer. Halved: an importer of an
+/// exporter that is stopped often sooner cannot open more objects. Doubled: a hostile importer has
+/// twice the exporter's addresses for it, 3 MiB each at most.
+pub(super) const MAX_LEDGER_REPEATS: usize = 16;
+
 /// Late signals of one event that one process may have; more signals are refused meanwhile. Halved:
 /// programs that signal far ahead of their peers are refused sooner. Doubled: an event whose peer
 /// never completes costs each signaller 400 KiB more.
@@ -42,6 +48,11 @@ pub(super) const MAX_LATE_WORDS: usize = 120;
 /// the system answers.
 pub(super) const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
 
+/// Processes that an importer watches because it waits for them, for each context that it has attached
+/// to: a descriptor each. Halved: with more signallers of which it waits for each, an importer learns of
+/// some deaths by its own looks, if the exporter is stopped. Doubled: twice the descriptors.
+pub(super) const MAX_WATCHED_PEERS: usize = 16;
+
 /// Entries of a socket directory that a new exporter looks at for sockets of processes that were
 /// killed: about 2 ms. Halved: in larger directories some of them stay. Doubled: the first handle
 /// may take that much longer.
@@ -64,6 +75,11 @@ pub(super) const MAX_UNATTACHED: usize = 64;
 /// Those among [`MAX_UNATTACHED`] of one user other than the exporter's own. Halved or doubled: as
 /// there, for one other user.
 pub(super) const MAX_UNATTACHED_OF_STRANGER: usize = 16;
+
+/// Requests that a connection may send before it is attached. An importer's first one attaches it, and
+/// questions of `crosshandle ps` are one. Halved: nothing. Doubled: who asks without a handle takes
+/// twice the exporter's time before it must connect again.
+pub(super) const MAX_UNATTACHED_REQUESTS: u32 = 8;
 
 /// Time that a connection has to send its first request, and after each one until it is attached.
 /// Halved: an importer that is stopped or swapped out just then must connect again. Doubled: idle

@@ -81,7 +81,8 @@ impl ContextOptions {
         self
     }
 
-    /// Sets how long opening a handle may wait for a living exporter to answer (default: 10 s).
+    /// Sets how long opening a handle may wait for a living exporter, however many answers it takes
+    /// (default: 10 s).
     pub fn exchange_timeout(mut self, timeout: Duration) -> Self {
         self.exchange_timeout = timeout;
         self

@@ -21,13 +21,15 @@ impl Opened {
     #[inline]
     pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
         core.check_memory(fields, access)?;
-        let imported = core.imported(fields, access)?;
+        let deadline = core.deadline();
+        let imported = core.imported(fields, access, &deadline)?;
         // Cannot overflow: the handle was checked. What is mapped is what counts.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
         if end > actual {
             return Err(Error::Extent { end, actual });
         }
-        imported.attachment.hold(&Credential::of(fields))?;
+        let credential = Credential::of(fields);
+        imported.attachment.hold(&credential, &deadline)?;
         Ok(Self {
             record: fields.record,
             offset: fields.offset as usize,

@@ -39,8 +39,9 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory.
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal>;
+    /// Finds memory for an importer.
+    fn memory(&self, owner: u16, credential: &Credential, access: Access)
+    -> Result<Fetch, Refusal>;
 
     /// Finds the arena of an event, and the file of locks.
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
@@ -344,7 +345,7 @@ impl Client {
                 return self.answer(sent, serial);
             }
             Request::Memory { credential, access } => {
-                self.with_exports(|exports, _| exports.memory(&credential, access))
+                self.with_exports(|exports, owner| exports.memory(owner, &credential, access))
             }
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
@@ -515,8 +516,11 @@ impl Source for Client {
             Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
-                ADMISSION.lock().spoke(number, Instant::now());
-                self.handle(&buffer[..len], registration)
+                let may_ask = ADMISSION.lock().spoke(number, Instant::now());
+                match may_ask {
+                    true => self.handle(&buffer[..len], registration),
+                    false => Err(Errno::CONNRESET),
+                }
             }
             // Importers send no descriptors.
             Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),

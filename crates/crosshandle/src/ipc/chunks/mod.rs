@@ -8,7 +8,7 @@
 mod catalog;
 mod ledger;
 
-pub(crate) use catalog::{Catalog, CatalogChunk};
+pub(crate) use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
 pub(crate) use ledger::{Ledger, LedgerChunk, Sleeper};
 
 use crate::os::mapping::page_size;
