@@ -42,6 +42,7 @@ pub const FETCHED: u32 = 3;
 pub const BAD_REQUEST: u16 = 1;
 pub const OTHER_VERSION: u16 = 2;
 pub const UNKNOWN_CONTEXT: u16 = 3;
+pub const NOT_ADMITTED: u16 = 4;
 pub const STALE: u16 = 5;
 pub const READ_ONLY: u16 = 6;
 pub const WRONG_KEY: u16 = 8;
@@ -92,6 +93,14 @@ impl Request {
             generation: u64::from_le_bytes(part(handle, at::GENERATION)),
             key: part(handle, at::KEY),
             access: 0,
+        }
+    }
+
+    /// Returns a request for a report.
+    pub fn describe() -> Self {
+        Self {
+            operation: DESCRIBE,
+            ..Self::default()
         }
     }
 

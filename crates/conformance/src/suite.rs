@@ -199,8 +199,9 @@ macro_rules! for_each_case {
             }
             hostile {
                 senseless_requests_are_refused
+                reports_are_given_to_the_same_user
                 a_key_opens_one_object_alone
-                chunks_are_given_once
+                chunks_are_given_few_times
                 catalogs_cannot_be_written
                 oversized_requests_are_hung_up_on
                 scribbles_stay_in_their_arena

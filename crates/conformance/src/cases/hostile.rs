@@ -146,6 +146,46 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
+/// A process of the same user gets a report, attached or not, again and again, and no key in it; the
+/// exporter serves others meanwhile, and takes nobody who asks for an importer.
+pub(crate) fn reports_are_given_to_the_same_user(harness: &Harness) -> Verdict {
+    let (_exporter, handle) = exporter(harness)?;
+    let key: String = (handle.as_bytes()[at::KEY..at::KEY + 16].iter())
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let report = |socket: &Socket| -> Result<String, Failure> {
+        let (answer, files) = socket.receive()?;
+        let [file] = &files[..] else {
+            return Err(Failure::new(format!("{} files", files.len())));
+        };
+        assert_eq!(status(&answer), 0);
+        let file = File::from(file.try_clone()?);
+        let mut bytes = vec![0; file.metadata()?.len() as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        assert!(file.write_at(b"x", 0).is_err(), "it is constant");
+        Ok(String::from_utf8(bytes)?)
+    };
+    let describe = Request::describe().bytes();
+    let (attached, _files) = attached(harness, handle.as_bytes())?;
+    let strangers: Result<Vec<_>, _> = (0..20)
+        .map(|_| Socket::connect_in(harness.directory()))
+        .collect();
+    let sockets = strangers?;
+    for round in 0..3 {
+        for socket in sockets.iter().chain([&attached]) {
+            socket.send(&describe, &[])?;
+        }
+        for socket in sockets.iter().chain([&attached]) {
+            let report = report(socket)?;
+            assert!(report.contains("\"bytes\":5000000"), "{round}: {report}");
+            assert!(report.contains("\"attaches\":1,"), "{round}: {report}");
+            assert!(!report.contains(&key), "{report}");
+        }
+    }
+    check_served(harness, &handle)?;
+    PASSED
+}
+
 /// Checks that a request that guesses, with a key that it has, is refused in this way, both to get in
 /// and afterwards.
 fn check_guess(
@@ -246,8 +286,9 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The later chunks of a context are sent once to each importer, and only with a record's key.
-pub(crate) fn chunks_are_given_once(harness: &Harness) -> Verdict {
+/// The later chunks of a context are sent a few times to each importer, which may not have got the
+/// first, and only with the key of a record there.
+pub(crate) fn chunks_are_given_few_times(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     // More than the first chunk has.
     let events: Result<Vec<_>, _> = (0..1030).map(|_| context.create_event()).collect();
@@ -265,9 +306,14 @@ pub(crate) fn chunks_are_given_once(harness: &Harness) -> Verdict {
     socket.send(&chunk(&late).bytes(), &[])?;
     let (answer, files) = socket.receive()?;
     assert_eq!((status(&answer), files.len()), (0, 2));
-    for handle in [&late, &later, &first] {
-        let again = ask(&socket, &chunk(handle).bytes())?;
-        assert_eq!(again, BAD_REQUEST);
+    assert_eq!(ask(&socket, &chunk(&first).bytes())?, BAD_REQUEST);
+    let again = |handle| ask(&socket, &chunk(handle).bytes());
+    let sent = (0..1000)
+        .map(|_| again(&later))
+        .take_while(|answer| matches!(answer, Ok(0)));
+    assert!((1..100).contains(&sent.count()));
+    for handle in [&late, &later] {
+        assert_eq!(again(handle)?, BAD_REQUEST);
     }
     // A process that opens it as it should gets it by itself.
     let peer = harness.peer()?;

@@ -69,7 +69,7 @@ impl EventOptions {
     ///
     /// A process that opens an event can signal, confuse and fail all events whose counters lie in the
     /// same memory: by default up to 1,024 events of the context and more. An isolated event costs
-    /// this process a page and two descriptors, and each importer the same.
+    /// this process a page and a descriptor, and each importer a page.
     pub fn isolated(mut self, isolated: bool) -> Self {
         self.isolated = isolated;
         self

@@ -9,6 +9,7 @@ use super::event_arena::{EventArena, EventArenas};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;
 use super::open_count;
+use super::peer_watch::PeerWatches;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
 use super::tuning::RECONNECT_INTERVAL;
@@ -48,6 +49,7 @@ pub(crate) struct Attachment {
     arenas: Option<Arc<EventArenas>>,
     owner: Owner,
     link: Link,
+    watches: PeerWatches,
     origin: ContextId,
     /// Held while a chunk is fetched, so that it is fetched once.
     fetching: Turn,
@@ -108,6 +110,7 @@ impl Attachment {
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
                 link: Link::Local(Arc::downgrade(&exporter)),
+                watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
                 ends_with_it: OnceLock::new(),
@@ -151,7 +154,11 @@ impl Attachment {
         let attachment = Self::connect(fields, origin, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
-        attachment.watch_hang_up()?;
+        if let Err(error) = attachment.watch_hang_up() {
+            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            attachment.note_hang_up();
+            return Err(error);
+        }
         Ok(attachment)
     }
 
@@ -231,6 +238,7 @@ impl Attachment {
                 hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),
             },
+            watches: PeerWatches::default(),
             origin: ContextId::of(fields),
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
@@ -253,8 +261,18 @@ impl Attachment {
         Ok(())
     }
 
+    fn note_hang_up(&self) {
+        if let Link::Remote { hung_up_at, .. } = &self.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+        }
+    }
+
     pub(super) fn arenas(&self) -> &EventArenas {
         self.arenas.as_deref().expect("present until drop")
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -361,11 +379,16 @@ impl Attachment {
         if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
             return Ok(());
         }
-        let Link::Remote { connection, .. } = &self.link else {
-            if self.catalog.generation(record).is_none() {
-                return Err(Error::Stale);
+        let connection = match &self.link {
+            Link::Local(exporter) => {
+                // Its catalog is all here.
+                let exporter = exporter.upgrade().ok_or(Error::Stale)?;
+                return match self.catalog.generation(record) {
+                    Some(_) => exporter.extend_own_ledger(record),
+                    None => Err(Error::Stale),
+                };
             }
-            return self.ledger.ensure(record);
+            Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request, deadline)?;
@@ -500,6 +523,10 @@ impl Attachment {
                     Refusal::ReadOnly => Error::ReadOnly,
                     Refusal::WrongKey => Error::WrongKey,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+                    Refusal::NoReadOnly => Error::Unsupported(
+                        "a descriptor for reading only cannot be made, since there is no /proc"
+                            .into(),
+                    ),
                     _ => Error::Stale,
                 })
             }
@@ -555,6 +582,19 @@ impl Liveness for Attachment {
 
     fn is_known_abandoned(&self) -> bool {
         self.is_hung_up()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        // Of the exporter's own death the connection tells, and of other deaths the exporter in this
+        // process.
+        if let Link::Remote { .. } = self.link
+            && let Some(owner) = owner()
+            && owner != self.owner
+            && owner != Owner::EXPORTER
+            && let Some(arenas) = &self.arenas
+        {
+            self.watches.watch(owner, &self.catalog, arenas);
+        }
     }
 
     fn is_abandoned(&self) -> bool {
@@ -640,12 +680,10 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { hung_up_at, .. } = &attachment.link {
-            hung_up_at.store(process::time().max(1), Ordering::Release);
-            attachment.fail_orphans();
-            // Waits for signals that no process has submitted are over too.
-            sleepers::wake_all();
-        }
+        attachment.note_hang_up();
+        attachment.fail_orphans();
+        // Waits for signals that no process has submitted are over too.
+        sleepers::wake_all();
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
         }

@@ -2,8 +2,10 @@
 
 use crate::request::{Answer, CommandError, Request, done, one};
 use crate::state::{Object, PeerState};
+use crosshandle_conformance::raw;
 use rustix::process::{self, DumpableBehavior, Resource, Rlimit, Signal};
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Returns the id of the calling thread.
@@ -36,6 +38,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
         "exit" => request.parsed(0).and_then(|code| std::process::exit(code)),
         "abort" => std::process::abort(),
         "die" => die(),
+        "describe" => describe(request),
         "reopen-writable" => reopen_writable(request),
         "forbid-passrights" => forbid_passrights(),
         _ => return None,
@@ -122,6 +125,18 @@ fn forbid_passrights() -> Answer {
 
 /// Tries to open writable descriptors from those whose file name contains the given part. Answers
 /// their number, and the number that could be opened writable.
+/// Asks the exporter at a socket for its report; returns the status of the answer.
+fn describe(request: &Request<'_>) -> Answer {
+    let socket = raw::Socket::connect(Path::new(request.word(0)?)).map_err(std::io::Error::from)?;
+    let message = raw::Request::describe().bytes();
+    socket.send(&message, &[]).map_err(std::io::Error::from)?;
+    let (answer, files) = socket.receive().map_err(std::io::Error::from)?;
+    Ok(vec![
+        raw::status(&answer).to_string(),
+        files.len().to_string(),
+    ])
+}
+
 fn reopen_writable(request: &Request<'_>) -> Answer {
     let part = request.word(0)?;
     let (mut found, mut writable) = (0, 0);

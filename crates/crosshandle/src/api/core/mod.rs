@@ -68,9 +68,10 @@ impl ContextCore {
         let backend = create(&*device.inner)?;
         let segment_numbers = Arc::new(AtomicU32::new(0));
         let pool_options = options.pool();
+        let label = options.label(&device);
         let origin = options.into_origin();
         let (policy, directory) = (origin.policy.clone(), origin.directory.clone());
-        let exporter = Exporter::new(policy, directory, backend.reuses_shared_memory())?;
+        let exporter = Exporter::new(label, policy, directory, backend.reuses_shared_memory())?;
         let pools = new_pools(&backend, pool_options, None, &segment_numbers);
         Ok(Self {
             uuid: device.info().uuid,

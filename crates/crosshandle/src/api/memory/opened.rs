@@ -2,7 +2,7 @@
 
 use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
-use crate::hal::Segment;
+use crate::hal::{Operand, Segment};
 use crate::handle::Fields;
 use crate::ipc::Credential;
 use crate::types::{Access, Address};
@@ -37,6 +37,15 @@ impl Opened {
             access,
             imported,
         })
+    }
+
+    /// Tells the exporter of an operand's memory that a command copies so many of its bytes.
+    #[inline]
+    pub(crate) fn count_copied(operand: &Operand, bytes: usize) {
+        let opened = operand.keep.as_ref().and_then(|keep| keep.downcast_ref());
+        if let Some(Self { imported, .. }) = opened {
+            imported.attachment.ledger().add_copied(bytes as u64);
+        }
     }
 
     #[inline]
