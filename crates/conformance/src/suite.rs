@@ -195,6 +195,7 @@ macro_rules! for_each_case {
                 read_only_is_all_that_arrives
                 reports_are_for_the_same_user
                 guesses_bring_no_descriptor
+                exporters_without_proc_say_so
             }
             hostile {
                 senseless_requests_are_refused

@@ -5,6 +5,7 @@
 
 mod cycles;
 mod documents;
+mod evidence;
 mod imports;
 mod rules;
 mod table;
@@ -29,6 +30,10 @@ use crate::step::{say, seconds};
 
 /// The library's sources.
 const LIBRARY: &str = "crates/crosshandle/src";
+/// The document whose promises have tests, which it names.
+const SECURITY: &str = "docs/security.md";
+/// The list of the suite's cases.
+const SUITE: &str = "crates/conformance/src/suite.rs";
 /// Where the words that are this project's own are explained.
 const GLOSSARY: &str = "docs/glossary.md";
 
@@ -102,6 +107,7 @@ struct Checkout {
     sources: BTreeMap<String, String>,
     documents: BTreeMap<String, String>,
     paths: documents::Paths,
+    tests: evidence::Tests,
 }
 
 impl Checkout {
@@ -109,23 +115,30 @@ impl Checkout {
         let mut paths = BTreeSet::new();
         list(root, "", &mut paths)?;
         let (mut sources, mut documents) = (BTreeMap::new(), BTreeMap::new());
+        let mut tests = evidence::Tests::default();
         for path in &paths {
             let is_source = is_source(path);
-            if is_source || is_document(path) {
+            if is_source || is_document(path) || is_test(path) {
                 let text = fs::read_to_string(root.join(path))
                     .map_err(|error| format!("cannot read {path}: {error}"))?;
-                let texts = if is_source {
-                    &mut sources
-                } else {
-                    &mut documents
-                };
-                texts.insert(path.clone(), text);
+                if is_source || is_test(path) {
+                    tests.add_functions(&text);
+                }
+                if path == SUITE {
+                    tests.add_cases(&text);
+                }
+                if is_source {
+                    sources.insert(path.clone(), text);
+                } else if is_document(path) {
+                    documents.insert(path.clone(), text);
+                }
             }
         }
         Ok(Self {
             sources,
             documents,
             paths,
+            tests,
         })
     }
 
@@ -149,6 +162,11 @@ impl Checkout {
             for (line, named) in documents::dangling(text, directory, &self.paths) {
                 faults.push(Fault::new(path, line, format!("there is no {named}")));
             }
+        }
+        let security = self.documents.get(SECURITY).map_or("", String::as_str);
+        for (line, named) in evidence::missing(security, &self.tests) {
+            let message = format!("there is no test {named}");
+            faults.push(Fault::new(SECURITY, line, message));
         }
         faults
     }
@@ -220,6 +238,11 @@ fn is_source(path: &str) -> bool {
     };
     let is_generated = krate.ends_with("-sys");
     path.starts_with("crates/") && path.ends_with(".rs") && !is_generated
+}
+
+/// Returns whether a path is a test of a crate, outside of its sources.
+fn is_test(path: &str) -> bool {
+    path.starts_with("crates/") && path.contains("/tests/") && path.ends_with(".rs")
 }
 
 fn is_document(path: &str) -> bool {

@@ -321,6 +321,26 @@ fn paths_that_documents_name_exist() {
 }
 
 #[test]
+fn tests_that_are_named_as_evidence_exist() {
+    let mut tests = evidence::Tests::default();
+    tests.add_functions(
+        "#[test]\nfn nobody_gets_in() {}\n    pub(crate) fn exchange_timeout(x: u8) {}",
+    );
+    tests.add_cases("for_each {\n  $callback! {\n hostile {\n  floods\n  by_many_words\n }\n }\n}");
+    let found = |text: &str| -> Vec<String> {
+        let found = evidence::missing(text, &tests).into_iter();
+        found.map(|(line, name)| format!("{line} {name}")).collect()
+    };
+    let fine = "`hostile::floods`, `by_many_words`, `nobody_gets_in`, `hostile::…`, `open_count`, `Guard::Look`";
+    assert_eq!(found(fine), Vec::<String>::new());
+    assert_eq!(found("\n| `hostile::gone`"), ["2 hostile::gone"]);
+    assert_eq!(
+        found("`nobody_gets_out` and `gone::…`"),
+        ["1 nobody_gets_out", "1 gone::…"]
+    );
+}
+
+#[test]
 fn the_layers_in_the_documents_are_these() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page");

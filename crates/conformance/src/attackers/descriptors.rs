@@ -7,6 +7,7 @@ use super::{Attacker, Report, Stop, Victim, fuse, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::raw;
+use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
@@ -59,24 +60,32 @@ impl Attacker for NastyImporter {
     }
 
     fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let attach = raw::Request::attach(&victim.handle()?).bytes();
-        send_all(victim, stop, Some(attach))
+        send_all(victim, stop, Some(victim.handle()?))
     }
 }
 
-/// Sends every kind on a connection of its own, again and again. `first`: a message to send before.
-fn send_all(victim: &Victim, stop: &Stop, first: Option<Vec<u8>>) -> Result<Report, Failure> {
+/// Sends every kind on a connection of its own, again and again. `handle`: by which to attach before.
+fn send_all(
+    victim: &Victim,
+    stop: &Stop,
+    handle: Option<[u8; HANDLE_SIZE]>,
+) -> Result<Report, Failure> {
     let (mut random, mut report) = (Random(5), Report::default());
     // Some machines have no FUSE, or no rights for it: all else is sent there.
     let held = fuse::HeldFile::mount().ok();
     while !stop.is_stopped() {
         for make in &KINDS {
-            let Ok(connection) = socket::connect(victim, &mut random) else {
+            let connected = match &handle {
+                Some(handle) => socket::connect_to(&socket::path_of(victim, handle)),
+                None => socket::connect(victim, &mut random),
+            };
+            let Ok(connection) = connected else {
                 stop.pause(Duration::from_millis(5));
                 continue;
             };
-            if let Some(first) = &first {
-                let _ = socket::send(&connection, first, &[]);
+            if let Some(handle) = &handle {
+                let attach = raw::Request::attach(handle).bytes();
+                let _ = socket::send(&connection, &attach, &[]);
             }
             report.attempts += 1;
             let mut nasty = make(&connection, held.as_ref())?;
@@ -100,6 +109,8 @@ pub(crate) struct NastyAnswers {
 }
 
 impl NastyAnswers {
+    /// The number of kinds.
+    pub(crate) const MOST: usize = Self::KINDS.len();
     const KINDS: [(&'static str, Make); 6] = [
         ("a socket with unsent data", unsent_data),
         ("a file that is held", held_file),

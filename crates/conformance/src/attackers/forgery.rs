@@ -1,6 +1,6 @@
 //! Importers that write anything into what they were given, and hang up.
 
-use super::{Attacker, Report, Stop, Victim};
+use super::{Attacker, Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::pattern;
 use crate::pattern::Random;
@@ -44,7 +44,8 @@ impl Attacker for ForgedWords {
 }
 
 fn forge(victim: &Victim, event: &[u8; HANDLE_SIZE], random: &mut Random) -> Result<(), Failure> {
-    let connection = raw::Socket::connect_in(&victim.directory)?;
+    let path = socket::path_of(victim, event);
+    let connection = raw::Socket::connect(&path)?;
     let mut given: Vec<OwnedFd> = Vec::new();
     for request in [Request::attach(event), Request::about(raw::ARENA, event)] {
         connection.send(&request.bytes(), &[])?;

@@ -9,12 +9,15 @@
 
 mod connections;
 pub(crate) mod descriptors;
+mod figures;
 mod forgery;
 mod fuse;
 mod locks;
 mod messages;
 mod sleepers;
 mod socket;
+
+pub use figures::figures;
 
 use crate::failure::Failure;
 use crosshandle::handle::HANDLE_SIZE;

@@ -2,6 +2,8 @@
 
 use super::Victim;
 use crate::pattern::Random;
+use crate::tamper::at;
+use crosshandle::handle::HANDLE_SIZE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -11,7 +13,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The greatest number of descriptors that the kernel lets go with one message.
 pub(super) const MAX_DESCRIPTORS: usize = 253;
@@ -25,11 +27,23 @@ pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
+/// Returns the socket of the victim that made a handle.
+pub(super) fn path_of(victim: &Victim, handle: &[u8; HANDLE_SIZE]) -> PathBuf {
+    let exporter = handle[at::EXPORTER..at::EXPORTER + 8].try_into();
+    let exporter = u64::from_le_bytes(exporter.expect("eight bytes"));
+    victim.directory.join(format!("{exporter:016x}.sock"))
+}
+
 /// Connects to one of the victims.
 pub(super) fn connect(victim: &Victim, random: &mut Random) -> rustix::io::Result<OwnedFd> {
     let paths = sockets(victim);
     let index = random.below(paths.len().max(1));
     let path = paths.get(index).ok_or(rustix::io::Errno::NOENT)?;
+    connect_to(path)
+}
+
+/// Connects to a socket.
+pub(super) fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;

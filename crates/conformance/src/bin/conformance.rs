@@ -6,6 +6,9 @@
 //! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
 //! more time.
 //!
+//! `conformance figures [ATTACKER]` prints how long honest opens take beside each attacker, and what the
+//! exporter's memory grows by.
+//!
 //! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
 //! random moments with attackers: see the module `faults`.
 //!
@@ -91,6 +94,21 @@ fn main() -> ExitCode {
     let command = words.next();
     if command.as_deref() == Some("attack") {
         return attackers::serve(words);
+    }
+    if command.as_deref() == Some("figures") {
+        let filter = words.next().unwrap_or_default();
+        let shown = peer().map(|peer| attackers::figures(&peer, &filter));
+        return match shown {
+            Ok(Ok(())) => ExitCode::SUCCESS,
+            Ok(Err(failure)) => {
+                eprintln!("{failure}");
+                ExitCode::FAILURE
+            }
+            Err(error) => {
+                eprintln!("finding the peer program: {error}");
+                ExitCode::FAILURE
+            }
+        };
     }
     if let Some("faults" | "soak") = command.as_deref() {
         return match peer() {

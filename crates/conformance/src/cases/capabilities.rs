@@ -221,3 +221,39 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
     waiting.reply(deadline())?;
     PASSED
 }
+
+/// An exporter that has no `/proc` cannot make a descriptor for reading only, and says so: the importer
+/// isn't told to raise a limit, nor that it is on another host.
+pub(crate) fn exporters_without_proc_say_so(harness: &Harness) -> Verdict {
+    const HIDE: &str = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    if !harness.is_host() {
+        return Ok(Outcome::Skipped("memory that is files"));
+    }
+    let wrapper = ["unshare", "--mount", "sh", "-c", HIDE];
+    let permitted = std::process::Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .arg("true")
+        .output();
+    if !permitted.is_ok_and(|output| output.status.success()) {
+        return Ok(Outcome::Unavailable(
+            "no mount namespace is permitted".into(),
+        ));
+    }
+    let exporter = harness.peer_with(PeerOptions::new().wrapper(&wrapper))?;
+    exporter.ask("allocate m 5000000")?;
+    exporter.ask("write m 0 1 100")?;
+    let whole = exporter.ask("memory-handle m")?.remove(0);
+    let importer = harness.peer()?;
+    importer.ask(format!("open-memory m {whole}"))?;
+    importer.ask("check m 0 1 100")?;
+    let message = match exporter.ask("memory-handle m read-only=yes") {
+        Err(refused) => refused.message,
+        Ok(handle) => {
+            let open = format!("open-memory r {} read-only=yes", handle[0]);
+            importer.refused(open, "Unsupported")?.message
+        }
+    };
+    assert!(message.contains("/proc"), "{message}");
+    assert!(!message.contains("RLIMIT_NOFILE"), "{message}");
+    PASSED
+}

@@ -71,6 +71,8 @@ fn lead_to(
     Ok((connection, asked))
 }
 
+/// The questions that are answered in a nasty way.
+const QUESTIONS: [u16; 4] = [ATTACH, MEMORY, ARENA, CHUNK];
 /// Bytes of the impostor's memory.
 const SEGMENT: u64 = 8 << 20;
 
@@ -84,9 +86,14 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
     let far = with(memory.as_bytes(), at::RECORD, &1500_u32.to_le_bytes());
     let far = MemoryHandle::from_bytes(&far)?;
     let program = harness.program().with_file_name("conformance");
+    // Before there is a file that is held, which each new process would have to close.
+    let importers: Result<Vec<_>, _> = (0..QUESTIONS.len() * NastyAnswers::MOST)
+        .map(|_| hasty(harness))
+        .collect();
+    let mut importers = importers?;
     let answers = NastyAnswers::new(&program);
     let (mut slowest, mut rounds, mut ends) = (Duration::ZERO, 0, Vec::new());
-    for question in [ATTACH, MEMORY, ARENA, CHUNK] {
+    for question in QUESTIONS {
         for kind in answers.kinds() {
             let what = format!("{kind}, question {question}");
             let impostor = match question {
@@ -94,8 +101,7 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
                 CHUNK => Impostor::new(harness, &far)?,
                 _ => Impostor::new(harness, &memory)?,
             };
-            let importer = hasty(harness)?;
-            importer.ask("pid")?;
+            let importer = importers.pop().ok_or(Failure::new("no importer"))?;
             let (pending, connection, attach) = impostor.lure(&importer)?;
             let (connection, asked) = lead_to(question, &impostor, connection, attach)?;
             let nasty = answers.make(kind, &connection.0)?;

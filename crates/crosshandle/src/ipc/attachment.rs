@@ -2,9 +2,8 @@
 //! its death.
 
 use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
-use super::broker::{self, Connection, Exports, Fetch, Fetched, PeerPolicy};
+use super::broker::{self, Connection, Deadline, Exports, Fetch, Fetched, PeerPolicy};
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
-use super::deadline::Deadline;
 use super::event_arena::{EventArena, EventArenas};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;

@@ -816,10 +816,9 @@ fn program_name(bytes: &ProgramName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
+    use crate::ipc::broker::{Connection, Deadline};
     use crate::ipc::chunks::LedgerChunk;
-    use crate::ipc::deadline::Deadline;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;

@@ -19,7 +19,6 @@
 mod attachment;
 pub(crate) mod broker;
 mod chunks;
-mod deadline;
 mod deferred_reclaim;
 mod describe;
 mod event;
@@ -33,8 +32,8 @@ mod records;
 mod tuning;
 
 pub(crate) use attachment::{Attachment, ContextId, Origin};
+pub(crate) use broker::Deadline;
 pub(crate) use chunks::MAX_NAME_BYTES;
-pub(crate) use deadline::Deadline;
 pub(crate) use describe::Label;
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,

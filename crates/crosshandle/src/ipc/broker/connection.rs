@@ -1,10 +1,10 @@
 //! The importer's side: asks an exporter's broker.
 
 use super::address::{self, PeerPolicy};
+use super::deadline::Deadline;
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use super::sweep;
 use crate::error::{Error, Result};
-use crate::ipc::deadline::Deadline;
 use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
 use crate::os::socket::{self, Granted, Guard, Peer, Received};
 use crate::sync::{Condvar, Mutex};

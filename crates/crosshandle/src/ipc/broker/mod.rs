@@ -10,6 +10,7 @@ pub(crate) mod address;
 mod admission;
 mod client;
 mod connection;
+mod deadline;
 mod directory;
 mod listener;
 pub(crate) mod protocol;
@@ -21,5 +22,6 @@ pub(crate) use client::{
     Attached, Client, Exports, Fetch, Fetched, Newcomer, local_exports, publish, withdraw,
 };
 pub(crate) use connection::Connection;
+pub(crate) use deadline::Deadline;
 pub(crate) use listener::Broker;
 pub(crate) use sweep::dead_sockets;

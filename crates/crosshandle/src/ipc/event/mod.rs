@@ -15,8 +15,8 @@ pub(crate) use native_mirror::MirrorHold;
 pub(crate) use profile::{Profile, Timestamps};
 
 use super::attachment::Attachment;
+use super::broker::Deadline;
 use super::chunks::{Ledger, Sleeper};
-use super::deadline::Deadline;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};

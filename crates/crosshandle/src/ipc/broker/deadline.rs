@@ -24,19 +24,19 @@ impl Deadline {
     }
 
     /// Returns when it is; `None` if never.
-    pub(super) fn get(&self) -> Option<Instant> {
+    pub(crate) fn get(&self) -> Option<Instant> {
         let end = || Instant::now().checked_add(self.timeout);
         *self.end.get_or_init(end)
     }
 
     /// Returns the time that is left; `None` if there is no end.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         let left = |end: Instant| end.saturating_duration_since(Instant::now());
         self.get().map(left)
     }
 
     /// Returns whether it is over.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.left().is_some_and(|left| left.is_zero())
     }
 }
