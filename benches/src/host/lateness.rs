@@ -48,7 +48,7 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
     RowSpec {
         id,
         what,
-        raw: "none",
+        raw: "a thread that sleeps as long",
         unit: Unit::Nanoseconds,
         // Of fewer than a hundred samples it is the greatest.
         statistic: Statistic::P99,
@@ -92,6 +92,9 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             for way in 0..WAYS {
                 recorder.push(row, Side::Ours, sample(way)?);
             }
+            let began = Instant::now();
+            thread::sleep(TIMEOUT);
+            recorder.push(row, Side::Raw, nanoseconds(began.elapsed() - TIMEOUT));
         }
         let met = met()?;
         // A lock stays once it is there; the others must be seen to go on.
