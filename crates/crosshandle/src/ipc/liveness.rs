@@ -290,7 +290,7 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
             result
         }
         // There was a descriptor, but no room for it.
-        Err(Errno::MFILE) => match socket::discard(socket) {
+        Err(Errno::MFILE) => match socket::drop_message(socket) {
             Ok(()) => Err(Errno::MFILE),
             Err(_) => return true,
         },

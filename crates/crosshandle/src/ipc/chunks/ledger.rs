@@ -3,7 +3,7 @@
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
-use super::{CHUNKS, Place, capacity, file_len, place_of};
+use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
@@ -115,7 +115,7 @@ impl LedgerChunk {
 
     /// Returns the count of opens of a record of this chunk.
     #[inline]
-    fn count(&self, place: Place) -> &AtomicU32 {
+    fn count(&self, place: RecordPlace) -> &AtomicU32 {
         debug_assert_eq!(place.chunk(), self.chunk);
         let offset = counts_at(self.chunk) + place.index() * size_of::<AtomicU32>();
         // SAFETY: a ledger keeps each chunk under its own number, so the place is of this chunk, its
