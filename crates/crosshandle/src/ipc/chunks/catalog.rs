@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of the longest name of an object.

@@ -10,12 +10,13 @@ use crate::ipc::open_count;
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;
