@@ -1,12 +1,15 @@
 //! The private parts that fuzz targets need. Exists in builds with `--cfg fuzzing` alone.
 
 use crate::event_protocol::Owner;
-use crate::handle::{BackendKind, DeviceUuid, Key};
+use crate::handle::{AnyHandle, Key};
 use crate::ipc::broker::Client;
 use crate::ipc::broker::protocol::{Reply, Request};
-use crate::ipc::{chunks, event_arena, open_count};
+use crate::ipc::fuzzing as parts;
+use crate::ipc::{Credential, Record};
 use crate::os::socket::{self, Guard};
+use crate::platform::Ordering;
 use crate::threads::exchange::{Next, Registration, Source};
+use crate::types::Access;
 use std::fmt::Display;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -110,8 +113,6 @@ pub struct Shown {
 
 /// Returns the bytes of a request.
 pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
-    use crate::ipc::{Credential, Record};
-    use crate::types::Access;
     let credential = Credential {
         record: Record {
             index: shown.record,
@@ -144,7 +145,7 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
 
 /// Returns the numbers in a handle's bytes, and its context.
 pub fn shown(handle: &[u8]) -> Option<(Shown, u32)> {
-    let fields = crate::handle::fuzzing_fields(handle)?;
+    let fields = AnyHandle::from_bytes(handle).ok()?.fields();
     let shown = Shown {
         record: fields.record,
         generation: fields.generation,
@@ -158,25 +159,25 @@ fn message(error: impl Display) -> String {
 }
 
 /// A catalog with one chunk, as an importer has it.
-pub struct Catalog(chunks::Catalog);
+pub struct Catalog(parts::Catalog);
 
 impl Catalog {
     /// Opens a chunk.
     pub fn open(file: &OwnedFd, chunk: usize) -> Result<Self, String> {
-        let catalog = chunks::Catalog::default();
-        catalog.add(chunks::CatalogChunk::open(file, chunk).map_err(message)?);
+        let catalog = parts::Catalog::default();
+        catalog.add(parts::CatalogChunk::open(file, chunk).map_err(message)?);
         Ok(Self(catalog))
     }
 
     /// Returns the length of a chunk's file.
     pub fn file_len(chunk: usize) -> u64 {
-        chunks::catalog_len(chunk) as u64
+        parts::catalog_len(chunk) as u64
     }
 
     /// Returns the generation of a record, if its chunk is here.
     pub fn generation(&self, record: u32) -> Option<u64> {
         let generation = self.0.generation(record)?;
-        Some(generation.load(crate::platform::Ordering::SeqCst))
+        Some(generation.load(Ordering::SeqCst))
     }
 
     /// Returns the name of a record's object.
@@ -192,34 +193,34 @@ impl Catalog {
 }
 
 /// A ledger with one chunk, as an importer or the exporter has it.
-pub struct Ledger(chunks::Ledger);
+pub struct Ledger(parts::Ledger);
 
 impl Ledger {
     /// Opens a chunk.
     pub fn open(file: &OwnedFd, chunk: usize) -> Result<Self, String> {
-        let ledger = chunks::Ledger::default();
-        ledger.add(chunks::LedgerChunk::open(file, chunk).map_err(message)?);
+        let ledger = parts::Ledger::default();
+        ledger.add(parts::LedgerChunk::open(file, chunk).map_err(message)?);
         Ok(Self(ledger))
     }
 
     /// Returns the length of a chunk's file.
     pub fn file_len(chunk: usize) -> u64 {
-        chunks::ledger_len(chunk) as u64
+        parts::ledger_len(chunk) as u64
     }
 
     /// Returns the open count of a record, if its chunk is here.
     pub fn count(&self, record: u32) -> Option<u32> {
         let count = self.0.count(record)?;
-        Some(count.load(crate::platform::Ordering::SeqCst))
+        Some(count.load(Ordering::SeqCst))
     }
 
     /// Opens a record that has this generation in a catalog, and closes it again. `None`: one of the
     /// chunks is not here.
     pub fn open_and_close(&self, catalog: &Catalog, record: u32, generation: u64) -> Option<bool> {
         let (count, now) = (self.0.count(record)?, catalog.0.generation(record)?);
-        let is_open = open_count::try_open(count, now, generation);
+        let is_open = parts::try_open(count, now, generation);
         if is_open {
-            open_count::close(count);
+            parts::close(count);
         }
         Some(is_open)
     }
@@ -236,7 +237,7 @@ impl Ledger {
 
     /// Enters a sleeper.
     pub fn enter(&self, record: u32, thread: u32, number: u64, since: u64) -> Option<usize> {
-        self.0.enter(chunks::Sleeper {
+        self.0.enter(parts::Sleeper {
             record,
             number,
             thread,
@@ -258,14 +259,10 @@ impl Ledger {
 
 /// Opens an event arena.
 pub fn open_arena(file: &OwnedFd, slots: usize) -> Result<(), String> {
-    event_arena::try_open(file, slots).map_err(message)
+    parts::open_arena(file, slots).map_err(message)
 }
 
 /// Returns the length of an arena's file.
 pub fn arena_len(slots: usize) -> u64 {
-    event_arena::len_of(slots) as u64
+    parts::arena_len(slots) as u64
 }
-
-/// Checks that a handle's device and backend have the shape that they had when it was made.
-#[allow(dead_code)]
-type Unused = (BackendKind, DeviceUuid);

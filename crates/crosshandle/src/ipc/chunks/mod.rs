@@ -11,6 +11,9 @@ mod ledger;
 pub(crate) use catalog::{Catalog, CatalogChunk};
 pub(crate) use ledger::{Ledger, LedgerChunk};
 
+#[cfg(fuzzing)]
+pub(crate) use {catalog::len_of as catalog_len, ledger::Sleeper, ledger::len_of as ledger_len};
+
 use crate::os::mapping::page_size;
 
 /// The number of objects that one context can share at a time.
