@@ -300,7 +300,7 @@ impl World {
             0 => Duration::ZERO,
             1 => Duration::from_micros(30),
             2 => Duration::from_millis(2),
-            _ if self.is_honest() => Duration::from_secs(1),
+            _ if self.is_honest() => Duration::from_millis(100),
             _ => Duration::from_micros(300),
         }
     }
