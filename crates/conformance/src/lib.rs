@@ -17,6 +17,7 @@ mod cases;
 mod failure;
 #[doc(hidden)]
 pub mod faults;
+pub mod gpu_deaths;
 mod harness;
 mod kernels;
 mod pattern;
