@@ -48,7 +48,9 @@ fn exporter() -> crosshandle::Result<Exporter> {
         _kept: Vec::new(),
     };
     for pooling in [true, false] {
-        let options = ContextOptions::new().socket_dir(&directory).pooling(pooling);
+        let options = ContextOptions::new()
+            .socket_dir(&directory)
+            .pooling(pooling);
         let context = Context::with_options(&device, options)?;
         for number in 0..if pooling { OTHERS } else { 0 } {
             let event = context.create_event()?;
@@ -189,7 +191,12 @@ fn alter(object: Object, other: Object, change: u8) -> Shown {
         0xc0..0xd0 => shown.generation ^= u64::from(change % 4),
         0xd0..0xe0 => shown.record = other.shown.record,
         0xe0..0xf0 => shown.record = shown.record.wrapping_add(1 << (change % 16)),
-        _ => shown = Shown { key: [0; 16], ..shown },
+        _ => {
+            shown = Shown {
+                key: [0; 16],
+                ..shown
+            }
+        }
     }
     shown
 }
@@ -220,7 +227,9 @@ impl Importer {
             _ if self.context != Some(object.context) => false,
             Question::Chunk => object.shown.record >= 1024 && !self.has_second_chunk,
             Question::Memory { writable } => match object.kind {
-                Kind::Memory { writable: may_write } => may_write || !writable,
+                Kind::Memory {
+                    writable: may_write,
+                } => may_write || !writable,
                 _ => false,
             },
             Question::Arena => object.kind == Kind::Event,
@@ -246,7 +255,10 @@ impl Importer {
                 self.context = Some(context);
             }
             Question::Memory { writable } => {
-                assert!(matches!(reply, Answer::Fetched(len) if len > 0), "{reply:?}");
+                assert!(
+                    matches!(reply, Answer::Fetched(len) if len > 0),
+                    "{reply:?}"
+                );
                 assert_eq!(files.len(), 1);
                 assert_eq!(is_read_only(&files[0]), !writable);
             }

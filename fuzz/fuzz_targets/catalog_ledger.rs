@@ -128,7 +128,10 @@ fn descriptor(data: &[u8]) {
         assert!(may_be(lens[0]), "no catalog");
         let (record, owner) = (word as u32, (word >> 32) as u16);
         check_text(&catalog.name(record), 32);
-        let _ = (catalog.generation(record), catalog.peer(if chunk == 0 { owner } else { 0 }));
+        let _ = (
+            catalog.generation(record),
+            catalog.peer(if chunk == 0 { owner } else { 0 }),
+        );
     }
     if let Ok(ledger) = Ledger::open(&file, chunk) {
         assert!(may_be(lens[1]), "no ledger");
@@ -190,11 +193,20 @@ fn read(files: &Files, chunk: usize, act: u8, (small, large): (u8, u32)) {
             assert_eq!(now.is_some(), is_here);
             let before = ledger.count(record);
             let wanted = now.unwrap_or(0);
-            assert_eq!(ledger.open_and_close(catalog, record, wanted), now.map(|_| true));
+            assert_eq!(
+                ledger.open_and_close(catalog, record, wanted),
+                now.map(|_| true)
+            );
             let stale = wanted.wrapping_add(4);
-            assert_eq!(ledger.open_and_close(catalog, record, stale), now.map(|_| false));
+            assert_eq!(
+                ledger.open_and_close(catalog, record, stale),
+                now.map(|_| false)
+            );
             assert_eq!(ledger.count(record), before);
-            assert_eq!(ledger.is_open(record), before.is_some_and(|count| count != 0));
+            assert_eq!(
+                ledger.is_open(record),
+                before.is_some_and(|count| count != 0)
+            );
         }
         3 if chunk == 0 => assert!(ledger.sleepers() <= SLEEPERS),
         4 if chunk == 0 => {

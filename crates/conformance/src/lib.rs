@@ -17,7 +17,6 @@ mod cases;
 mod failure;
 #[doc(hidden)]
 pub mod faults;
-pub mod gpu_deaths;
 mod harness;
 mod kernels;
 mod pattern;

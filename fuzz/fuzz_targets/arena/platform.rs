@@ -57,7 +57,11 @@ pub(crate) fn end_attack() {
 
 /// Runs an operation, which may take so many steps, of a process that is killed after `life` steps.
 /// `None`: it was killed.
-pub(crate) fn within<R>(budget: u32, life: Option<u32>, operation: impl FnOnce() -> R) -> Option<R> {
+pub(crate) fn within<R>(
+    budget: u32,
+    life: Option<u32>,
+    operation: impl FnOnce() -> R,
+) -> Option<R> {
     BUDGET.set(budget);
     let Some(life) = life else {
         let result = operation();
@@ -224,8 +228,9 @@ pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
 
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     step();
-    let as_expected =
-        |(word, expected): &(&AtomicU64, u32)| (word.0.load(Ordering::SeqCst) >> 32) as u32 == *expected;
+    let as_expected = |(word, expected): &(&AtomicU64, u32)| {
+        (word.0.load(Ordering::SeqCst) >> 32) as u32 == *expected
+    };
     if words.iter().all(as_expected) {
         pass(limit);
     }

@@ -121,7 +121,12 @@ impl World {
     }
 
     /// Runs an operation of a process, which is killed on the way if the input says so.
-    fn mortal<R>(&mut self, process: usize, life: u8, operation: impl FnOnce(Owner) -> R) -> Option<R> {
+    fn mortal<R>(
+        &mut self,
+        process: usize,
+        life: u8,
+        operation: impl FnOnce(Owner) -> R,
+    ) -> Option<R> {
         let owner = self.processes[process].owner;
         let life = (life >= 0xc0).then_some(u32::from(life & 0x3f));
         self.start_writes(false);
@@ -245,7 +250,8 @@ impl World {
             if !slot.may_write(ticket) {
                 return;
             }
-            slot.word_of(ticket.number).write_upper(ticket.number as u32);
+            slot.word_of(ticket.number)
+                .write_upper(ticket.number as u32);
             self.processes[process].held.remove(index);
             let _ = self.mortal(process, life, |_| slot.record_finished(ticket.number));
             return;
@@ -259,7 +265,10 @@ impl World {
             None => {}
             Some(Completion::TooEarly) => {}
             Some(Completion::Superseded) => {
-                assert!(!self.is_honest(), "{ticket:?} was failed though its process lives");
+                assert!(
+                    !self.is_honest(),
+                    "{ticket:?} was failed though its process lives"
+                );
                 self.processes[process].held.remove(index);
             }
             Some(Completion::Done) => {
@@ -315,7 +324,9 @@ impl World {
         let (limit, living) = (self.deadline(choice), self.living());
         let began = Instant::now();
         let deadline = Some(began + limit);
-        let result = self.attacked(true, WAIT_STEPS, || slot.wait(number, mode, deadline, &living));
+        let result = self.attacked(true, WAIT_STEPS, || {
+            slot.wait(number, mode, deadline, &living)
+        });
         let taken = Instant::now().saturating_duration_since(began);
         assert!(taken <= limit + LATENESS, "{limit:?} took {taken:?}");
         if self.is_honest() {
@@ -338,8 +349,16 @@ impl World {
         let (limit, living) = (self.deadline(choice), self.living());
         let everybody = Living([self.others_owner.get(); PROCESSES], false);
         let mut targets = [
-            Target { slot: self.slot, number, liveness: &living },
-            Target { slot: self.other, number: self.others.number, liveness: &everybody },
+            Target {
+                slot: self.slot,
+                number,
+                liveness: &living,
+            },
+            Target {
+                slot: self.other,
+                number: self.others.number,
+                liveness: &everybody,
+            },
         ];
         let of_other = usize::from(choice & 0x40 == 0);
         if of_other == 0 {
@@ -351,7 +370,9 @@ impl World {
         };
         let began = Instant::now();
         let deadline = Some(began + limit);
-        let result = self.attacked(true, WAIT_STEPS, || wait_any(&targets, None, mode, deadline));
+        let result = self.attacked(true, WAIT_STEPS, || {
+            wait_any(&targets, None, mode, deadline)
+        });
         let taken = Instant::now().saturating_duration_since(began);
         assert!(taken <= limit + LATENESS, "{limit:?} took {taken:?}");
         let (index, result) = result.expect("nobody interrupts");
@@ -398,7 +419,10 @@ impl World {
             Some(DeviceWait::Ready) => {
                 assert_eq!(slot.outcome(number), Outcome::Pending);
                 assert!(number <= MAX_NUMBER, "{number} never comes");
-                assert!(!slot.is_written(number), "the device would not wait for {number}");
+                assert!(
+                    !slot.is_written(number),
+                    "the device would not wait for {number}"
+                );
             }
             Some(DeviceWait::Finished) => assert_ne!(slot.outcome(number), Outcome::Pending),
             Some(DeviceWait::TooFarAhead) => assert!(number > slot.issued()),
@@ -447,7 +471,10 @@ impl World {
         for held in self.processes.iter().flat_map(|process| &process.held) {
             let number = held.ticket.number;
             assert_eq!(slot.outcome(number), Outcome::Pending, "{number}");
-            assert!(completed < number, "{number} is not, but {completed} is complete");
+            assert!(
+                completed < number,
+                "{number} is not, but {completed} is complete"
+            );
         }
     }
 
@@ -472,14 +499,24 @@ impl World {
                 // As a survivor does that looks after all events of an arena.
                 self.attacked(true, STEPS, || slot.fail_orphans(&dead));
                 other.fail_orphans(&dead);
-                Err(WaitError::Failed(FailureReason::OwnerDied(Some(self.others_owner))))
+                Err(WaitError::Failed(FailureReason::OwnerDied(Some(
+                    self.others_owner,
+                ))))
             }
         };
         let began = Instant::now();
         let deadline = Some(began + Duration::from_millis(2));
         let targets = [
-            Target { slot, number: slot.issued().saturating_add(1), liveness: &living },
-            Target { slot: other, number, liveness: &living },
+            Target {
+                slot,
+                number: slot.issued().saturating_add(1),
+                liveness: &living,
+            },
+            Target {
+                slot: other,
+                number,
+                liveness: &living,
+            },
         ];
         let result = self.attacked(true, WAIT_STEPS, || {
             wait_any(&targets, None, WaitMode::LowPower, deadline)

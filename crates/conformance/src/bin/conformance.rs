@@ -8,15 +8,14 @@
 //!
 //! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
 //! random moments with attackers: see the module `faults`. `conformance gpu-deaths` kills processes that
-//! share memory of a GPU: see the module of that name.
+//! share memory of a GPU: see `faults/gpu_deaths.rs`.
 //!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
 use crosshandle_conformance::{
-    Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, gpu_deaths, run, slowdown,
-    suite,
+    Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -97,7 +96,9 @@ fn main() -> ExitCode {
     if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
-            Ok(peer) if command.as_deref() == Some("gpu-deaths") => gpu_deaths::run(words, &peer),
+            Ok(peer) if command.as_deref() == Some("gpu-deaths") => {
+                faults::run_gpu_deaths(words, &peer)
+            }
             Ok(peer) => faults::run(words, &peer),
             Err(error) => {
                 eprintln!("finding the peer program: {error}");

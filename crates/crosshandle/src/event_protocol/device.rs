@@ -9,7 +9,8 @@
 use super::recovery::Liveness;
 use super::signal::wake_sleepers;
 use super::slot::{
-    DEVICE_SIGNALS, Issued, MAX_NUMBER, MAY_FAIL, RING, Slot, WATCHED, full_number, reached, sequence,
+    DEVICE_SIGNALS, Issued, MAX_NUMBER, MAY_FAIL, RING, Slot, WATCHED, full_number, reached,
+    sequence,
 };
 use super::ticket::Ticket;
 use super::wait::Outcome;

@@ -105,8 +105,14 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     match Harness::new(&options.devices, peer) {
         Err(failure) => show("start", Err(failure)),
         Ok(harness) => {
-            show("a killed importer of much", large_importers(&harness, &options));
-            show("a killed exporter of much", large_exporters(&harness, &options));
+            show(
+                "a killed importer of much",
+                large_importers(&harness, &options),
+            );
+            show(
+                "a killed exporter of much",
+                large_exporters(&harness, &options),
+            );
             show("many deaths", many(&harness, &options));
         }
     }
@@ -115,7 +121,7 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// Free memory of a device, and how it was before.
+/// Free memory of a device, and how it was before. Not of the host, where everybody else takes some.
 struct Free<'a> {
     harness: &'a Harness,
     before: Option<u64>,
@@ -125,7 +131,10 @@ impl<'a> Free<'a> {
     fn of(harness: &'a Harness) -> Self {
         Self {
             harness,
-            before: harness.peer_device().free_memory(),
+            before: match harness.is_host() {
+                true => None,
+                false => harness.peer_device().free_memory(),
+            },
         }
     }
 
@@ -165,7 +174,9 @@ impl Times {
         let text = format!("{what} {self}");
         match self.slowest() <= PROMISED {
             true => Ok(text),
-            false => Err(Failure::new(format!("{text}, and {PROMISED:?} are promised"))),
+            false => Err(Failure::new(format!(
+                "{text}, and {PROMISED:?} are promised"
+            ))),
         }
     }
 }
@@ -179,7 +190,11 @@ impl fmt::Display for Times {
         };
         let [p50, p99] = [50, 99].map(|percent| sorted[last * percent / 100]);
         let slowest = sorted[last];
-        write!(f, "p50 {p50:.1?}, p99 {p99:.1?}, max {slowest:.1?} of {}", last + 1)
+        write!(
+            f,
+            "p50 {p50:.1?}, p99 {p99:.1?}, max {slowest:.1?} of {}",
+            last + 1
+        )
     }
 }
 
@@ -305,7 +320,8 @@ impl fmt::Display for Held {
 /// Kills many processes, and checks that nothing grows.
 fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
     let context = harness.context()?;
-    let kernels = match Kernels::run_on(harness.device()) && Kernels::run_on(harness.peer_device()) {
+    let kernels = match Kernels::run_on(harness.device()) && Kernels::run_on(harness.peer_device())
+    {
         true => Some(Kernels::load(&context)?),
         false => None,
     };
@@ -348,7 +364,10 @@ fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
         }
     }
     let Some((before, _)) = first else {
-        return Err(Failure::new(format!("only {deaths} deaths in {:?}", options.limit)));
+        return Err(Failure::new(format!(
+            "only {deaths} deaths in {:?}",
+            options.limit
+        )));
     };
     let now = Held::now()?;
     let report = format!(
