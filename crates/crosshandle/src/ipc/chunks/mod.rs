@@ -8,11 +8,11 @@
 mod catalog;
 mod ledger;
 
-pub(crate) use catalog::{Catalog, CatalogChunk};
-pub(crate) use ledger::{Ledger, LedgerChunk};
+pub(crate) use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
+pub(crate) use ledger::{Ledger, LedgerChunk, Sleeper};
 
 #[cfg(fuzzing)]
-pub(crate) use {catalog::len_of as catalog_len, ledger::Sleeper, ledger::len_of as ledger_len};
+pub(crate) use {catalog::len_of as catalog_len, ledger::len_of as ledger_len};
 
 use crate::os::mapping::page_size;
 
