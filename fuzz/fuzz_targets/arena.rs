@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     }
     world.end();
     // Now and then, because it takes as long as the rest.
-    if data.len() % 16 == 0 {
+    if data.len().is_multiple_of(16) {
         BESIDE.with(|before| assert_eq!(snapshot(beside), *before, "the slot beside was written"));
     }
 });

@@ -239,7 +239,7 @@ impl Importer {
             assert_eq!((reply, files.len()), (Answer::Refused, 0), "{question:?}");
             return;
         }
-        let seals: Vec<_> = files.iter().map(|file| fcntl_get_seals(file)).collect();
+        let seals: Vec<_> = files.iter().map(fcntl_get_seals).collect();
         for seals in seals {
             let seals = seals.expect("memory");
             assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW));
