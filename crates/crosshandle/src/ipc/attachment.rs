@@ -24,6 +24,8 @@ use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
 use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -403,7 +405,19 @@ impl Attachment {
 
     /// Fails what dead processes left unfinished in the events that this process has opened.
     fn fail_orphans(&self) {
-        self.arenas().for_each(|arena| arena.fail_orphans(self));
+        /// The liveness of processes, each asked for once: a look at a lock takes as long as hostile
+        /// processes have locks on the file.
+        struct Known<'a>(&'a Attachment, RefCell<BTreeMap<u16, bool>>);
+        impl Liveness for Known<'_> {
+            fn is_dead(&self, owner: Owner) -> bool {
+                let mut known = self.1.borrow_mut();
+                *known
+                    .entry(owner.get())
+                    .or_insert_with(|| self.0.is_dead(owner))
+            }
+        }
+        let known = Known(self, RefCell::default());
+        self.arenas().for_each(|arena| arena.fail_orphans(&known));
     }
 
     /// Returns the place for what is dropped when the attachment is, before anything else of it.
@@ -510,7 +524,9 @@ impl Attachment {
                 };
                 let exporter = exporter.upgrade().ok_or(gone)?;
                 let fetch = match request {
-                    Request::Memory { credential, access } => exporter.memory(&credential, access),
+                    Request::Memory { credential, access } => {
+                        exporter.memory(Owner::EXPORTER.get(), &credential, access)
+                    }
                     Request::Mirror(credential) => exporter.mirror(&credential),
                     _ => Err(Refusal::BadRequest),
                 };

@@ -313,7 +313,11 @@ impl Exporter {
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let is_open = exported && self.is_open(record.index);
+        let segment = match exported {
+            true => self.records().segment_of(record.index),
+            false => None,
+        };
+        let is_open = exported && self.is_open(record.index, segment);
         let mut records = self.records();
         let export = records.take_export(record.index);
         let memory = self.note_freed(record.index, export.as_ref());
@@ -326,6 +330,7 @@ impl Exporter {
             let index = record.index;
             records.retired.extend(keep.take().map(|keep| Retired {
                 index,
+                segment,
                 keep,
                 memory,
             }));
@@ -335,7 +340,8 @@ impl Exporter {
         drop(records);
         // Without the lock: dropping either may call a driver, or retire more.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
-            deferred_reclaim::add(record.index, &Arc::new(self.openers()), keep);
+            let openers = Arc::new(self.openers());
+            deferred_reclaim::add(record.index, segment, &openers, keep);
         }
         drop((keep, export));
     }
@@ -372,6 +378,25 @@ impl Exporter {
         drop(self.take_closed(RECLAIM_LOOKS));
     }
 
+    /// Does the same for all retired objects on a background thread, a few at a time: anybody who has
+    /// a handle can attach and leave as often as they like.
+    fn reclaim_in_background(&self) {
+        if self.records().retired.is_empty() && !deferred_reclaim::has_some() {
+            return;
+        }
+        let this = self.this.clone();
+        driver_jobs::run(move || {
+            let Some(exporter) = this.upgrade() else {
+                return;
+            };
+            let mut left = exporter.records().retired.len().max(1);
+            while left > 0 {
+                exporter.reclaim();
+                left = left.saturating_sub(RECLAIM_LOOKS);
+            }
+        });
+    }
+
     /// Drops all retired objects that importers have closed.
     pub(crate) fn reclaim_all(&self) {
         drop(self.take_closed(usize::MAX));
@@ -391,7 +416,7 @@ impl Exporter {
             let Some(retired) = records.retired.pop_front() else {
                 break;
             };
-            if self.is_open(retired.index) {
+            if self.is_open(retired.index, retired.segment) {
                 records.retired.push_back(retired);
             } else {
                 self.end_use(retired.index);
@@ -414,8 +439,14 @@ impl Exporter {
             return;
         }
         let openers = Arc::new(self.openers());
-        for Retired { index, keep, .. } in retired.into_iter().filter(|one| one.keep.is_some()) {
-            deferred_reclaim::add(index, &openers, keep);
+        for one in retired.into_iter().filter(|one| one.keep.is_some()) {
+            let Retired {
+                index,
+                segment,
+                keep,
+                ..
+            } = one;
+            deferred_reclaim::add(index, segment, &openers, keep);
         }
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
@@ -433,13 +464,13 @@ impl Exporter {
     }
 
     /// Returns whether this process or an attached one has a record open.
-    fn is_open(&self, record: u32) -> bool {
-        let is_open = |ledger: &Ledger| ledger.is_open(record);
+    fn is_open(&self, record: u32, segment: Option<u32>) -> bool {
         // Ledgers grow under this lock: who gets a count later than this look sees the record's new
         // generation.
         let importers = self.importers();
-        self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || (importers.by_owner.values()).any(|importer| is_open(&importer.ledger))
+        let mut ledgers = importers.by_owner.values().map(|importer| &importer.ledger);
+        self.own_ledger.get().is_some_and(|own| own.is_open(record))
+            || ledgers.any(|ledger| ledger.has_open(record, segment))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -494,12 +525,6 @@ impl Exporter {
 struct Closed {
     kept: Vec<KeepAlive>,
     _deferred: Vec<deferred_reclaim::Deferred>,
-}
-
-impl Closed {
-    fn is_empty(&self) -> bool {
-        self.kept.iter().all(Option::is_none) && self._deferred.is_empty()
-    }
 }
 
 /// Answers an importer's fetch of an object. Calls a driver unless the object is prepared.
@@ -606,10 +631,21 @@ impl Exporter {
         Ok([catalog, Arc::new(ledger)])
     }
 
-    fn find_memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
+    fn find_memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
         let records = self.records();
         match self.find(&records, credential)? {
-            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
+            Exported::Memory(memory) => {
+                let fetch = self.fetch(memory, credential.record, access)?;
+                if let Some(importer) = self.importers().by_owner.get(&owner) {
+                    importer.ledger.note_given(memory.segment);
+                }
+                Ok(fetch)
+            }
             Exported::Event(_) => Err(Refusal::BadRequest),
         }
     }
@@ -677,8 +713,14 @@ impl Exports for Exporter {
         self.counts.count_refusal(self.chunks_of(owner, credential))
     }
 
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
-        self.counts.count_open(self.find_memory(credential, access))
+    fn memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
+        self.counts
+            .count_open(self.find_memory(owner, credential, access))
     }
 
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
@@ -730,10 +772,7 @@ impl Exports for Exporter {
             importer.ledger.mark_hung_up();
             self.counts.count_end_of(&importer.ledger);
         }
-        let closed = self.take_closed(usize::MAX);
-        if !closed.is_empty() {
-            driver_jobs::drop_later(closed);
-        }
+        self.reclaim_in_background();
     }
 
     fn release(self: Arc<Self>) {

@@ -122,6 +122,8 @@ pub(crate) struct Particulars {
 /// A record that was freed but is still open somewhere.
 pub(super) struct Retired {
     pub(super) index: u32,
+    /// The segment, if it was memory.
+    pub(super) segment: Option<u32>,
     /// What must not be used again until it is closed.
     pub(super) keep: KeepAlive,
     /// What it was, if it was memory.
@@ -200,6 +202,14 @@ impl Records {
         let records = (first..).zip(slice);
         (!slice.is_empty())
             .then(|| records.filter_map(|(record, export)| Some((record, export.as_ref()?))))
+    }
+
+    /// Returns the number of the segment that a record's memory lies in.
+    pub(super) fn segment_of(&self, record: u32) -> Option<u32> {
+        match &self.export(record)?.object {
+            Exported::Memory(memory) => Some(memory.segment),
+            Exported::Event(_) => None,
+        }
     }
 
     pub(super) fn export_mut(&mut self, record: u32) -> Option<&mut Export> {

@@ -39,8 +39,9 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory.
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal>;
+    /// Finds memory for an importer.
+    fn memory(&self, owner: u16, credential: &Credential, access: Access)
+    -> Result<Fetch, Refusal>;
 
     /// Finds the arena of an event, and the file of locks.
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
@@ -355,7 +356,7 @@ impl Client {
                 return self.answer(sent, serial);
             }
             Request::Memory { credential, access } => {
-                self.with_exports(|exports, _| exports.memory(&credential, access))
+                self.with_exports(|exports, owner| exports.memory(owner, &credential, access))
             }
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))

@@ -15,6 +15,7 @@ use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -152,6 +153,9 @@ pub(crate) struct Ledger {
     making: Mutex<()>,
     /// Whether the importer has hung up, so that its counts no longer matter.
     has_hung_up: AtomicBool,
+    /// The segments that the importer was given, in the exporter. What it counts in others keeps
+    /// nothing: whoever has one object's handle can write all counts.
+    given: Mutex<BTreeSet<u32>>,
     /// The file of the first chunk, where the importer shows by a lock that it lives.
     file: Option<OwnedFd>,
     /// That lock, in the importer.
@@ -293,6 +297,17 @@ impl Ledger {
             let first = end - capacity(chunk.chunk) as u32;
             (first..end).any(|record| self.is_open(record))
         })
+    }
+
+    /// Notes that the importer is given a segment. Before the descriptor is sent.
+    pub(crate) fn note_given(&self, segment: u32) {
+        self.given.lock().insert(segment);
+    }
+
+    /// Returns whether the importer has a record open, of memory in a segment or of an event.
+    pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
+        let is_given = |segment: u32| self.given.lock().contains(&segment);
+        self.is_open(record) && segment.is_none_or(is_given)
     }
 
     /// Returns whether the importer has a record open.
