@@ -3,9 +3,9 @@
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, clients, interop, programs, checker, bench. JOBS: cases at a time
-# (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick). OUT:
-# where whole outputs go.
+# PARTS: only these of driver, suite, deaths, clients, interop, programs, checker, bench. JOBS: cases at a time
+# (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
+# DEATHS: options of 'conformance gpu-deaths'. OUT: where whole outputs go.
 # Exit code 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite clients interop programs checker bench"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite deaths clients interop programs checker bench"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -161,6 +161,12 @@ if wants suite; then
         conformance cuda:0 cuda:1
         conformance cuda:1 cuda:0
     fi
+fi
+# Processes that are killed with the GPU's memory open, and while streams wait for them.
+if wants deaths; then
+    # shellcheck disable=SC2086
+    run "deaths" "$here/conformance" gpu-deaths --device cuda:0 ${DEATHS-}
+    grep -E '^(ok|failed) ' "$out/deaths.log"
 fi
 wants clients && clients
 wants interop && interop

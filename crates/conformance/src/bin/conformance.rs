@@ -10,7 +10,8 @@
 //! exporter's memory grows by.
 //!
 //! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
-//! random moments with attackers: see the module `faults`.
+//! random moments with attackers: see the module `faults`. `conformance gpu-deaths` kills processes that
+//! share memory of a GPU: see `faults/gpu_deaths.rs`.
 //!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
@@ -110,9 +111,12 @@ fn main() -> ExitCode {
             }
         };
     }
-    if let Some("faults" | "soak") = command.as_deref() {
+    if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
+            Ok(peer) if command.as_deref() == Some("gpu-deaths") => {
+                faults::run_gpu_deaths(words, &peer)
+            }
             Ok(peer) => faults::run(words, &peer),
             Err(error) => {
                 eprintln!("finding the peer program: {error}");

@@ -18,6 +18,7 @@ mod bystanders;
 mod calls;
 mod command;
 mod filter;
+mod gpu_deaths;
 mod play;
 mod soak;
 mod stage;
@@ -29,3 +30,4 @@ mod workload;
 
 pub use command::{run, run_soak};
 pub use filter::install_if_asked;
+pub use gpu_deaths::run as run_gpu_deaths;

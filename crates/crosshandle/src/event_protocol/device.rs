@@ -9,7 +9,8 @@
 use super::recovery::Liveness;
 use super::signal::wake_sleepers;
 use super::slot::{
-    DEVICE_SIGNALS, Issued, MAY_FAIL, RING, Slot, WATCHED, full_number, reached, sequence,
+    DEVICE_SIGNALS, Issued, MAX_NUMBER, MAY_FAIL, RING, Slot, WATCHED, full_number, reached,
+    sequence,
 };
 use super::ticket::Ticket;
 use super::wait::Outcome;
@@ -26,7 +27,8 @@ pub(crate) enum DeviceWait {
     Finished,
     /// The device can wait: the signal's word will reach its number when the signal finishes.
     Ready,
-    /// The signal is more than 2³⁰ ahead of its word; the device might take it for a past one.
+    /// The signal is more than 2³⁰ ahead of its word, so that the device might take it for a past one,
+    /// or beyond the greatest number.
     TooFarAhead,
 }
 
@@ -39,6 +41,9 @@ impl Slot {
     /// Makes sure that a signal's word reaches the signal's number when the signal finishes. An
     /// immediate signaller writes the words only if `WATCHED` tells it to.
     pub(crate) fn prepare_device_wait(&self, number: u64) -> DeviceWait {
+        if number > MAX_NUMBER {
+            return DeviceWait::TooFarAhead;
+        }
         if self.is_device_wait_prepared(number) {
             return DeviceWait::Ready;
         }

@@ -42,3 +42,28 @@ pub(crate) use event_arena::{COMMON_ARENA, ISOLATED_ARENA, Pin, Pinner};
 pub(crate) use exporter::Exporter;
 pub(crate) use record::{Credential, Record};
 pub(crate) use records::{ExportCell, KeepAlive, Particulars, Shared};
+
+/// What fuzz targets need of this folder.
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing {
+    pub(crate) use super::chunks::{
+        Catalog, CatalogChunk, Ledger, LedgerChunk, Sleeper, catalog_len, ledger_len,
+    };
+    pub(crate) use super::open_count::{close, try_open};
+
+    use super::chunks::file_len;
+    use super::event_arena::EventArena;
+    use crate::error::Result;
+    use crate::event_protocol::Slot;
+    use std::os::fd::OwnedFd;
+
+    /// Opens an event arena, as an importer does.
+    pub(crate) fn open_arena(file: &OwnedFd, slots: usize) -> Result<()> {
+        EventArena::open(file, slots).map(drop)
+    }
+
+    /// Returns the length of an arena's file.
+    pub(crate) fn arena_len(slots: usize) -> usize {
+        file_len(slots * size_of::<Slot>())
+    }
+}

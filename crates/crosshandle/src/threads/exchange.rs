@@ -62,6 +62,10 @@ pub(crate) enum Next {
 pub(crate) struct Registration(u64);
 
 impl Registration {
+    /// That of no source.
+    #[cfg(fuzzing)]
+    pub(crate) const NONE: Self = Self(u64::MAX);
+
     /// Takes no messages of the source until the result is dropped. A hang-up is still noticed.
     pub(crate) fn pause(self) -> Paused {
         if let Some(exchange) = EXCHANGE.get() {

@@ -200,7 +200,7 @@ impl Drop for Ticket {
 
 /// The newcomer was refused: there are too many connections.
 #[derive(Debug)]
-pub(super) struct Crowded;
+pub(crate) struct Crowded;
 
 /// Returns the limits on connections as the process's own limit is now.
 fn limits() -> Limits {
@@ -269,18 +269,34 @@ impl Client {
     /// # Errors
     /// [`Crowded`]: there are too many.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
+        let Some(client) = Self::admit(stream, guard)? else {
+            return Ok(());
+        };
+        match watch(client) {
+            // Watched until it hangs up.
+            Ok(watch) => mem::forget(watch),
+            Err(error) => tracing::warn!(%error, "an importer cannot be served"),
+        }
+        Ok(())
+    }
+
+    /// Admits an importer, whom nobody watches yet; `None`: its user may not open anything.
+    ///
+    /// # Errors
+    /// [`Crowded`]: there are too many.
+    pub(crate) fn admit(stream: OwnedFd, guard: Guard) -> Result<Option<Arc<Self>>, Crowded> {
         let descriptor = stream.as_raw_fd();
         let ticket = Ticket(ADMISSION.lock().number());
         let number = ticket.0;
         let stream = PeerStream::new(stream, guard, ticket);
         let Ok(Peer { uid, pid, .. }) = socket::peer(&stream) else {
-            return Ok(());
+            return Ok(None);
         };
         if !is_admitted_anywhere(uid) {
             REFUSALS.fetch_add(1, Ordering::Relaxed);
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
-            return Ok(());
+            return Ok(None);
         }
         let client = Arc::new_cyclic(|this| Self {
             stream,
@@ -308,12 +324,7 @@ impl Client {
                 return Err(Crowded);
             }
         }
-        match watch(client) {
-            // Watched until it hangs up.
-            Ok(watch) => mem::forget(watch),
-            Err(error) => tracing::warn!(%error, "an importer cannot be served"),
-        }
-        Ok(())
+        Ok(Some(client))
     }
 
     /// Ends the connection; the importer takes it as this process's death.

@@ -83,7 +83,7 @@ const fn names_at(chunk: usize) -> usize {
     generations_at(chunk) + capacity(chunk) * size_of::<AtomicU64>()
 }
 
-fn len_of(chunk: usize) -> usize {
+pub(crate) fn len_of(chunk: usize) -> usize {
     file_len(names_at(chunk) + capacity(chunk) * MAX_NAME_BYTES)
 }
 

@@ -81,7 +81,7 @@ const fn counts_at(chunk: usize) -> usize {
     }
 }
 
-fn len_of(chunk: usize) -> usize {
+pub(crate) fn len_of(chunk: usize) -> usize {
     file_len(counts_at(chunk) + capacity(chunk) * size_of::<AtomicU32>())
 }
 

@@ -11,6 +11,9 @@ mod ledger;
 pub(crate) use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
 pub(crate) use ledger::{Ledger, LedgerChunk, Sleeper};
 
+#[cfg(fuzzing)]
+pub(crate) use {catalog::len_of as catalog_len, ledger::len_of as ledger_len};
+
 use crate::os::mapping::page_size;
 
 /// The number of objects that one context can share at a time.

@@ -1,0 +1,260 @@
+//! The platform that the protocol runs on here: one thread, a clock that goes by the steps taken, and
+//! a hostile process and a killer that act between any two steps, as the input says.
+//!
+//! Steps are the operations on shared words and the system calls. Each takes [`STEP`] on the clock, so
+//! that what loops for ever is also late, and an operation that takes too many steps panics.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Add;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic as real;
+use std::time::Duration;
+
+pub(crate) use std::sync::atomic::Ordering;
+
+pub(crate) const MAY_SPIN: bool = true;
+/// The time of one step.
+const STEP: Duration = Duration::from_nanos(50);
+/// The time of one round of a spinning loop.
+const SPIN_ROUND: Duration = Duration::from_micros(5);
+
+/// Writes to a slot between two steps. Returns after how many steps to write again; `None`: no more.
+type Hostile = Box<dyn FnMut() -> Option<u32>>;
+
+thread_local! {
+    static NANOSECONDS: Cell<u64> = const { Cell::new(0) };
+    /// Steps that the operation may still take.
+    static BUDGET: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// Steps until the hostile process writes.
+    static QUIET: Cell<u32> = const { Cell::new(u32::MAX) };
+    /// Steps until the process is killed.
+    static LIFE: Cell<u32> = const { Cell::new(u32::MAX) };
+    static HOSTILE: RefCell<Option<Hostile>> = const { RefCell::new(None) };
+}
+
+/// The payload that unwinds a killed process.
+struct Killed;
+
+/// Starts the clock again, without a hostile process.
+pub(crate) fn restart() {
+    NANOSECONDS.set(0);
+    QUIET.set(u32::MAX);
+    HOSTILE.set(None);
+    BUDGET.set(u32::MAX);
+}
+
+/// Has `write` called from now on, first after this many steps.
+pub(crate) fn attack(after: u32, write: Hostile) {
+    HOSTILE.set(Some(write));
+    QUIET.set(after.max(1));
+}
+
+/// Ends the attack.
+pub(crate) fn end_attack() {
+    HOSTILE.set(None);
+    QUIET.set(u32::MAX);
+}
+
+/// Runs an operation, which may take so many steps, of a process that is killed after `life` steps.
+/// `None`: it was killed.
+pub(crate) fn within<R>(
+    budget: u32,
+    life: Option<u32>,
+    operation: impl FnOnce() -> R,
+) -> Option<R> {
+    BUDGET.set(budget);
+    let Some(life) = life else {
+        let result = operation();
+        BUDGET.set(u32::MAX);
+        return Some(result);
+    };
+    LIFE.set(life);
+    let end = catch_unwind(AssertUnwindSafe(operation));
+    LIFE.set(u32::MAX);
+    BUDGET.set(u32::MAX);
+    match end {
+        Ok(result) => Some(result),
+        Err(reason) if reason.is::<Killed>() => None,
+        Err(reason) => resume_unwind(reason),
+    }
+}
+
+fn step() {
+    NANOSECONDS.set(NANOSECONDS.get() + STEP.as_nanos() as u64);
+    let budget = BUDGET.get();
+    assert!(budget > 0, "an operation that does not end");
+    BUDGET.set(budget - 1);
+    let quiet = QUIET.get().wrapping_sub(1);
+    QUIET.set(quiet);
+    if quiet == 0 {
+        write();
+    }
+    let life = LIFE.get();
+    if life == 0 {
+        LIFE.set(u32::MAX);
+        // Not a panic: the fuzzer's hook would take it for a failure.
+        resume_unwind(Box::new(Killed));
+    }
+    if life != u32::MAX {
+        LIFE.set(life - 1);
+    }
+}
+
+#[cold]
+fn write() {
+    // Its own accesses are no steps of the victim.
+    let (budget, life, clock) = (BUDGET.get(), LIFE.get(), NANOSECONDS.get());
+    BUDGET.set(u32::MAX);
+    LIFE.set(u32::MAX);
+    QUIET.set(u32::MAX);
+    let next = HOSTILE.with_borrow_mut(|hostile| hostile.as_mut().and_then(|write| write()));
+    BUDGET.set(budget);
+    LIFE.set(life);
+    NANOSECONDS.set(clock);
+    QUIET.set(next.map_or(u32::MAX, |next| next.max(1)));
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        /// An atomic word with the standard library's interface.
+        pub(crate) struct $name(real::$name);
+
+        #[allow(dead_code, reason = "one interface for all words")]
+        impl $name {
+            pub(crate) fn new(value: $value) -> Self {
+                Self(real::$name::new(value))
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                step();
+                self.0.load(order)
+            }
+
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                step();
+                self.0.store(value, order);
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                step();
+                self.0.compare_exchange(current, new, success, failure)
+            }
+
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                current: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(current, new, success, failure)
+            }
+
+            pub(crate) fn fetch_add(&self, value: $value, order: Ordering) -> $value {
+                step();
+                self.0.fetch_add(value, order)
+            }
+
+            pub(crate) fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
+                step();
+                self.0.fetch_sub(value, order)
+            }
+
+            pub(crate) fn fetch_or(&self, value: $value, order: Ordering) -> $value {
+                step();
+                self.0.fetch_or(value, order)
+            }
+
+            pub(crate) fn fetch_and(&self, value: $value, order: Ordering) -> $value {
+                step();
+                self.0.fetch_and(value, order)
+            }
+
+            pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                step();
+                self.0.fetch_max(value, order)
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);
+
+impl AtomicU64 {
+    /// Writes the upper half and leaves the lower one alone, as a device does.
+    pub(crate) fn write_upper(&self, value: u32) {
+        let low = self.0.load(Ordering::SeqCst) & u64::from(u32::MAX);
+        self.0.store(u64::from(value) << 32 | low, Ordering::SeqCst);
+    }
+}
+
+/// A moment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Instant(Duration);
+
+impl Instant {
+    pub(crate) fn now() -> Self {
+        Self(Duration::from_nanos(NANOSECONDS.get()))
+    }
+
+    pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0 + time)
+    }
+}
+
+fn pass(time: Duration) {
+    NANOSECONDS.set(NANOSECONDS.get() + time.as_nanos() as u64);
+}
+
+/// Sleeps for the whole time if the word's upper half is as expected: nobody wakes anybody here.
+pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    sleep_any(&[(word, expected)], limit);
+}
+
+pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+    step();
+    let as_expected = |(word, expected): &(&AtomicU64, u32)| {
+        (word.0.load(Ordering::SeqCst) >> 32) as u32 == *expected
+    };
+    if words.iter().all(as_expected) {
+        pass(limit);
+    }
+}
+
+pub(crate) fn wake_all(_: &AtomicU64) {
+    step();
+}
+
+pub(crate) fn spin_hint() {
+    pass(SPIN_ROUND);
+}
+
+/// Returns one CPU for every call: what a slot says of the signaller's comes from the input.
+pub(crate) fn current_cpu() -> u32 {
+    1
+}
+
+/// What a sleeper waits for, for tools that show it.
+#[allow(dead_code, reason = "no tool looks here")]
+pub(crate) struct Awaited {
+    pub(crate) word: usize,
+    pub(crate) slot: usize,
+    pub(crate) number: u64,
+}
+
+pub(crate) fn enter(_: impl IntoIterator<Item = Awaited>) {}

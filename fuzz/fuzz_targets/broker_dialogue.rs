@@ -1,0 +1,308 @@
+//! Messages of an importer to the broker of a real exporter: any bytes, and requests with the numbers of
+//! handles, right and altered. Nothing is given but what the shown key opens.
+//!
+//! The messages go through sockets and the broker's own code, without the thread between.
+
+#![no_main]
+
+use crosshandle::fuzzing::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
+use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
+use libfuzzer_sys::fuzz_target;
+use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::any::Any;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Messages in a dialogue.
+const MESSAGES: usize = 16;
+/// Requests that a connection may send before it is attached: the next one is its end.
+const UNATTACHED_REQUESTS: u32 = 8;
+/// Objects of the exporter before those that are tried, so that some lie in another chunk.
+const OTHERS: usize = 1020;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Memory { writable: bool },
+    Event,
+    Freed,
+}
+
+/// An object of the exporter, and what a handle to it shows.
+#[derive(Clone, Copy)]
+struct Object {
+    kind: Kind,
+    shown: Shown,
+    context: u32,
+}
+
+/// The exporter: two contexts, with objects that stay.
+struct Exporter {
+    objects: Vec<Object>,
+    _kept: Vec<Box<dyn Any>>,
+}
+
+fn exporter() -> crosshandle::Result<Exporter> {
+    let directory = std::env::temp_dir().join(format!("xhf-{}", std::process::id()));
+    let device = Device::find("host")?;
+    let mut exporter = Exporter {
+        objects: Vec::new(),
+        _kept: Vec::new(),
+    };
+    for pooling in [true, false] {
+        let options = ContextOptions::new()
+            .socket_dir(&directory)
+            .pooling(pooling);
+        let context = Context::with_options(&device, options)?;
+        for number in 0..if pooling { OTHERS } else { 0 } {
+            let event = context.create_event()?;
+            event.handle()?;
+            // A hole now and then, so that records are free.
+            if number % 100 != 0 {
+                exporter._kept.push(Box::new(event));
+            }
+        }
+        for len in [100, 5000, 100_000] {
+            exporter.add_memory(context.allocate(len)?)?;
+        }
+        exporter.add_event(context.create_event()?)?;
+        exporter.add_event(context.create_event_with(EventOptions::new().isolated(true))?)?;
+        let freed = context.allocate(100)?;
+        let handle = freed.handle()?;
+        drop(freed);
+        exporter.add(Kind::Freed, handle.as_bytes());
+        exporter._kept.push(Box::new(context));
+    }
+    Ok(exporter)
+}
+
+impl Exporter {
+    fn add(&mut self, kind: Kind, handle: &[u8]) {
+        let (shown, context) = shown(handle).expect("a handle");
+        self.objects.push(Object {
+            kind,
+            shown,
+            context,
+        });
+    }
+
+    fn add_memory(&mut self, memory: Memory) -> crosshandle::Result<()> {
+        let writable = memory.handle()?;
+        self.add(Kind::Memory { writable: true }, writable.as_bytes());
+        let read_only = memory.handle_read_only()?;
+        self.add(Kind::Memory { writable: false }, read_only.as_bytes());
+        self._kept.push(Box::new(memory));
+        Ok(())
+    }
+
+    fn add_event(&mut self, event: Event) -> crosshandle::Result<()> {
+        self.add(Kind::Event, event.handle()?.as_bytes());
+        self._kept.push(Box::new(event));
+        Ok(())
+    }
+}
+
+thread_local! {
+    static EXPORTER: Exporter = exporter().expect("an exporter");
+}
+
+fuzz_target!(|data: &[u8]| {
+    EXPORTER.with(|exporter| dialogue(exporter, data));
+});
+
+fn dialogue(exporter: &Exporter, mut data: &[u8]) {
+    let mut connection = Dialogue::begin().expect("it is admitted");
+    let mut importer = Importer::default();
+    for serial in 1..=MESSAGES as u32 {
+        let Some(([form, number, change, with], rest)) = data.split_first_chunk::<4>() else {
+            break;
+        };
+        data = rest;
+        let may_ask = importer.context.is_some() || serial <= UNATTACHED_REQUESTS;
+        if form & 0xe0 == 0xe0 {
+            let len = usize::from(*number).min(data.len());
+            let (bytes, rest) = data.split_at(len);
+            data = rest;
+            if request(bytes) == Some(encode(Question::Describe, NOTHING, serial_of(bytes))) {
+                // Answered later.
+                return;
+            }
+            let may_be_understood = bytes.len() == encode(Question::Describe, NOTHING, 1).len();
+            if !connection.send(bytes, &[]) || !connection.serve() {
+                assert!(!may_be_understood || !may_ask);
+                return;
+            }
+            let (reply, files) = receive(&connection);
+            let (reply, _) = answer(&reply).expect("a reply");
+            assert!(may_be_understood || reply == Answer::Refused);
+            assert!(reply != Answer::Refused || files.is_empty());
+            continue;
+        }
+        let objects = &exporter.objects;
+        let object = objects[usize::from(*number) % objects.len()];
+        let other = objects[usize::from(*with) % objects.len()];
+        let (question, shown) = (ask(*form, object, other), alter(object, other, *change));
+        if question == Question::Describe {
+            // Answered later, or not at all.
+            return;
+        }
+        let message = encode(question, shown, serial);
+        if form & 0x10 != 0 && *with > 0xf0 {
+            let file = connection.importer().as_fd();
+            let file = rustix::io::dup(file).expect("a copy");
+            assert!(connection.send(&message, &[file.as_fd()]));
+            assert!(!connection.serve(), "importers send no descriptors");
+            return;
+        }
+        assert!(connection.send(&message, &[]));
+        assert_eq!(connection.serve(), may_ask, "request {serial}");
+        if !may_ask {
+            return;
+        }
+        let (reply, files) = receive(&connection);
+        let (reply, of) = answer(&reply).expect("a reply");
+        assert_eq!(of, serial);
+        let credential = objects.iter().find(|object| object.shown == shown);
+        importer.check(question, credential, reply, &files);
+    }
+}
+
+/// Returns the number that a request gives itself.
+fn serial_of(bytes: &[u8]) -> u32 {
+    let at = bytes.get(44..48).and_then(|bytes| bytes.try_into().ok());
+    at.map_or(0, u32::from_le_bytes)
+}
+
+const NOTHING: Shown = Shown {
+    record: 0,
+    generation: 0,
+    key: [0; 16],
+};
+
+fn ask(form: u8, object: Object, other: Object) -> Question {
+    match form % 8 {
+        0 | 1 => Question::Attach {
+            context: object.context,
+        },
+        2 => Question::Chunk,
+        3 | 4 => Question::Memory {
+            writable: form & 8 == 0,
+        },
+        5 => Question::Arena,
+        6 if form & 8 == 0 => Question::Mirror,
+        6 if form & 0x10 == 0 => Question::Describe,
+        _ => Question::Attach {
+            context: other.context ^ u32::from(form & 8),
+        },
+    }
+}
+
+/// Returns what a handle shows, or what one might guess from it and another.
+fn alter(object: Object, other: Object, change: u8) -> Shown {
+    let mut shown = object.shown;
+    match change {
+        0..0x80 => {}
+        0x80..0xa0 => shown.key[usize::from(change) % 16] ^= 1 << (change / 16 % 8),
+        0xa0..0xb0 => shown.key = other.shown.key,
+        0xb0..0xc0 => shown.generation = shown.generation.wrapping_add(4),
+        0xc0..0xd0 => shown.generation ^= u64::from(change % 4),
+        0xd0..0xe0 => shown.record = other.shown.record,
+        0xe0..0xf0 => shown.record = shown.record.wrapping_add(1 << (change % 16)),
+        _ => {
+            shown = Shown {
+                key: [0; 16],
+                ..shown
+            }
+        }
+    }
+    shown
+}
+
+/// What the importer has got so far.
+#[derive(Default)]
+struct Importer {
+    /// The context that it is attached to.
+    context: Option<u32>,
+    has_second_chunk: bool,
+}
+
+impl Importer {
+    /// Checks that an answer gives what the credential opens, and nothing else.
+    fn check(
+        &mut self,
+        question: Question,
+        credential: Option<&Object>,
+        reply: Answer,
+        files: &[OwnedFd],
+    ) {
+        let Some(object) = credential.filter(|object| object.kind != Kind::Freed) else {
+            assert_eq!((reply, files.len()), (Answer::Refused, 0), "{question:?}");
+            return;
+        };
+        let is_given = match question {
+            Question::Attach { context } => self.context.is_none() && context == object.context,
+            _ if self.context != Some(object.context) => false,
+            Question::Chunk => object.shown.record >= 1024 && !self.has_second_chunk,
+            Question::Memory { writable } => match object.kind {
+                Kind::Memory {
+                    writable: may_write,
+                } => may_write || !writable,
+                _ => false,
+            },
+            Question::Arena => object.kind == Kind::Event,
+            Question::Mirror | Question::Describe => false,
+        };
+        if !is_given {
+            assert_eq!((reply, files.len()), (Answer::Refused, 0), "{question:?}");
+            return;
+        }
+        let seals: Vec<_> = files.iter().map(fcntl_get_seals).collect();
+        for seals in seals {
+            let seals = seals.expect("memory");
+            assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW));
+        }
+        let is_read_only = |file: &OwnedFd| {
+            let flags = fcntl_getfl(file).expect("its flags");
+            flags & OFlags::RWMODE == OFlags::RDONLY
+        };
+        match question {
+            Question::Attach { context } => {
+                assert!(matches!(reply, Answer::Attached(owner) if owner > 1));
+                assert_eq!(files.len(), 2);
+                self.context = Some(context);
+            }
+            Question::Memory { writable } => {
+                assert!(
+                    matches!(reply, Answer::Fetched(len) if len > 0),
+                    "{reply:?}"
+                );
+                assert_eq!(files.len(), 1);
+                assert_eq!(is_read_only(&files[0]), !writable);
+            }
+            _ => {
+                assert_eq!((reply, files.len()), (Answer::Sent, 2));
+                self.has_second_chunk |= question == Question::Chunk;
+            }
+        }
+    }
+}
+
+/// Takes the broker's answer.
+fn receive(connection: &Dialogue) -> (Vec<u8>, Vec<OwnedFd>) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 512];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(
+        connection.importer(),
+        &mut [std::io::IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    );
+    let len = received.expect("an answer").bytes;
+    let files = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    (bytes[..len].to_vec(), files.collect())
+}
