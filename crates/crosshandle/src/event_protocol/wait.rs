@@ -61,6 +61,26 @@ pub(crate) struct Target<'a> {
     pub(crate) liveness: &'a dyn Liveness,
 }
 
+/// A thread's sleep, as others are told of it, until this is dropped.
+struct ToldSleep<'a> {
+    liveness: &'a dyn Liveness,
+    place: usize,
+}
+
+impl<'a> ToldSleep<'a> {
+    fn begin(target: &Target<'a>) -> Option<Self> {
+        let liveness = target.liveness;
+        let place = liveness.begin_sleep(target.number)?;
+        Some(Self { liveness, place })
+    }
+}
+
+impl Drop for ToldSleep<'_> {
+    fn drop(&mut self) {
+        self.liveness.end_sleep(self.place);
+    }
+}
+
 /// A word that ends a [`wait_any`] once its upper half is no longer `expected`.
 #[derive(Clone, Copy)]
 pub(crate) struct Interrupt<'a> {
@@ -156,7 +176,10 @@ impl Slot {
                 return Err(WaitError::TimedOut);
             };
             // Before the last look, so that whoever has something to tell finds the sleeper.
-            entry.get_or_insert_with(|| platform::enter([target.awaited()]));
+            entry.get_or_insert_with(|| {
+                let told = ToldSleep::begin(&target);
+                (platform::enter([target.awaited()]), told)
+            });
             if let Some(before) = target.register() {
                 if !target.never_comes() && self.is_device_signalled() == in_steps {
                     platform::sleep(target.word(), before, sleep.limit);
@@ -352,7 +375,10 @@ pub(crate) fn wait_any(
             spin_end = (Instant::now() < end).then_some(end);
             continue;
         }
-        entry.get_or_insert_with(|| platform::enter(targets.iter().map(Target::awaited)));
+        entry.get_or_insert_with(|| {
+            let told: Vec<_> = targets.iter().filter_map(ToldSleep::begin).collect();
+            (platform::enter(targets.iter().map(Target::awaited)), told)
+        });
         words.clear();
         words.extend(
             targets

@@ -7,12 +7,13 @@ use super::broker::{
 };
 use super::chunks::{Catalog, Ledger, place_of};
 use super::deferred_reclaim::{self, Openers};
+use super::describe::{self, Counts, ImporterView, Label, Sources};
 use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
 use super::record::{Credential, Record};
 use super::records::{
     Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
-    Records, Shared,
+    Particulars, Records, Retired, Shared,
 };
 use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
@@ -22,16 +23,20 @@ use crate::os::{is_planted, process};
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::threads::driver_jobs;
 use crate::types::Access;
+use crate::types::report::{ContextReport, ObjectKind};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
 struct Importer {
     ledger: Arc<Ledger>,
     client: Weak<Client>,
+    uid: u32,
+    /// When it attached, in nanoseconds since 1970.
+    attached: u64,
 }
 
 /// The attached processes.
@@ -45,6 +50,8 @@ struct Importers {
 /// A context's exports. Lock order: records, then importers.
 pub(crate) struct Exporter {
     number: u32,
+    label: Label,
+    counts: Counts,
     catalog: Arc<Catalog>,
     arenas: Arc<EventArenas>,
     policy: PeerPolicy,
@@ -78,6 +85,7 @@ impl Exporter {
     /// Makes a context's exports, which answer no importer yet. `defers_reclaim`: memory that
     /// importers have open is kept beyond the context's end.
     pub(crate) fn new(
+        label: Label,
         policy: PeerPolicy,
         directory: Option<PathBuf>,
         defers_reclaim: bool,
@@ -87,6 +95,8 @@ impl Exporter {
         let records = Mutex::new(Records::new()?);
         Ok(Arc::new_cyclic(|this| Self {
             number,
+            label,
+            counts: Counts::default(),
             catalog: Arc::default(),
             arenas: Arc::default(),
             policy,
@@ -109,6 +119,11 @@ impl Exporter {
         self.number
     }
 
+    /// Returns the count of bytes that commands of the context's queues have copied.
+    pub(crate) fn copied(&self) -> &Arc<AtomicU64> {
+        &self.counts.copied
+    }
+
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
@@ -119,6 +134,10 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
         let _records = self.records();
         if self.is_current(record) {
             self.catalog.set_name(record.index, name);
@@ -127,6 +146,10 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
         if self.broker.get().is_some() {
             return Ok(());
         }
@@ -211,6 +234,7 @@ impl Exporter {
             segment: MIRROR_SEGMENT,
             access: Access::ReadWrite,
             is_prepared: false,
+            particulars: Particulars::default(),
         });
         let mut records = self.records();
         // Another thread may have been faster.
@@ -259,7 +283,7 @@ impl Exporter {
     pub(crate) fn export_at(
         &self,
         place: &ExportCell,
-        kind: HandleKind,
+        particulars: Particulars,
         memory: &Arc<dyn Shared>,
         segment: u32,
         access: Access,
@@ -270,6 +294,11 @@ impl Exporter {
             segment,
             access,
             is_prepared: true,
+            particulars,
+        };
+        let kind = match particulars.kind {
+            ObjectKind::Physical => HandleKind::PhysicalMemory,
+            _ => HandleKind::Memory,
         };
         let credential = self.export(kind, memory)?;
         let set = place.get_or_set(credential);
@@ -293,15 +322,19 @@ impl Exporter {
         let is_open = exported && self.is_open(record.index);
         let mut records = self.records();
         let export = records.take_export(record.index);
+        let memory = self.note_freed(record.index, export.as_ref());
         let mut keep = Some(keep);
         let mut is_deferred = false;
         if !is_open {
             self.end_use(record.index);
             records.free.push(record.index);
         } else if !records.is_closed {
-            records
-                .retired
-                .extend(keep.take().map(|keep| (record.index, keep)));
+            let index = record.index;
+            records.retired.extend(keep.take().map(|keep| Retired {
+                index,
+                keep,
+                memory,
+            }));
         } else {
             is_deferred = self.defers_reclaim;
         }
@@ -311,6 +344,25 @@ impl Exporter {
             deferred_reclaim::add(record.index, &Arc::new(self.openers()), keep);
         }
         drop((keep, export));
+    }
+
+    /// Counts the signals of an event that is freed. Returns what reports tell of freed memory.
+    fn note_freed(&self, index: u32, export: Option<&Export>) -> Option<(Particulars, Access)> {
+        match &export?.object {
+            Exported::Memory(memory) => Some((memory.particulars, memory.access)),
+            Exported::Event(event) => {
+                let isolated = event.as_ref().and_then(|event| event.isolated.as_ref());
+                let signals = match isolated {
+                    Some(arena) => arena.slot(0).issued(),
+                    None => {
+                        let common = self.arenas.common(index);
+                        common.map_or(0, |(arena, index)| arena.slot(index).issued())
+                    }
+                };
+                self.counts.add_signals_of_freed(signals);
+                None
+            }
+        }
     }
 
     /// Ends the use of a record that no process has open.
@@ -342,15 +394,15 @@ impl Exporter {
         closed._deferred = deferred_reclaim::take_closed(most);
         let mut records = self.records();
         for _ in 0..records.retired.len().min(most) {
-            let Some((index, keep)) = records.retired.pop_front() else {
+            let Some(retired) = records.retired.pop_front() else {
                 break;
             };
-            if self.is_open(index) {
-                records.retired.push_back((index, keep));
+            if self.is_open(retired.index) {
+                records.retired.push_back(retired);
             } else {
-                self.end_use(index);
-                records.free.push(index);
-                closed.kept.push(keep);
+                self.end_use(retired.index);
+                records.free.push(retired.index);
+                closed.kept.push(retired.keep);
             }
         }
         closed
@@ -368,8 +420,8 @@ impl Exporter {
             return;
         }
         let openers = Arc::new(self.openers());
-        for (record, keep) in retired.into_iter().filter(|(_, keep)| keep.is_some()) {
-            deferred_reclaim::add(record, &openers, keep);
+        for Retired { index, keep, .. } in retired.into_iter().filter(|one| one.keep.is_some()) {
+            deferred_reclaim::add(index, &openers, keep);
         }
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
@@ -389,8 +441,11 @@ impl Exporter {
     /// Returns whether this process or an attached one has a record open.
     fn is_open(&self, record: u32) -> bool {
         let is_open = |ledger: &Ledger| ledger.is_open(record);
+        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // generation.
+        let importers = self.importers();
         self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || (self.importers().by_owner.values()).any(|importer| is_open(&importer.ledger))
+            || (importers.by_owner.values()).any(|importer| is_open(&importer.ledger))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -399,7 +454,20 @@ impl Exporter {
             return Ok(Arc::clone(ledger));
         }
         let (ledger, _) = Ledger::create(false)?;
+        let _importers = self.importers();
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
+        let _importers = self.importers();
+        let own = self.own_ledger.get();
+        own.map_or(Ok(()), |ledger| ledger.ensure(record))
+    }
+
+    /// Returns that ledger if there is one.
+    pub(super) fn own_ledger_if_any(&self) -> Option<&Ledger> {
+        self.own_ledger.get().map(|ledger| &**ledger)
     }
 
     /// Returns the place for what is dropped when the exporter is, before anything else of it.
@@ -501,6 +569,88 @@ impl Exporter {
     }
 }
 
+/// The answers to importers' requests, not counted yet.
+impl Exporter {
+    fn let_in(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
+        self.find(&self.records(), &newcomer.credential)?;
+        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
+        let locks_ledger = self.defers_reclaim;
+        let ledger = Ledger::create(locks_ledger);
+        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
+        let mut importers = self.importers();
+        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
+        let importer = Importer {
+            ledger: Arc::new(ledger),
+            client: Arc::downgrade(client),
+            uid: newcomer.uid,
+            attached: process::time(),
+        };
+        importers.by_owner.insert(owner, importer);
+        importers.latest = owner;
+        drop(importers);
+        if let Some(owner) = Owner::new(owner) {
+            let program = program_name(&newcomer.program);
+            self.catalog.set_peer(owner, newcomer.pid, &program);
+        }
+        Ok(Attached {
+            owner,
+            files: [catalog, Arc::new(ledger_file)],
+            locks_ledger,
+        })
+    }
+
+    fn chunks_of(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.find(&self.records(), credential)?;
+        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
+        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
+        let importers = self.importers();
+        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
+        let ledger = importer.ledger.extend(place.chunk());
+        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
+        // It asks once for each chunk, and again if it got no answer.
+        let ledger = ledger.ok_or(Refusal::BadRequest)?;
+        Ok([catalog, Arc::new(ledger)])
+    }
+
+    fn find_memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
+            Exported::Event(_) => Err(Refusal::BadRequest),
+        }
+    }
+
+    fn find_arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        let records = self.records();
+        let file = match self.find(&records, credential)? {
+            Exported::Memory(_) => return Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
+                    Some(arena) => arena.file(),
+                    None => {
+                        let common = self.arenas.common(credential.record.index);
+                        common.and_then(|(arena, _)| arena.file())
+                    }
+                }
+            }
+        };
+        let file = file.ok_or(Refusal::Stale)?;
+        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+    }
+
+    fn find_mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(_) => Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
+                let mirror = mirror.ok_or(Refusal::Stale)?;
+                self.fetch(mirror, credential.record, Access::ReadWrite)
+            }
+        }
+    }
+}
+
 impl Liveness for Exporter {
     fn is_dead(&self, owner: Owner) -> bool {
         owner != Owner::EXPORTER
@@ -526,80 +676,45 @@ impl Exports for Exporter {
     }
 
     fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
-        self.find(&self.records(), &newcomer.credential)?;
-        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
-        let locks_ledger = self.defers_reclaim;
-        let ledger = Ledger::create(locks_ledger);
-        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
-        let mut importers = self.importers();
-        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
-        let importer = Importer {
-            ledger: Arc::new(ledger),
-            client: Arc::downgrade(client),
-        };
-        importers.by_owner.insert(owner, importer);
-        importers.latest = owner;
-        drop(importers);
-        if let Some(owner) = Owner::new(owner) {
-            let program = program_name(&newcomer.program);
-            self.catalog.set_peer(owner, newcomer.pid, &program);
-        }
-        Ok(Attached {
-            owner,
-            files: [catalog, Arc::new(ledger_file)],
-            locks_ledger,
-        })
+        self.counts.count_attach(self.let_in(client, newcomer))
     }
 
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
-        self.find(&self.records(), credential)?;
-        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
-        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
-        let importers = self.importers();
-        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
-        let ledger = importer.ledger.extend(place.chunk());
-        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk.
-        let ledger = ledger.ok_or(Refusal::BadRequest)?;
-        Ok([catalog, Arc::new(ledger)])
+        self.counts.count_refusal(self.chunks_of(owner, credential))
     }
 
     fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
-        let records = self.records();
-        match self.find(&records, credential)? {
-            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
-            Exported::Event(_) => Err(Refusal::BadRequest),
-        }
+        self.counts.count_open(self.find_memory(credential, access))
     }
 
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
-        let records = self.records();
-        let file = match self.find(&records, credential)? {
-            Exported::Memory(_) => return Err(Refusal::BadRequest),
-            Exported::Event(event) => {
-                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
-                    Some(arena) => arena.file(),
-                    None => {
-                        let common = self.arenas.common(credential.record.index);
-                        common.and_then(|(arena, _)| arena.file())
-                    }
-                }
-            }
-        };
-        let file = file.ok_or(Refusal::Stale)?;
-        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+        self.counts.count_open(self.find_arena(credential))
     }
 
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
-        let records = self.records();
-        match self.find(&records, credential)? {
-            Exported::Memory(_) => Err(Refusal::BadRequest),
-            Exported::Event(event) => {
-                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
-                let mirror = mirror.ok_or(Refusal::Stale)?;
-                self.fetch(mirror, credential.record, Access::ReadWrite)
-            }
-        }
+        // Not counted: importers ask for one whether there is one or not.
+        self.find_mirror(credential)
+    }
+
+    fn describe(&self, most: usize) -> ContextReport {
+        let view = |(owner, importer): (&u16, &Importer)| ImporterView {
+            owner: *owner,
+            ledger: Arc::clone(&importer.ledger),
+            uid: importer.uid,
+            attached: importer.attached,
+        };
+        let importers = self.importers().by_owner.iter().map(view).collect();
+        let sources = Sources {
+            number: self.number,
+            label: &self.label,
+            counts: &self.counts,
+            catalog: &self.catalog,
+            arenas: &self.arenas,
+            records: &self.records,
+            own: self.own_ledger_if_any(),
+            importers,
+        };
+        describe::describe(&sources, most)
     }
 
     fn detach(&self, owner: u16) {
@@ -616,8 +731,10 @@ impl Exports for Exporter {
         // First, before its number can go to another process.
         self.arenas
             .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
-        if let Some(importer) = self.importers().by_owner.remove(&owner) {
+        let importer = self.importers().by_owner.remove(&owner);
+        if let Some(importer) = importer {
             importer.ledger.mark_hung_up();
+            self.counts.count_end_of(&importer.ledger);
         }
         let closed = self.take_closed(usize::MAX);
         if !closed.is_empty() {
@@ -669,6 +786,7 @@ mod tests {
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{Reply, Request};
     use crate::ipc::chunks::LedgerChunk;
+    use crate::ipc::deadline::Deadline;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
@@ -680,7 +798,8 @@ mod tests {
         let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
         let directory = std::env::temp_dir().join(name);
         let policy = PeerPolicy::default();
-        let exporter = Exporter::new(policy, Some(directory.clone()), false).unwrap();
+        let exporter =
+            Exporter::new(Label::default(), policy, Some(directory.clone()), false).unwrap();
         exporter.go_public().unwrap();
         (exporter, directory)
     }
@@ -700,14 +819,15 @@ mod tests {
     ) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
-        let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
+        let deadline = Deadline::after(DEADLINE);
+        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask_for_memory(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);
@@ -773,7 +893,8 @@ mod tests {
         std::thread::scope(|scope| {
             let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
             let asking = scope.spawn(move || {
-                let ask = || first.ask::<1>(Request::Mirror(slow)).is_err();
+                let deadline = Deadline::after(DEADLINE);
+                let ask = || first.ask::<1>(Request::Mirror(slow), &deadline).is_err();
                 // Questions are taken again after the answer.
                 (ask(), ask())
             });

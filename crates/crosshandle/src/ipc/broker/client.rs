@@ -1,26 +1,30 @@
 //! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
 //! importer arrive here.
 
-use super::address::PeerPolicy;
+use super::address::{self, PeerPolicy};
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
     BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
 };
+use super::reports;
 use crate::error::Result;
 use crate::ipc::record::Credential;
+use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
+use crate::os::process;
 use crate::os::socket::{self, Guard, Peer, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
 use crate::types::Access;
+use crate::types::report::{ContextReport, ProcessReport};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::any::Any;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
@@ -44,6 +48,10 @@ pub(crate) trait Exports: Send + Sync {
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
 
+    /// Describes the context for people, and lists at most so many objects of each kind. May take
+    /// milliseconds: not for the exchange thread.
+    fn describe(&self, most: usize) -> ContextReport;
+
     /// Takes note that an importer has hung up: fails its unfinished signals and forgets its opens.
     fn detach(&self, owner: u16);
 
@@ -59,6 +67,7 @@ pub(crate) struct Newcomer {
     pub(crate) credential: Credential,
     /// The process id in this process's PID namespace; 0 if it has none there.
     pub(crate) pid: u32,
+    pub(crate) uid: u32,
     pub(crate) program: ProgramName,
 }
 
@@ -100,8 +109,14 @@ struct Published {
 /// All contexts of this process that have exported something, by number.
 static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
 
+/// When this process began to export, in nanoseconds since 1970.
+static STARTED: OnceLock<u64> = OnceLock::new();
+/// Requests and connections that were refused before they were any context's.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
 /// Makes a context reachable for importers.
 pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Exports>) {
+    STARTED.get_or_init(process::time);
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(context, Published { policy, exports });
 }
@@ -131,6 +146,36 @@ fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R)
     let result = f(&*exports);
     exports.release();
     Some(result)
+}
+
+/// Describes what this process exports. May take milliseconds.
+fn describe() -> ProcessReport {
+    let mut exports: Vec<_> = {
+        let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
+        let all = all.iter();
+        all.filter_map(|(number, of)| Some((*number, of.exports.upgrade()?)))
+            .collect()
+    };
+    exports.sort_by_key(|(number, _)| *number);
+    let most = MAX_LISTED_OF_ALL / exports.len().clamp(1, MAX_DESCRIBED_CONTEXTS);
+    let mut report = ProcessReport {
+        pid: process::pid(),
+        program: process::program(),
+        exporter: address::exporter_id().map_or(String::new(), |id| format!("{id:016x}")),
+        started_unix_s: STARTED.get().copied().unwrap_or(0) / 1_000_000_000,
+        taken_ns: process::monotonic_nanoseconds(),
+        refusals: REFUSALS.load(Ordering::Relaxed),
+        ..ProcessReport::default()
+    };
+    for (_, exports) in exports {
+        // The rest are released all the same.
+        let is_described = report.contexts.len() < MAX_DESCRIBED_CONTEXTS;
+        let described = with(Some(exports), |exports| {
+            is_described.then(|| exports.describe(most))
+        });
+        report.contexts.extend(described.flatten());
+    }
+    report
 }
 
 /// Returns the answer to a request that could not be read for lack of descriptors.
@@ -231,6 +276,7 @@ impl Client {
             return Ok(());
         };
         if !is_admitted_anywhere(uid) {
+            REFUSALS.fetch_add(1, Ordering::Relaxed);
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
             return Ok(());
@@ -255,6 +301,7 @@ impl Client {
             Verdict::Welcome => {}
             Verdict::InsteadOf(other) => hang_up_all([other]),
             Verdict::Refused => {
+                REFUSALS.fetch_add(1, Ordering::Relaxed);
                 let refusal = Reply::Refused(Refusal::Busy).encode(0);
                 let _ = socket::send(&client.stream, &refusal, &[]);
                 return Err(Crowded);
@@ -302,7 +349,7 @@ impl Client {
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
             }
-            Request::Describe => Err(Refusal::BadRequest),
+            Request::Describe => return self.describe(serial, registration),
         };
         match fetch {
             Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
@@ -325,11 +372,40 @@ impl Client {
         }
     }
 
+    /// Answers with a report, from a background thread.
+    fn describe(&self, serial: u32, registration: Registration) -> Result<(), Errno> {
+        // Whatever contexts say of others: the report is about all of them.
+        if self.uid != rustix::process::geteuid().as_raw() {
+            return self.refuse(Refusal::NotAdmitted, serial);
+        }
+        let Some(client) = self.this.upgrade() else {
+            return Err(Errno::CONNRESET);
+        };
+        self.is_answering.store(true, Ordering::Relaxed);
+        let paused = registration.pause();
+        reports::make_for(describe, move |file| {
+            let answer = file.map(|file| Answer::new(Reply::Sent, [file]));
+            if client.answer(answer, serial).is_err() {
+                client.hang_up();
+            }
+            client.is_answering.store(false, Ordering::Release);
+            drop(paused);
+        });
+        Ok(())
+    }
+
     fn refuse(&self, refusal: Refusal, serial: u32) -> Result<(), Errno> {
         self.answer(Err(refusal), serial)
     }
 
     fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
+        if answer
+            .as_ref()
+            .is_err_and(|refusal| refusal.is_of_no_context())
+            && !matches!(&*self.seat.lock(), Seat::Attached(..))
+        {
+            REFUSALS.fetch_add(1, Ordering::Relaxed);
+        }
         let answer = answer.unwrap_or_else(|refusal| Answer::new(Reply::Refused(refusal), []));
         let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
         let bytes = answer.reply.encode(serial);
@@ -356,6 +432,7 @@ impl Client {
         let newcomer = Newcomer {
             credential,
             pid: self.pid,
+            uid: self.uid,
             program,
         };
         let number = self.stream.counted().0;
@@ -438,8 +515,11 @@ impl Source for Client {
             Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
-                ADMISSION.lock().spoke(number, Instant::now());
-                self.handle(&buffer[..len], registration)
+                let may_ask = ADMISSION.lock().spoke(number, Instant::now());
+                match may_ask {
+                    true => self.handle(&buffer[..len], registration),
+                    false => Err(Errno::CONNRESET),
+                }
             }
             // Importers send no descriptors.
             Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),
