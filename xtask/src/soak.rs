@@ -143,7 +143,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     (
         "finding-10",
         "a forked child keeps its parent's sockets",
-        Finder::Test("a_child_does_not_keep_its_dead_parents_socket"),
+        Finder::Test("a_child_does_not_keep_a_dead_importer_attached"),
     ),
     (
         "finding-11",

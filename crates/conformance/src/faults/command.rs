@@ -256,10 +256,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         .iter()
         .map(|directory| directory.scene(arguments, peer))
         .collect();
-    let mut recordings = Vec::new();
-    for script in workloads(arguments) {
-        recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
-    }
+    let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
     let mut cases = cases(arguments, &recordings);
     let steps: usize = recordings
         .iter()
@@ -343,10 +340,7 @@ fn planted(arguments: &Arguments, wanted: &str, peer: &Path) -> Result<bool, Fai
                 ..directory.scene(arguments, peer)
             })
             .collect();
-        let mut recordings = Vec::new();
-        for script in workloads(arguments) {
-            recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
-        }
+        let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
         let cases = cases(arguments, &recordings);
         let count = cases.len();
         let cases = sweep::sample(cases, count, arguments.seed);

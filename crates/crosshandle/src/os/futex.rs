@@ -110,7 +110,8 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
 /// Returns the limit of a sleep, unless no sleep shall have one.
 fn planted(limit: Duration) -> Duration {
     match is_planted("finding-3") {
-        true => Duration::MAX,
+        // Longer than any test waits, short of a hang.
+        true => Duration::from_secs(30),
         false => limit,
     }
 }
