@@ -7,6 +7,7 @@
 //! | `bench` | runs the benchmarks, each beside the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
+//! | `planted` | puts mended bugs back, one at a time, and prints what finds each |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
@@ -91,6 +92,12 @@ enum Task {
         #[arg(long, default_value = "host")]
         device: String,
     },
+    /// Put mended bugs back, one at a time, and print what finds each and how soon.
+    Planted {
+        /// A part of the bugs' names.
+        #[arg(default_value = "")]
+        filter: String,
+    },
     /// Generate the declarations in `crates/*-sys` again.
     Bindings {
         /// Change nothing, and compare the committed files with what would be generated.
@@ -119,6 +126,7 @@ fn main() -> ExitCode {
             None => fuzz::run(&workspace, &target, seconds),
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
+        Task::Planted { filter } => soak::planted(&workspace, &filter),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::GpuPack => gpu::pack(&workspace),
     });

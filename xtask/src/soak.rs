@@ -1,36 +1,55 @@
-//! Faults in a workload's processes: the fixed sample of every check, and the soak.
+//! Faults in a workload's processes: the fixed sample of every check, the soak, and the bugs that they
+//! and the tests must find.
 
+use std::fs;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::Result;
-use crate::step::Step;
+use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
+use crate::{Result, process, tools};
 
-/// Builds the harness. It has a target directory of its own: the library is another one there.
-fn build(workspace: &Workspace) -> Result<()> {
+/// The harness's programs.
+const PROGRAMS: [&str; 2] = ["conformance", "crosshandle-peer"];
+/// Environment variable that names the bug which a build with `planted-bugs` has.
+const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
+/// Longest time of a check that is to find a planted bug.
+const CHECK_LIMIT: Duration = Duration::from_secs(200);
+
+/// Builds the harness with a feature, beside what else is built, and keeps its programs in a directory
+/// of their own: other builds replace them.
+fn build(workspace: &Workspace, feature: &str) -> Result<()> {
+    let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", feature]);
+    command.args(["--package", "crosshandle-conformance"]);
+    Step::new(workspace, "build the fault harness", command).run()?;
     let directory = directory(workspace);
-    let mut command = workspace.cargo(&["build", "--locked", "--package"]);
-    command
-        .args(["crosshandle-conformance", "--bins", "--features"])
-        .args(["fault-steps", "--target-dir"])
-        .arg(&directory);
-    Step::new(workspace, "build the fault harness", command).run()
+    let copied = fs::create_dir_all(&directory).and_then(|()| {
+        PROGRAMS.iter().try_for_each(|program| {
+            let built = workspace.target.join("debug").join(program);
+            let kept = directory.join(program);
+            // The old one may be running.
+            let _ = fs::remove_file(&kept);
+            fs::copy(built, kept).map(drop)
+        })
+    });
+    copied.map_err(|error| format!("cannot keep the fault harness: {error}"))
 }
 
-fn directory(workspace: &Workspace) -> std::path::PathBuf {
-    workspace.target.join("faults")
+fn directory(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("fault-harness")
 }
 
 fn harness(workspace: &Workspace, words: &[&str]) -> Command {
-    let mut command = Command::new(directory(workspace).join("debug").join("conformance"));
+    let mut command = Command::new(directory(workspace).join(PROGRAMS[0]));
     command.args(words);
     command
 }
 
 /// Plays the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
-    build(workspace)?;
+    build(workspace, "fault-steps")?;
     let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
     Step::new(workspace, "faults at every step", command).run_noting(|finished| {
         let output = finished.output()?;
@@ -40,9 +59,186 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
 
 /// Replaces this process by a soak of so many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
-    build(workspace)?;
+    build(workspace, "fault-steps")?;
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];
     let error = harness(workspace, &words).args(["--jobs", "2"]).exec();
     Err(format!("cannot run the soak: {error}"))
+}
+
+/// What finds a planted bug.
+#[derive(Clone, Copy)]
+enum Finder {
+    /// `conformance faults`, by itself.
+    Faults,
+    /// A case of the suite.
+    Case(&'static str),
+    /// A test of the library.
+    Test(&'static str),
+    /// Nothing here: the bug cannot be put back by a switch, and this says what shows it.
+    Elsewhere(&'static str),
+}
+
+/// The bugs that a build with `planted-bugs` has on demand, what they do, and what finds each.
+const BUGS: &[(&str, &str, Finder)] = &[
+    (
+        "lost-wake-up",
+        "who fails the signals of a dead process does not wake their waiters",
+        Finder::Faults,
+    ),
+    (
+        "early-reuse",
+        "an importer looks at the generation before it counts its open",
+        Finder::Faults,
+    ),
+    (
+        "finding-1",
+        "no key is checked",
+        Finder::Case("hostile::a_key_opens_one_object_alone"),
+    ),
+    (
+        "finding-2",
+        "a peer's descriptors are closed where they arrive",
+        Finder::Test("a_peers_descriptor_blocks_nobody"),
+    ),
+    (
+        "finding-3",
+        "sleeps have no timeout",
+        Finder::Test("a_requeued_sleeper_keeps_its_timeout"),
+    ),
+    (
+        "finding-4",
+        "the exporter walks by words that importers write",
+        Finder::Elsewhere(
+            "those words are gone: the case hostile::scribbles_stay_in_their_arena writes all there are",
+        ),
+    ),
+    (
+        "finding-5",
+        "connections have no limits",
+        Finder::Test("connections_that_say_nothing_are_few_and_short"),
+    ),
+    (
+        "finding-6",
+        "the limit of files is not looked at",
+        Finder::Test("a_limit_of_files_is_no_signal"),
+    ),
+    (
+        "finding-7",
+        "late signals have no limit",
+        Finder::Test(
+            "signals_behind_one_that_never_completes_are_bounded_and_end_with_their_context",
+        ),
+    ),
+    (
+        "finding-8",
+        "attachments are kept without their exporter's number",
+        Finder::Case("impostor::forgeries_stain_no_original"),
+    ),
+    (
+        "finding-9",
+        "the overflow user is somebody",
+        Finder::Test("users_who_are_not_mapped_are_nobody"),
+    ),
+    (
+        "finding-10",
+        "a forked child keeps its parent's sockets",
+        Finder::Test("a_child_does_not_keep_a_dead_importer_attached"),
+    ),
+    (
+        "finding-11",
+        "links in directories of everybody are followed",
+        Finder::Test("links_of_others_are_refused"),
+    ),
+    (
+        "finding-12",
+        "32 bits of a generation are compared",
+        Finder::Case("hostile::a_key_opens_one_object_alone"),
+    ),
+    (
+        "finding-13",
+        "who cannot lock its place is refused",
+        Finder::Test("places_that_are_held_keep_nobody_out"),
+    ),
+    (
+        "finding-14",
+        "each receive starts the timeout anew",
+        Finder::Test("one_deadline_holds_for_all_that_is_waited_for"),
+    ),
+    (
+        "finding-15",
+        "`read -o` writes in place",
+        Finder::Elsewhere("the command's tests: a_full_disk_keeps_the_old_file"),
+    ),
+    (
+        "finding-16",
+        "a panic ends the liveness thread",
+        Finder::Test("a_panic_on_the_thread_drops_no_lock"),
+    ),
+];
+
+/// Plants one bug after the other, and prints what finds each, and how soon. `filter`: a part of the
+/// bugs' names.
+pub(crate) fn planted(workspace: &Workspace, filter: &str) -> Result<()> {
+    build(workspace, "planted-bugs")?;
+    let runner = tools::NEXTEST.get(workspace)?;
+    let tests = |words: &[&str]| {
+        let mut command = Command::new(&runner);
+        workspace.prepare(&mut command);
+        command.args(["nextest", "run", "--locked", "--package", "crosshandle"]);
+        command.args(["--features", "planted-bugs"]).args(words);
+        command
+    };
+    Step::new(workspace, "build the tests with bugs", tests(&["--no-run"])).run()?;
+    let mut missed = Vec::new();
+    println!("| bug | what it does | found by | after |\n|---|---|---|---|");
+    for (bug, what, finder) in BUGS.iter().filter(|(bug, ..)| bug.contains(filter)) {
+        let check = |planted: &str| {
+            let command = match finder {
+                Finder::Faults => harness(workspace, &["faults", "--jobs", "2", "--planted", bug]),
+                Finder::Case(name) => harness(workspace, &[name]),
+                Finder::Test(name) => tests(&["-E", &format!("test(/(^|::){name}$/)")]),
+                Finder::Elsewhere(_) => return Ok(None),
+            };
+            passes(command, planted).map(Some)
+        };
+        let started = Instant::now();
+        let (finder, found) = match finder {
+            Finder::Faults => ("conformance faults".to_owned(), check("")?),
+            Finder::Case(name) => (format!("case {name}"), check(bug)?.map(|passes| !passes)),
+            Finder::Test(name) => (format!("test {name}"), check(bug)?.map(|passes| !passes)),
+            Finder::Elsewhere(text) => ((*text).to_owned(), None),
+        };
+        let taken = seconds(started.elapsed());
+        let is_honest = finder.starts_with("conformance") || check("")? != Some(false);
+        let after = match found {
+            None => "–".to_owned(),
+            Some(true) if is_honest => taken,
+            Some(true) => "never: the check fails without the bug, too".to_owned(),
+            Some(false) => "never".to_owned(),
+        };
+        if after.starts_with("never") {
+            missed.push(*bug);
+        }
+        say(&format!("| {bug} | {what} | {finder} | {after} |"));
+    }
+    match missed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not found: {}", missed.join(", "))),
+    }
+}
+
+/// Returns whether a check passes with a bug. One that is late does not.
+fn passes(mut command: Command, bug: &str) -> Result<bool> {
+    command.env(PLANTED_BUG, bug).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let limit = match command.get_args().any(|word| word == "--planted") {
+        true => 10 * CHECK_LIMIT,
+        false => CHECK_LIMIT,
+    };
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("cannot run a check: {error}"))?;
+    let ended = process::wait(&mut child, limit)?;
+    Ok(ended.is_some_and(|status| status.success()))
 }

@@ -27,13 +27,11 @@ pub mod raw;
 mod suite;
 #[doc(hidden)]
 pub mod tamper;
-mod transfer;
 
 pub use failure::{Failure, Verdict};
-pub use harness::{Devices, Harness, SLOWDOWN, slowdown};
+pub use harness::{Devices, Harness, SLOWDOWN, Transfer, slowdown};
 pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
 pub use procfs::Usage;
 pub use suite::{Case, Outcome, find, run, suite};
-pub use transfer::Transfer;

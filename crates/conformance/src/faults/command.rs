@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted]\n\
+     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] [--planted BUG|all]\n\
      or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 500;
@@ -43,7 +43,7 @@ struct Arguments {
     case: Option<CaseId>,
     list: bool,
     log: bool,
-    planted: bool,
+    planted: Option<String>,
     shrink: bool,
 }
 
@@ -64,7 +64,7 @@ impl Arguments {
             case: None,
             list: false,
             log: false,
-            planted: false,
+            planted: None,
             shrink: false,
         };
         while let Some(word) = words.next() {
@@ -88,7 +88,7 @@ impl Arguments {
                 "--list" => arguments.list = true,
                 "--log" => arguments.log = true,
                 "--shrink" => arguments.shrink = true,
-                "--planted" => arguments.planted = true,
+                "--planted" => arguments.planted = Some(value()?),
                 _ => return Err(format!("unknown option {word}")),
             }
         }
@@ -126,8 +126,10 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     };
     let outcome = match &arguments.case {
         Some(case) => one(&arguments, case, peer),
-        None if arguments.planted => planted(&arguments, peer),
-        None => all(&arguments, peer),
+        None => match &arguments.planted {
+            Some(bug) => planted(&arguments, bug, peer),
+            None => all(&arguments, peer),
+        },
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -254,10 +256,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         .iter()
         .map(|directory| directory.scene(arguments, peer))
         .collect();
-    let mut recordings = Vec::new();
-    for script in workloads(arguments) {
-        recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
-    }
+    let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
     let mut cases = cases(arguments, &recordings);
     let steps: usize = recordings
         .iter()
@@ -325,9 +324,12 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
 }
 
 /// Turns one planted bug on after the other, and tries cases until one shows it.
-fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
+fn planted(arguments: &Arguments, wanted: &str, peer: &Path) -> Result<bool, Failure> {
     let mut are_found = true;
     for bug in PLANTED {
+        if wanted != "all" && wanted != bug {
+            continue;
+        }
         let started = Instant::now();
         let directories: Result<Vec<_>, _> = (0..arguments.jobs).map(Directory::new).collect();
         let directories = directories?;
@@ -338,10 +340,7 @@ fn planted(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
                 ..directory.scene(arguments, peer)
             })
             .collect();
-        let mut recordings = Vec::new();
-        for script in workloads(arguments) {
-            recordings.push(Recording::make(&scenes[0], &script, arguments.seed)?);
-        }
+        let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
         let cases = cases(arguments, &recordings);
         let count = cases.len();
         let cases = sweep::sample(cases, count, arguments.seed);

@@ -9,10 +9,10 @@ use super::workload::{Action, Line, Workload};
 use crate::failure::Failure;
 use crate::harness::slowdown;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest time of a command that waits for nothing. Exchanges in the workloads end after 0.7 s.
+/// Longest time of a command that waits for nothing. Exchanges in the workloads end after 0.4 s.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 /// Longest time until a waiter knows what it waited for, or that it never comes. Shorter than the
 /// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
@@ -43,16 +43,32 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn worker(&self, name: char, is_filtered: bool) -> Result<Worker, Failure> {
-        let directory: &Path = &self.directory;
-        let bug = self.bug.as_deref();
-        Worker::start(
-            name,
-            &self.program,
-            &self.device,
-            directory,
-            is_filtered,
-            bug,
-        )
+        let mut workers = self.workers([name].into(), is_filtered)?;
+        workers.pop().ok_or_else(|| Failure::new("no worker"))
+    }
+
+    /// Starts workers, all at the same time.
+    pub(super) fn workers(
+        &self,
+        names: BTreeSet<char>,
+        is_filtered: bool,
+    ) -> Result<Vec<Worker>, Failure> {
+        let (program, bug) = (&self.program, self.bug.as_deref());
+        let start = |name| {
+            Worker::start(
+                name,
+                program,
+                &self.device,
+                &self.directory,
+                is_filtered,
+                bug,
+            )
+        };
+        let mut workers: Vec<_> = names.into_iter().map(start).collect::<Result<_, _>>()?;
+        for worker in &mut workers {
+            worker.meet(is_filtered)?;
+        }
+        Ok(workers)
     }
 }
 
@@ -108,14 +124,10 @@ pub(super) fn play(
     bystanders: Option<&mut Bystanders>,
 ) -> Result<Played, Failure> {
     let is_filtered = !matches!(plan, Some(Plan::AtTime { .. }));
-    let workers: Result<Vec<_>, _> = script
-        .workers()
-        .into_iter()
-        .map(|name| scene.worker(name, is_filtered))
-        .collect();
+    let workers = scene.workers(script.workers(), is_filtered)?;
     let fault = plan.as_ref().map(Plan::fault);
     let mut player = Player {
-        stage: Stage::new(workers?, seed, plan),
+        stage: Stage::new(workers, seed, plan),
         fault,
         script,
         variables: HashMap::new(),

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::pattern::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at whether the thread with the baton sleeps.
@@ -131,12 +131,22 @@ impl Stage {
         if self.is_free() {
             return Ok(true);
         }
+        let end = Instant::now() + limit;
         let mut was_quiet = false;
-        self.run_until(limit, |stage| {
-            let is_quiet = stage.waiting.is_empty() && stage.holder.is_none() && stage.is_settled();
-            // A thread that was about to wait for the supervisor sleeps, too: it shows at a second look.
-            std::mem::replace(&mut was_quiet, is_quiet) && is_quiet
-        })
+        loop {
+            let is_quiet = self.waiting.is_empty() && self.holder.is_none() && self.is_settled();
+            // A thread that waits for the supervisor sleeps, too: it shows at a second look.
+            if std::mem::replace(&mut was_quiet, is_quiet) && is_quiet {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            match is_quiet {
+                true => self.look(LOOK)?,
+                false => self.turn(end)?,
+            }
+        }
     }
 
     /// Returns whether the workers run without a baton.
@@ -183,14 +193,14 @@ impl Stage {
 
     /// Returns whether every thread that the supervisor doesn't hold back sleeps.
     fn is_settled(&self) -> bool {
-        let held: HashSet<_> = self.waiting.iter().map(|waiting| waiting.thread).collect();
         let mut workers = self.workers.iter();
         workers.all(|worker| {
             let mut threads = worker.threads().into_iter();
             worker.has_ended
                 || worker.is_stopped
                 || threads.all(|thread| {
-                    held.contains(&thread) || !matches!(worker.state(thread), Some(b'R' | b'D'))
+                    self.waiting.iter().any(|waiting| waiting.thread == thread)
+                        || !matches!(worker.state(thread), Some(b'R' | b'D'))
                 })
         })
     }

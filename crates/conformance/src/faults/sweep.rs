@@ -93,6 +93,35 @@ impl Recording {
     }
 }
 
+/// Plays workloads without a fault, several at a time.
+pub(super) fn record(
+    scenes: &[Scene],
+    scripts: &[Workload],
+    seed: u64,
+) -> Result<Vec<Recording>, Failure> {
+    let next = Mutex::new(0..scripts.len());
+    let take = || next.lock().ok().and_then(|mut next| next.next());
+    let mut recordings = std::thread::scope(|scope| {
+        let record = |scene| {
+            std::iter::from_fn(take)
+                .map(|index| Ok((index, Recording::make(scene, &scripts[index], seed)?)))
+                .collect::<Result<Vec<_>, Failure>>()
+        };
+        let threads: Vec<_> = scenes
+            .iter()
+            .map(|scene| scope.spawn(move || record(scene)))
+            .collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            let recorded = thread.join();
+            all.extend(recorded.map_err(|_| Failure::new("a recording panicked"))??);
+        }
+        Ok::<_, Failure>(all)
+    })?;
+    recordings.sort_by_key(|(index, _)| *index);
+    Ok(recordings.into_iter().map(|(_, made)| made).collect())
+}
+
 /// The result of a case.
 pub(super) struct Tried {
     pub(super) case: CaseId,

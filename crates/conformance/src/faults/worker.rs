@@ -2,10 +2,13 @@
 
 use super::filter;
 use crate::failure::Failure;
-use rustix::io::{Errno, IoSliceMut};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, open, seek};
+use rustix::io::{Errno, IoSliceMut, pread};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -14,6 +17,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// Bytes of a thread's `stat` that hold its state: behind its number and its name.
+const STAT_START: usize = 64;
+/// Bytes for the entries of a directory of threads.
+const ENTRIES: usize = 4096;
 
 /// The answer to a request: its words, or an error's kind and text.
 pub(super) type Answer = Result<Vec<String>, (String, String)>;
@@ -33,13 +41,16 @@ pub(super) struct Worker {
     begun: HashMap<u64, i32>,
     /// Names of its threads.
     roles: HashMap<i32, String>,
+    /// The directory of its threads, and their states: looked at before each step.
+    tasks: OwnedFd,
+    states: RefCell<HashMap<i32, OwnedFd>>,
     program: String,
     pub(super) has_ended: bool,
     pub(super) is_stopped: bool,
 }
 
 impl Worker {
-    /// Starts a worker and waits for its listener, or starts one whose steps are not counted.
+    /// Starts a worker. [`Worker::meet`] has to come next.
     pub(super) fn start(
         name: char,
         program: &Path,
@@ -67,32 +78,40 @@ impl Worker {
         let pid = child.id() as i32;
         let errors = child.stderr.take().ok_or(Failure::new("no errors"))?;
         ours.set_read_timeout(Some(Duration::from_secs(20)))?;
-        let listener = match is_filtered {
-            true => Some(listener(&ours)?),
-            false => None,
-        };
-        ours.set_nonblocking(true)?;
         rustix::io::ioctl_fionbio(&errors, true)?;
-        if let Some(listener) = &listener {
-            filter::wake_on_this_processor(listener.as_fd());
-        }
-        let comm = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tasks = open(format!("/proc/{pid}/task"), flags, Mode::empty())?;
+        // As the kernel cuts it.
+        let program = program.file_name().unwrap_or_default().to_string_lossy();
+        let program = program.chars().take(15).collect();
         Ok(Self {
             name,
             pid,
             child,
             socket: ours,
             errors,
-            listener,
+            listener: None,
             input: Vec::new(),
             complaints: Vec::new(),
             answers: HashMap::new(),
             begun: HashMap::new(),
             roles: HashMap::from([(pid, "main".to_owned())]),
-            program: comm.trim_end().to_owned(),
+            tasks,
+            states: RefCell::default(),
+            program,
             has_ended: false,
             is_stopped: false,
         })
+    }
+
+    /// Waits for the listener of a worker whose steps are counted.
+    pub(super) fn meet(&mut self, is_filtered: bool) -> Result<(), Failure> {
+        if is_filtered {
+            let listener = listener(&self.socket)?;
+            filter::wake_on_this_processor(listener.as_fd());
+            self.listener = Some(listener);
+        }
+        Ok(self.socket.set_nonblocking(true)?)
     }
 
     pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
@@ -208,19 +227,41 @@ impl Worker {
 
     /// Returns the state letter of a thread; `None` if it is gone.
     pub(super) fn state(&self, thread: i32) -> Option<u8> {
-        let text = fs::read(format!("/proc/{}/task/{thread}/stat", self.pid)).ok()?;
-        let end = text.iter().rposition(|byte| *byte == b')')?;
-        text.get(end + 2).copied()
+        let mut states = self.states.borrow_mut();
+        let file = match states.entry(thread) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let path = format!("/proc/{}/task/{thread}/stat", self.pid);
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                entry.insert(open(path, flags, Mode::empty()).ok()?)
+            }
+        };
+        let mut bytes = [0; STAT_START];
+        let Ok(count @ 1..) = pread(file, &mut bytes, 0) else {
+            states.remove(&thread);
+            return None;
+        };
+        let end = bytes[..count].iter().rposition(|byte| *byte == b')')?;
+        bytes.get(end + 2).copied()
     }
 
     pub(super) fn threads(&self) -> Vec<i32> {
-        let Ok(entries) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
-            return Vec::new();
-        };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        names
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect()
+        let mut threads = Vec::new();
+        if seek(&self.tasks, SeekFrom::Start(0)).is_err() {
+            return threads;
+        }
+        let mut space = [MaybeUninit::uninit(); ENTRIES];
+        let mut entries = RawDir::new(&self.tasks, &mut space);
+        while let Some(Ok(entry)) = entries.next() {
+            threads.extend(
+                entry
+                    .file_name()
+                    .to_str()
+                    .ok()
+                    .and_then(|name| name.parse::<i32>().ok()),
+            );
+        }
+        threads
     }
 
     pub(super) fn signal(&self, signal: Signal) {

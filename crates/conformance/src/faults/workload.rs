@@ -143,8 +143,8 @@ pub(super) fn all() -> Vec<Workload> {
 const TEXTS: &[(&str, &str)] = &[
     (
         "event",
-        "X context default timeout=700
-         A context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
          X event e
          X e := event-handle e
          A open-event e $e
@@ -159,8 +159,8 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "memory",
-        "X context default timeout=700
-         A context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
          X allocate m 5000
          X write m 0 1 5000
          X m := memory-handle m
@@ -191,10 +191,10 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "fan-out",
-        "X context default timeout=700
-         A context default timeout=700
-         B context default timeout=700
-         C context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
+         C context default timeout=400
          X event e
          X e := event-handle e
          X allocate m 5000
@@ -231,9 +231,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "chain",
-        "X context default timeout=700
-         A context default timeout=700
-         B context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
          X event one
          X one := event-handle one
          X allocate m 4096
@@ -263,9 +263,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "queues",
-        "X context default timeout=700
-         A context default timeout=700
-         B context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
          X event e
          X e := event-handle e
          A open-event e $e
@@ -299,14 +299,14 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "re-opening",
-        "X context default timeout=700
-         A context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
          X event e
          X e := event-handle e
          X allocate m 4096
          X write m 0 1 4096
          X m := memory-handle m
-         A context c timeout=700
+         A context c timeout=400
          A open-memory m $m context=c
          A check m 0 ? 4096
          A close m c
@@ -317,7 +317,7 @@ const TEXTS: &[(&str, &str)] = &[
          A check m 0 ? 4096
          A signal e
          A close e m
-         X context d timeout=700
+         X context d timeout=400
          X event f context=d
          X f := event-handle f
          A open-event f $f
@@ -331,7 +331,7 @@ const TEXTS: &[(&str, &str)] = &[
          A signal e
          join x
          A close e default
-         A context default timeout=700
+         A context default timeout=400
          A open-event e $e
          A signal e
          X wait-value e 3 5000
@@ -339,9 +339,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "physical",
-        "X context default timeout=700
-         A context default timeout=700
-         B context default timeout=700
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
          X physical p 2097152
          X p := physical-handle p
          X reserve r 2097152
@@ -367,9 +367,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "many",
-        "X context default timeout=700
-         Y context default timeout=700
-         A context default timeout=700
+        "X context default timeout=400
+         Y context default timeout=400
+         A context default timeout=400
          X event e
          Y event f
          A event g

@@ -15,7 +15,7 @@ use super::tuning::RECONNECT_INTERVAL;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError};
-use crate::os::{process, sleepers};
+use crate::os::{is_planted, process, sleepers};
 use crate::sync::{Condvar, HashMap, Mutex, Turn, TurnGuard};
 use crate::threads::disposer::PeerStream;
 use crate::threads::driver_jobs;
@@ -70,7 +70,10 @@ impl ContextId {
     #[inline]
     pub(crate) fn of(fields: &Fields) -> Self {
         Self {
-            exporter: fields.exporter,
+            exporter: match is_planted("finding-8") {
+                true => 0,
+                false => fields.exporter,
+            },
             context: fields.context,
         }
     }

@@ -19,7 +19,7 @@ use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::HandleKind;
-use crate::os::process;
+use crate::os::{is_planted, process};
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::threads::driver_jobs;
 use crate::types::Access;
@@ -269,7 +269,13 @@ impl Exporter {
     /// Returns whether a record is still in the use that its generation stands for.
     fn is_current(&self, record: Record) -> bool {
         let generation = self.catalog.generation(record.index);
-        generation.is_some_and(|now| now.load(Ordering::SeqCst) == record.generation)
+        generation.is_some_and(|now| {
+            let now = now.load(Ordering::SeqCst);
+            match is_planted("finding-12") {
+                true => now as u32 == record.generation as u32,
+                false => now == record.generation,
+            }
+        })
     }
 
     /// Returns the credential in `place`, made now if there is none. The caller has prepared the
@@ -557,7 +563,7 @@ impl Exporter {
         if !self.is_current(credential.record) {
             return Err(Refusal::Stale);
         }
-        match export.key == credential.key {
+        match export.key == credential.key || is_planted("finding-1") {
             true => Ok(&export.object),
             false => Err(Refusal::WrongKey),
         }

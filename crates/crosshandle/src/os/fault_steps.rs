@@ -1,5 +1,5 @@
-//! What a build for the fault harness does more: it tells of stores to shared memory, and has bugs on
-//! demand. No other build contains this file.
+//! What a build for the fault harness does more: it tells of stores to shared memory. No other build
+//! contains this file.
 
 use super::futex;
 use std::sync::atomic::{self, Ordering};
@@ -118,14 +118,4 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
 /// Wakes as `futex::wake_all` does.
 pub(crate) fn wake_all(word: &AtomicU64) {
     futex::wake_all(&word.0);
-}
-
-/// Returns whether the environment asks for this bug.
-#[cfg(feature = "planted-bugs")]
-pub(crate) fn is_planted(bug: &str) -> bool {
-    use std::sync::OnceLock;
-    static PLANTED: OnceLock<String> = OnceLock::new();
-    let planted =
-        PLANTED.get_or_init(|| std::env::var("CROSSHANDLE_PLANTED_BUG").unwrap_or_default());
-    planted == bug
 }

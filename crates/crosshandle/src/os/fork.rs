@@ -12,6 +12,7 @@
 //! connects to such a child learns of the exporter's death from its liveness lock, which no child
 //! has.
 
+use super::is_planted;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{DupFlags, dup3};
 use std::mem::ManuallyDrop;
@@ -25,6 +26,8 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn watch_forks() {
     static WATCHING: Once = Once::new();
     WATCHING.call_once(|| {
+        // For the first time here: reading the environment is not allowed in the handler.
+        is_planted("");
         // SAFETY: the handler stores to atomics and makes system calls, which is allowed after a
         // fork.
         let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -37,7 +40,9 @@ pub(crate) fn watch_forks() {
 /// Runs in a forked child, in which no other thread exists.
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
-    KEPT.replace_all();
+    if !is_planted("finding-10") {
+        KEPT.replace_all();
+    }
 }
 
 /// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's

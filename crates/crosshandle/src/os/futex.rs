@@ -2,6 +2,7 @@
 //!
 //! The words lie in shared memory, so the process-private flag is never set.
 
+use super::is_planted;
 use super::tuning::POLL_INTERVAL;
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -32,6 +33,7 @@ fn upper(word: &AtomicU64) -> &AtomicU32 {
 /// (`FUTEX_REQUEUE`), or by waiting there for a lock with priority inheritance, which makes the kernel
 /// refuse to wake the word (`EINVAL`). The timeout holds all the same.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+    let limit = planted(limit);
     // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
     let _ = futex::wait_bitset(
         upper(word),
@@ -72,6 +74,7 @@ fn process_bits() -> NonZeroU32 {
 
 /// Sleeps like [`sleep`], on several words at once, each with its expected upper half.
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+    let limit = planted(limit);
     if words.len() <= WAITV_MAX {
         let waits: Vec<_> = words
             .iter()
@@ -101,6 +104,15 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     match words.first() {
         Some((word, expected)) => sleep(word, *expected, limit.min(POLL_INTERVAL)),
         None => std::thread::sleep(limit.min(POLL_INTERVAL)),
+    }
+}
+
+/// Returns the limit of a sleep, unless no sleep shall have one.
+fn planted(limit: Duration) -> Duration {
+    match is_planted("finding-3") {
+        // Longer than any test waits, short of a hang.
+        true => Duration::from_secs(30),
+        false => limit,
     }
 }
 

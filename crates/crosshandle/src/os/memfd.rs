@@ -1,5 +1,6 @@
 //! memfd_create(2): memory with a descriptor and without a name.
 
+use super::is_planted;
 use super::mapping::page_size;
 use crate::error::Error;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -56,7 +57,7 @@ pub(crate) fn failed(operation: &'static str, bytes: usize) -> impl Fn(Errno) ->
 /// Refuses a size that RLIMIT_FSIZE forbids: the kernel would send SIGXFSZ, which ends the process.
 fn check_size(len: u64) -> Result<(), Errno> {
     match getrlimit(Resource::Fsize).current {
-        Some(limit) if len > limit => Err(Errno::FBIG),
+        Some(limit) if len > limit && !is_planted("finding-6") => Err(Errno::FBIG),
         _ => Ok(()),
     }
 }

@@ -14,3 +14,20 @@ pub(crate) mod process;
 pub(crate) mod sleepers;
 pub(crate) mod socket;
 pub(crate) mod tuning;
+
+/// Returns whether the environment asks for a bug that a build with the feature `planted-bugs` has.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_planted(bug: &str) -> bool {
+    use std::sync::OnceLock;
+    static PLANTED: OnceLock<String> = OnceLock::new();
+    let planted =
+        PLANTED.get_or_init(|| std::env::var("CROSSHANDLE_PLANTED_BUG").unwrap_or_default());
+    planted == bug
+}
+
+/// Returns whether there is this bug: never, in builds without the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) const fn is_planted(_: &str) -> bool {
+    false
+}

@@ -13,6 +13,7 @@
 //!   duplicates is up to their type, the `D` of [`receive_until`].
 //! - A socket whose queue may not be empty ([`end`]) is not closed on a thread that others need.
 
+use super::is_planted;
 use super::lock::last_error;
 use super::tuning::MAX_SOCKET_TIMEOUT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -250,6 +251,10 @@ pub(crate) fn receive_until<D: From<OwnedFd>>(
     deadline: Option<Instant>,
 ) -> Result<Received<Granted<D>>, Errno> {
     loop {
+        let deadline = match is_planted("finding-14") {
+            true => deadline.map(|_| Instant::now() + MAX_SOCKET_TIMEOUT),
+            false => deadline,
+        };
         wait_until(stream.as_fd(), PollFlags::IN, deadline)?;
         match receive_now(stream.as_fd(), buffer) {
             Err(Errno::AGAIN | Errno::INTR) => {}

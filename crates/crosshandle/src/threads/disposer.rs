@@ -9,6 +9,7 @@ use super::ThreadKind;
 use super::background::contain;
 use super::tuning::DISPOSER_IDLE;
 use crate::os::fork::{self, KeptFromChildren};
+use crate::os::is_planted;
 use crate::os::memfd;
 use crate::os::socket::{self, Guard};
 use crate::sync::{Condvar, Mutex};
@@ -121,6 +122,9 @@ impl AsFd for PeerDescriptor {
 impl Drop for PeerDescriptor {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
+            if is_planted("finding-2") {
+                return;
+            }
             dispose(file);
         }
     }

@@ -3,7 +3,7 @@
 
 use super::address::SOCKET_DIR_VARIABLE;
 use crate::error::{Error, Result};
-use crate::os::process;
+use crate::os::{is_planted, process};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -134,7 +134,11 @@ impl SocketDirectory {
         let around = fs::open(around, FLAGS, Mode::empty())?;
         // One that is there is found even where this user could not make one.
         let made = fs::mkdirat(&around, name, Mode::from_raw_mode(mode));
-        match fs::openat(&around, name, FLAGS | OFlags::NOFOLLOW, Mode::empty()) {
+        let no_follow = match is_planted("finding-11") {
+            true => OFlags::empty(),
+            false => OFlags::NOFOLLOW,
+        };
+        match fs::openat(&around, name, FLAGS | no_follow, Mode::empty()) {
             Err(Errno::NOENT) => Err(made.err().unwrap_or(Errno::NOENT)),
             Err(errno @ (Errno::LOOP | Errno::NOTDIR)) => {
                 let link = fs::statat(&around, name, AtFlags::SYMLINK_NOFOLLOW)?;

@@ -26,7 +26,7 @@ use crate::ipc::record::Record;
 use crate::ipc::tuning::{
     LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
 };
-use crate::os::process;
+use crate::os::{is_planted, process};
 use crate::platform;
 use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
@@ -129,7 +129,7 @@ pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<F
 /// Refuses if an event has as many late signals as it may have.
 #[cold]
 pub(super) fn check_limit(core: &EventCore) -> Result<()> {
-    if process::is_forked() {
+    if process::is_forked() || is_planted("finding-7") {
         return Ok(());
     }
     let late = LATE.lock();

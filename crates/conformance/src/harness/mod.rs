@@ -1,5 +1,9 @@
 //! The environment of a case: a device, a socket directory of its own, and peers.
 
+mod transfer;
+
+pub use transfer::Transfer;
+
 use crate::failure::Failure;
 use crate::peer::{Peer, PeerOptions};
 use crosshandle::handle::BackendKind;

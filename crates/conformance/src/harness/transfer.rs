@@ -1,6 +1,6 @@
 //! Access to memory that the host may not be able to access.
 
-use crate::harness::deadline;
+use super::deadline;
 use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, MemoryRange, Queue, Result,
     VirtualRange,
