@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crate::ipc::{Attachment, Credential, ExportCell, Record, Shared};
+use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ struct Physical {
     /// The records under which it is exported, for writing and for reading only.
     exports: [ExportCell; 2],
     name: ObjectName,
-    opened: Option<(Arc<Attachment>, Record)>,
+    opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
 }
 
 impl PhysicalMemory {
@@ -55,7 +56,11 @@ impl PhysicalMemory {
         }
         let memory = core.backend().import_physical(fetched.into())?;
         attachment.hold(&credential)?;
-        let opened = Some((attachment, credential.record));
+        let (context, index) = (attachment.context(), credential.record.index);
+        let (kind, name) = (HandleKind::PhysicalMemory, || attachment.name_of(index));
+        observe::opened(kind, context, index, len as usize, name);
+        let counted = ImportedBytes::new(len as usize);
+        let opened = Some((attachment, credential.record, counted));
         Ok(Self::new(core, memory, access, opened))
     }
 
@@ -63,7 +68,7 @@ impl PhysicalMemory {
         core: &Arc<ContextCore>,
         memory: Arc<dyn Shared>,
         access: Access,
-        opened: Option<(Arc<Attachment>, Record)>,
+        opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
     ) -> Self {
         Self {
             inner: Arc::new(Physical {
@@ -104,7 +109,7 @@ impl PhysicalMemory {
     /// Returns the name that the memory was given, if any.
     pub fn name(&self) -> Option<String> {
         match &self.inner.opened {
-            Some((attachment, record)) => attachment.name_of(record.index),
+            Some((attachment, record, _)) => attachment.name_of(record.index),
             None => self.inner.name.get(),
         }
     }
@@ -156,7 +161,14 @@ impl PhysicalMemory {
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;
         let kind = HandleKind::PhysicalMemory;
-        let credential = exporter.export_at(&cell, kind, memory, *number, Access::ReadWrite)?;
+        let credential = exporter.export_at(
+            &cell,
+            kind,
+            memory,
+            *number,
+            memory.len(),
+            Access::ReadWrite,
+        )?;
         if let Some(name) = self.inner.name.get() {
             exporter.set_name(credential.record, &name);
         }
@@ -228,7 +240,14 @@ impl Physical {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
                 let kind = HandleKind::PhysicalMemory;
-                let exported = exporter.export_at(cell, kind, &self.memory, self.number, access)?;
+                let exported = exporter.export_at(
+                    cell,
+                    kind,
+                    &self.memory,
+                    self.number,
+                    self.memory.len(),
+                    access,
+                )?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }
@@ -251,8 +270,9 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if let Some((attachment, record)) = &self.opened {
+        if let Some((attachment, record, _)) = &self.opened {
             attachment.release(record.index);
+            observe::closed(HandleKind::PhysicalMemory);
         }
         let exporter = self.core.exporter();
         for export in self.exports.iter().filter_map(ExportCell::get) {

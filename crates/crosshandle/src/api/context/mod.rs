@@ -14,8 +14,9 @@ use crate::api::program::Program;
 use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
-use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
 use crate::ipc::late_completion;
+use crate::observe;
 use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
@@ -205,6 +206,7 @@ impl Context {
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
         Memory::open(self.core(), handle, Access::ReadWrite)
+            .inspect_err(|error| observe::not_opened(HandleKind::Memory, error))
     }
 
     /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
@@ -214,6 +216,7 @@ impl Context {
     /// As [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
         Memory::open(self.core(), handle, Access::ReadOnly)
+            .inspect_err(|error| observe::not_opened(HandleKind::Memory, error))
     }
 
     /// Opens exported memory as elements of a type. The handle does not say the exporter's type.
@@ -250,6 +253,7 @@ impl Context {
     /// As [`open_memory`](Self::open_memory).
     pub fn open_physical_memory(&self, handle: &PhysicalMemoryHandle) -> Result<PhysicalMemory> {
         PhysicalMemory::open(self.core(), handle, Access::ReadWrite)
+            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
     }
 
     /// Opens physical memory for reading only.
@@ -261,6 +265,7 @@ impl Context {
         handle: &PhysicalMemoryHandle,
     ) -> Result<PhysicalMemory> {
         PhysicalMemory::open(self.core(), handle, Access::ReadOnly)
+            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
     }
 
     /// Reserves `len` bytes of addresses, to map physical memory into.
@@ -322,6 +327,7 @@ impl Context {
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
         Event::open(self.core(), handle, options)
+            .inspect_err(|error| observe::not_opened(HandleKind::Event, error))
     }
 
     /// Creates a queue that runs its commands in order.

@@ -188,7 +188,8 @@ impl Allocation {
         memory.prepare()?;
         let exporter = self.core.exporter();
         let kind = HandleKind::Memory;
-        let credential = exporter.export_at(cell, kind, &memory, segment.number, access)?;
+        let credential =
+            exporter.export_at(cell, kind, &memory, segment.number, self.len(), access)?;
         if let Some(name) = self.name.get() {
             exporter.set_name(credential.record, &name);
         }

@@ -79,7 +79,8 @@ impl Adopted {
                 memory.prepare()?;
                 let exporter = self.core.exporter();
                 let kind = HandleKind::Memory;
-                let exported = exporter.export_at(cell, kind, &memory, self.number, access)?;
+                let exported =
+                    exporter.export_at(cell, kind, &memory, self.number, self.len, access)?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }

@@ -3,8 +3,9 @@
 use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::Fields;
+use crate::handle::{Fields, HandleKind};
 use crate::ipc::Credential;
+use crate::observe;
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
@@ -28,10 +29,13 @@ impl Opened {
             return Err(Error::Extent { end, actual });
         }
         imported.attachment.hold(&Credential::of(fields))?;
+        let (context, len) = (fields.context, fields.length as usize);
+        let name = || imported.attachment.name_of(fields.record);
+        observe::opened(HandleKind::Memory, context, fields.record, len, name);
         Ok(Self {
             record: fields.record,
             offset: fields.offset as usize,
-            len: fields.length as usize,
+            len,
             access,
             imported,
         })
@@ -63,5 +67,6 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.imported.attachment.release(self.record);
+        observe::closed(HandleKind::Memory);
     }
 }

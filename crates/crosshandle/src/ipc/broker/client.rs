@@ -5,9 +5,11 @@ use super::address::PeerPolicy;
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
     BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
+    program_text,
 };
 use crate::error::Result;
 use crate::ipc::record::Credential;
+use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::socket::{self, Guard, Peer, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
@@ -231,6 +233,7 @@ impl Client {
             return Ok(());
         };
         if !is_admitted_anywhere(uid) {
+            observe::refused(Refusal::NotAdmitted.reason(), pid);
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
             return Ok(());
@@ -255,6 +258,7 @@ impl Client {
             Verdict::Welcome => {}
             Verdict::InsteadOf(other) => hang_up_all([other]),
             Verdict::Refused => {
+                observe::refused(Refusal::Busy.reason(), pid);
                 let refusal = Reply::Refused(Refusal::Busy).encode(0);
                 let _ = socket::send(&client.stream, &refusal, &[]);
                 return Err(Crowded);
@@ -263,7 +267,12 @@ impl Client {
         match watch(client) {
             // Watched until it hangs up.
             Ok(watch) => mem::forget(watch),
-            Err(error) => tracing::warn!(%error, "an importer cannot be served"),
+            Err(error) => {
+                static LIMIT: Limit = Limit::new();
+                if let Some(suppressed) = LIMIT.admit() {
+                    tracing::warn!(%error, suppressed, "an importer cannot be served");
+                }
+            }
         }
         Ok(())
     }
@@ -330,7 +339,10 @@ impl Client {
     }
 
     fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
-        let answer = answer.unwrap_or_else(|refusal| Answer::new(Reply::Refused(refusal), []));
+        let answer = answer.unwrap_or_else(|refusal| {
+            observe::refused(refusal.reason(), self.pid);
+            Answer::new(Reply::Refused(refusal), [])
+        });
         let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
         socket::send(&self.stream, &answer.reply.encode(serial), &files)
     }
@@ -368,6 +380,14 @@ impl Client {
         } = attached.ok_or(Refusal::UnknownContext)??;
         ADMISSION.lock().attach(number);
         *seat = Seat::Attached(weak, owner);
+        drop(seat);
+        let peer = Observed {
+            context,
+            owner,
+            pid: self.pid,
+            program: &program_text(&program),
+        };
+        observe::attached(Side::Exporter, &peer);
         let reply = Reply::Attached {
             owner,
             locks_ledger,
