@@ -6,6 +6,7 @@
 //! | `layers` | checks the structure of the code: layers, cycles, words, paths in documents |
 //! | `bench` | runs the benchmarks, each beside the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
+//! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
 
@@ -18,6 +19,7 @@ mod gpu;
 mod layers;
 mod process;
 mod python;
+mod soak;
 mod step;
 mod supply_chain;
 mod test;
@@ -80,6 +82,15 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
+    /// Kill and stop processes at random moments, beside attackers, and see that nothing breaks or grows.
+    Soak {
+        /// Length of the soak.
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+        minutes: u64,
+        /// Device of all contexts.
+        #[arg(long, default_value = "host")]
+        device: String,
+    },
     /// Generate the declarations in `crates/*-sys` again.
     Bindings {
         /// Change nothing, and compare the committed files with what would be generated.
@@ -107,6 +118,7 @@ fn main() -> ExitCode {
             Some(input) => fuzz::reproduce(&workspace, &target, &input),
             None => fuzz::run(&workspace, &target, seconds),
         },
+        Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::GpuPack => gpu::pack(&workspace),
     });

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools};
 
 /// Seconds that each fuzz target runs.
 const FUZZ_SECONDS: u64 = 20;
@@ -55,6 +55,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         let names = unchanged.join(", ");
         skipped.push(format!("fuzzing: unchanged since it last passed: {names}"));
     }
+    soak::sample(workspace)?;
 
     let has_gpu = Path::new("/dev/nvidiactl").exists();
     if !has_gpu {

@@ -15,6 +15,8 @@
 pub mod attackers;
 mod cases;
 mod failure;
+#[doc(hidden)]
+pub mod faults;
 mod harness;
 mod kernels;
 mod pattern;

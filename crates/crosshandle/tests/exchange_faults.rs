@@ -257,7 +257,7 @@ fn lock_places(places: std::ops::Range<u64>) {
     const LOCKS_AT: u64 = 1 << 40;
     let is_arena = |entry: &fs::DirEntry| {
         let target = fs::read_link(entry.path());
-        target.is_ok_and(|target| target.to_string_lossy().contains("crosshandle-events"))
+        target.is_ok_and(|target| target.to_string_lossy().contains("crosshandle-liveness"))
     };
     let mut locked = 0;
     for entry in fs::read_dir("/proc/self/fd").expect("procfs").flatten() {
@@ -278,7 +278,7 @@ fn lock_places(places: std::ops::Range<u64>) {
         // An arena of this process's own may be there too.
         locked += usize::from(result == 0);
     }
-    assert!(locked > 0, "no arena is open");
+    assert!(locked > 0, "no event is open");
 }
 
 #[test]

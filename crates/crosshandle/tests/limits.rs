@@ -265,7 +265,7 @@ fn sharing_goes_on_without_random_bytes() {
         parent.say(memory.handle().expect("a handle"));
         let event = first.create_event().expect("an event");
         parent.say(event.handle().expect("a handle"));
-        let refused = Context::new(&device).expect_err("no secret for it");
+        let refused = Context::new(&device).expect_err("no keys for it");
         parent.say(refused);
         return parent.wait();
     }

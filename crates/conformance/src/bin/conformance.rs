@@ -6,12 +6,15 @@
 //! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
 //! more time.
 //!
+//! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
+//! random moments with attackers: see the module `faults`.
+//!
 //! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
 //! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
 //! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
 
 use crosshandle_conformance::{
-    Case, Devices, Outcome, SLOWDOWN, attackers, find, run, slowdown, suite,
+    Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -85,8 +88,19 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() == Some("attack") {
+    let command = words.next();
+    if command.as_deref() == Some("attack") {
         return attackers::serve(words);
+    }
+    if let Some("faults" | "soak") = command.as_deref() {
+        return match peer() {
+            Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
+            Ok(peer) => faults::run(words, &peer),
+            Err(error) => {
+                eprintln!("finding the peer program: {error}");
+                ExitCode::FAILURE
+            }
+        };
     }
     let Some(arguments) = Arguments::read() else {
         eprintln!("{USAGE}");

@@ -19,8 +19,12 @@ pub(super) const POLLS_PER_CLOCK_READ: u32 = 64;
 
 /// Longest sleep of a waiter before it looks at the word and checks whether the process that it waits
 /// for still lives. Halved: twice the system calls of every long wait. Doubled: a signal whose wake a
-/// hostile peer keeps away, and a death that nothing else reports, are noticed 40 ms later.
-pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_millis(40);
+/// hostile peer keeps away, and a death that nothing else reports, are noticed 40 ms later. For the
+/// fault harness it is so long that a wake-up that nobody sends shows.
+pub(super) const LIVENESS_INTERVAL: Duration = match cfg!(feature = "fault-steps") {
+    false => Duration::from_millis(40),
+    true => Duration::from_secs(3),
+};
 
 /// The same once the event's exporter has ended, which told of other processes' deaths. Halved: a
 /// waiter uses about 1 % of a core then. Doubled: a death is noticed up to 2 ms late.

@@ -85,6 +85,7 @@ impl Exporter {
     ) -> Result<Arc<Self>> {
         drop(deferred_reclaim::take_closed(usize::MAX));
         let number = next_number()?;
+        let records = Mutex::new(Records::new()?);
         Ok(Arc::new_cyclic(|this| Self {
             number,
             catalog: Arc::default(),
@@ -92,7 +93,7 @@ impl Exporter {
             policy,
             directory,
             broker: OnceLock::new(),
-            records: Mutex::default(),
+            records,
             importers: Mutex::new(Importers {
                 by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
@@ -176,7 +177,7 @@ impl Exporter {
     fn export(&self, kind: HandleKind, memory: ExportedMemory, len: usize) -> Result<Credential> {
         let _counted = ExportedObject::new(kind, len);
         let mut records = self.records_with_room();
-        let key = records.take_key()?;
+        let key = records.next_key();
         let index = records.take_index()?;
         if let Err(error) = self.catalog.ensure(index) {
             records.free.push(index);
@@ -229,7 +230,7 @@ impl Exporter {
                 key: export.key,
             });
         }
-        let key = records.take_key()?;
+        let key = records.next_key();
         let isolated = isolated.cloned();
         let event = ExportedEvent { isolated, mirror };
         let is_plain = event.isolated.is_none() && event.mirror.is_none();

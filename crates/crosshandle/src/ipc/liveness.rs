@@ -26,6 +26,7 @@
 //! as a whole ([`LivenessLocks::OfProcess`]), and only one copy of this library may share a file
 //! with other processes.
 
+use super::tuning::RETRY_INTERVAL;
 use crate::error::{Error, Result};
 use crate::os::descriptor_table::{self, PrivateTable};
 use crate::os::lock::{self, LockKind};
@@ -209,7 +210,10 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        match socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None) {
+        // Until it is here: otherwise the next request would take it for its own.
+        let received =
+            patiently(|| socket::receive_until::<OwnedFd>(&self.socket, &mut answer, None));
+        match received {
             Ok(Received::Message(ANSWER_BYTES, _)) => match i32::from_ne_bytes(answer) {
                 0 => Ok(()),
                 code => Err(Errno::from_raw_os_error(code)),
@@ -274,7 +278,8 @@ fn serve(socket: &OwnedFd) {
 /// Answers one request. Returns whether it was the last.
 fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
     let mut request = [0; REQUEST_BYTES];
-    let result = match socket::receive_until::<OwnedFd>(socket, &mut request, None) {
+    let received = patiently(|| socket::receive_until::<OwnedFd>(socket, &mut request, None));
+    let result = match received {
         Ok(Received::Message(_, mut descriptors)) => {
             let request = Request::decode(request);
             let Some(descriptor) = descriptors.pop() else {
@@ -290,7 +295,7 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
             result
         }
         // There was a descriptor, but no room for it.
-        Err(Errno::MFILE) => match socket::discard(socket) {
+        Err(Errno::MFILE) => match patiently(|| socket::drop_message(socket)) {
             Ok(()) => Err(Errno::MFILE),
             Err(_) => return true,
         },
@@ -303,7 +308,20 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
 /// Sends an answer. Returns whether nobody is there to receive it.
 fn answer(socket: &OwnedFd, result: Result<(), Errno>) -> bool {
     let code = result.map_or_else(Errno::raw_os_error, |()| 0);
-    socket::send(socket, &code.to_ne_bytes(), &[]).is_err()
+    patiently(|| socket::send(socket, &code.to_ne_bytes(), &[])).is_err()
+}
+
+/// Calls `f` until the system has memory for it, and room in the socket between the two threads: one
+/// failure would end the thread or leave an answer to the next request.
+fn patiently<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match f() {
+            Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN | Errno::INTR) => {
+                std::thread::sleep(RETRY_INTERVAL);
+            }
+            result => return result,
+        }
+    }
 }
 
 #[cfg(test)]

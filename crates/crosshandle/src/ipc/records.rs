@@ -109,31 +109,27 @@ pub(super) struct ExportedMemory {
     pub(super) is_prepared: bool,
 }
 
-/// A generator of keys, seeded by the system when the first key is needed: to ask the system for each
-/// takes longer than all the rest of an export.
-#[derive(Default)]
-struct KeyGenerator(Option<ChaCha20Rng>);
+/// A generator of keys, seeded by the system: to ask the system for each takes longer than all the
+/// rest of an export.
+struct KeyGenerator(ChaCha20Rng);
 
 impl KeyGenerator {
-    fn next(&mut self) -> Result<Key> {
-        let generator = match &mut self.0 {
-            Some(generator) => generator,
-            None => {
-                let mut seed = [0; 32];
-                process::random(&mut seed).map_err(Error::os("reading random bytes"))?;
-                self.0.insert(ChaCha20Rng::from_seed(seed))
-            }
-        };
+    fn new() -> Result<Self> {
+        let mut seed = [0; 32];
+        process::random(&mut seed).map_err(Error::os("reading random bytes"))?;
+        Ok(Self(ChaCha20Rng::from_seed(seed)))
+    }
+
+    fn next(&mut self) -> Key {
         let mut key = [0; 16];
-        generator.fill_bytes(&mut key);
+        self.0.fill_bytes(&mut key);
         // A handle with an all-zero key is refused, so this one never occurs.
         key[0] |= u8::from(key == [0; 16]);
-        Ok(Key::from_bytes(key))
+        Key::from_bytes(key)
     }
 }
 
 /// All records of a context.
-#[derive(Default)]
 pub(super) struct Records {
     pub(super) free: Vec<u32>,
     /// The number of records that were ever used.
@@ -152,6 +148,17 @@ pub(super) struct Records {
 pub(crate) type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 impl Records {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self {
+            free: Vec::new(),
+            used: 0,
+            exports: Vec::new(),
+            retired: VecDeque::new(),
+            is_closed: false,
+            keys: KeyGenerator::new()?,
+        })
+    }
+
     pub(super) fn set_export(&mut self, record: u32, export: Export) {
         let record = record as usize;
         if record >= self.exports.len() {
@@ -173,7 +180,7 @@ impl Records {
     }
 
     /// Returns a key for a new export.
-    pub(super) fn take_key(&mut self) -> Result<Key> {
+    pub(super) fn next_key(&mut self) -> Key {
         self.keys.next()
     }
 

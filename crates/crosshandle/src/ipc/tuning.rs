@@ -94,3 +94,7 @@ pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 /// socket is not. Halved: twice the looks, at three system calls. Doubled: the death of an exporter
 /// whose socket somebody else has is noticed that much later.
 pub(super) const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time until the liveness thread and those who ask it try again what the system had no memory for.
+/// Halved: twice the tries while it is short of memory. Doubled: locks are taken that much later then.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(1);

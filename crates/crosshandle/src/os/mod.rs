@@ -3,6 +3,8 @@
 pub(crate) mod cgroup;
 pub(crate) mod descriptor;
 pub(crate) mod descriptor_table;
+#[cfg(feature = "fault-steps")]
+pub(crate) mod fault_steps;
 pub(crate) mod fork;
 pub(crate) mod futex;
 pub(crate) mod lock;

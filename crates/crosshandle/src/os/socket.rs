@@ -293,7 +293,7 @@ fn receive_now<D: From<OwnedFd>>(
         return Err(Errno::MSGSIZE);
     }
     // Off the queue. Its references to the descriptors are not the last ones.
-    discard(stream)?;
+    drop_message(stream)?;
     if message.bytes == 0 && granted.is_empty() {
         return Ok(Received::HungUp);
     }
@@ -301,7 +301,7 @@ fn receive_now<D: From<OwnedFd>>(
 }
 
 /// Takes one message of a trusted peer off the queue, and closes what came with it.
-pub(crate) fn discard(stream: impl AsFd) -> Result<(), Errno> {
+pub(crate) fn drop_message(stream: impl AsFd) -> Result<(), Errno> {
     let mut no_control = RecvAncillaryBuffer::default();
     net::recvmsg(&stream, &mut [], &mut no_control, RecvFlags::DONTWAIT).map(drop)
 }
@@ -464,7 +464,7 @@ mod tests {
         let (ours, theirs) = pair().expect("two sockets");
         send(&theirs, b"too long", &[]).expect("sent");
         assert!(matches!(receive_files(&ours), Err(Errno::MSGSIZE)));
-        discard(&ours).expect("it was there");
+        drop_message(&ours).expect("it was there");
         drop(theirs);
         assert!(matches!(receive_files(&ours), Ok(Received::HungUp)));
     }
@@ -529,7 +529,7 @@ mod tests {
             send(&theirs, b"", &[]).expect("sent");
             let _theirs = (!has_hung_up).then_some(theirs);
             assert!(!end(&ours), "an empty message is one");
-            discard(&ours).expect("it was there");
+            drop_message(&ours).expect("it was there");
             assert!(end(&ours));
         }
     }

@@ -211,18 +211,18 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const DEADLINE: Duration = Duration::from_secs(20);
-    /// How long the last close of a [`Lingering`] blocks: longer than any step here may take.
+    /// How long the last close of a [`SlowToClose`] blocks: longer than any step here may take.
     const LINGER: Duration = Duration::from_secs(6);
     /// What a call that doesn't block may take.
     const SOON: Duration = Duration::from_secs(3);
 
     /// A TCP socket whose last close blocks for [`LINGER`], and its other end, which reads nothing.
-    struct Lingering {
+    struct SlowToClose {
         file: OwnedFd,
         _other: TcpStream,
     }
 
-    fn lingering() -> Lingering {
+    fn slow() -> SlowToClose {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(address).expect("connected");
@@ -234,7 +234,7 @@ mod tests {
         let bytes = vec![0; 1 << 20];
         while write(&file, &bytes).is_ok() {}
         rustix::io::ioctl_fionbio(&file, false).expect("a mode");
-        Lingering {
+        SlowToClose {
             file,
             _other: other,
         }
@@ -269,11 +269,11 @@ mod tests {
     }
 
     #[test]
-    fn the_last_close_of_a_lingering_socket_blocks() {
+    fn the_last_close_of_a_socket_with_unsent_data_blocks() {
         // What the other tests rely on.
-        let lingering = lingering();
+        let slow = slow();
         let began = Instant::now();
-        drop(lingering.file);
+        drop(slow.file);
         assert!(began.elapsed() >= SOON, "{:?}", began.elapsed());
     }
 
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn a_peers_descriptor_blocks_nobody() {
         let (ours, theirs) = pair();
-        let lingering = lingering();
-        send_to(&theirs, lingering.file);
+        let slow = slow();
+        send_to(&theirs, slow.file);
         let deadline = Some(Instant::now() + DEADLINE);
         is_soon(|| {
             let received = socket::receive_until(&ours, &mut [0; 16], deadline);
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn a_connection_with_a_descriptor_in_its_queue_is_dropped_at_once() {
         let (ours, theirs) = pair();
-        let lingering = lingering();
+        let slow = slow();
         // Behind messages that look like the end of the connection.
         (0..3).for_each(|_| socket::send(&theirs, b"", &[]).expect("sent"));
-        send_to(&theirs, lingering.file);
+        send_to(&theirs, slow.file);
         let ours = PeerStream::new(ours, Guard::Look, ());
         is_soon(|| drop(ours));
         // It's ended at once nevertheless.
@@ -345,8 +345,8 @@ mod tests {
     #[test]
     fn a_quota_is_given_back_with_the_connection() {
         let (ours, theirs) = pair();
-        let lingering = lingering();
-        send_to(&theirs, lingering.file);
+        let slow = slow();
+        send_to(&theirs, slow.file);
         let (value, told) = told();
         let ours = PeerStream::new(ours, Guard::Look, value);
         is_soon(|| drop(ours));

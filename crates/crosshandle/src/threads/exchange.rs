@@ -375,7 +375,7 @@ mod tests {
         panics: AtomicBool,
     }
 
-    const SHORT: Duration = Duration::from_millis(100);
+    const LATE_AFTER: Duration = Duration::from_millis(100);
 
     impl Source for Timed {
         fn descriptor(&self) -> BorrowedFd<'_> {
@@ -391,7 +391,7 @@ mod tests {
                 let _ = rustix::io::read(&self.stream, &mut [0; 16]);
             }
             let now = Instant::now();
-            self.deadline.lock().get_or_insert(now + SHORT);
+            self.deadline.lock().get_or_insert(now + LATE_AFTER);
             let _ = self.called.send(now);
             match self.rests {
                 true => Next::Rest,
@@ -426,16 +426,16 @@ mod tests {
             });
             let _watch = watch(Arc::<Timed>::clone(&source)).unwrap();
             // Nothing is due before it has been called.
-            assert!(is_late.recv_timeout(2 * SHORT).is_err());
+            assert!(is_late.recv_timeout(2 * LATE_AFTER).is_err());
             rustix::io::write(&theirs, b"a message").unwrap();
             let first = calls.recv_timeout(DEADLINE).expect("it is called");
             let at = is_late.recv_timeout(DEADLINE).expect("it is late");
-            assert!(at >= first + SHORT, "{:?}", at - first);
+            assert!(at >= first + LATE_AFTER, "{:?}", at - first);
             if rests {
                 continue;
             }
             // Once for each deadline.
-            assert!(is_late.recv_timeout(2 * SHORT).is_err());
+            assert!(is_late.recv_timeout(2 * LATE_AFTER).is_err());
             source.panics.store(true, Ordering::Relaxed);
             rustix::io::write(&theirs, b"a message").unwrap();
             is_late.recv_timeout(DEADLINE).expect("it is late again");

@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     };
     // Killed with the suite even when it is stopped and cannot notice the end of its input.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if let Err(error) = crosshandle_conformance::faults::install_if_asked() {
+        eprintln!("counting steps: {error}");
+        return ExitCode::FAILURE;
+    }
     let state = Arc::new(PeerState::new(device, arguments.next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (own_thread, line) = match line.strip_prefix('&') {
@@ -45,10 +49,14 @@ fn main() -> ExitCode {
             continue;
         }
         let state = Arc::clone(&state);
-        std::thread::spawn(move || {
+        let (name, refused) = (format!("op-{number}"), number.clone());
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
             say(&format!("{number} begun {}", process::thread()));
             answer(&state, &number, &question);
         });
+        if let Err(error) = thread {
+            say(&format!("{refused} err Io {error}"));
+        }
     }
     ExitCode::SUCCESS
 }

@@ -20,6 +20,10 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
             .iter()
             .try_for_each(|name| state.remove(name))
             .and_then(|()| done()),
+        "close-all" => {
+            state.clear();
+            done()
+        }
         "trim" => state.context(request).and_then(|context| {
             context.trim();
             done()

@@ -57,6 +57,14 @@ impl PeerState {
         object.map(drop).ok_or_else(|| unknown(name))
     }
 
+    /// Drops all objects, in the order of their names.
+    pub(crate) fn clear(&self) {
+        let objects = std::mem::take(&mut *self.objects());
+        let mut objects: Vec<_> = objects.into_iter().collect();
+        objects.sort_by(|(one, _), (two, _)| one.cmp(two));
+        drop(objects);
+    }
+
     pub(crate) fn get(&self, name: &str) -> Result<Object, CommandError> {
         self.objects()
             .get(name)

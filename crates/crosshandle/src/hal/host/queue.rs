@@ -12,12 +12,12 @@ use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crate::ipc::{EventCore, Profile};
 use crate::os::process;
 use crate::platform;
+use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::ThreadKind;
 use crate::types::QueueOrder;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 pub(super) struct HostQueue(Arc<Inner>);

@@ -12,8 +12,9 @@ use crate::ipc::tuning::{
     MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
     MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, UNATTACHED_TIME,
 };
+use crate::sync::HashMap;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -85,8 +86,8 @@ impl<C> Admission<C> {
             own_uid,
             next: 0,
             unattached: BTreeMap::new(),
-            attached: HashMap::new(),
-            attached_of: HashMap::new(),
+            attached: HashMap::default(),
+            attached_of: HashMap::default(),
         }
     }
 

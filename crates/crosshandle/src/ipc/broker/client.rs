@@ -344,7 +344,13 @@ impl Client {
             Answer::new(Reply::Refused(refusal), [])
         });
         let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
-        socket::send(&self.stream, &answer.reply.encode(serial), &files)
+        let bytes = answer.reply.encode(serial);
+        let send = || socket::send(&self.stream, &bytes, &files);
+        match send() {
+            // Once more: to hang up would tell the importer that this process is dead.
+            Err(Errno::NOMEM | Errno::NOBUFS) => send(),
+            result => result,
+        }
     }
 
     fn attach(
@@ -448,6 +454,8 @@ impl Source for Client {
         // One message a call: the next one is reported again, and other sources get their turn.
         let result = match socket::receive(&self.stream, &mut buffer, self.stream.guard()) {
             Err(Errno::AGAIN | Errno::INTR) => return Next::Continue,
+            // This process is short of memory for a moment, which is not the importer's end.
+            Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
                 ADMISSION.lock().spoke(number, Instant::now());

@@ -5,15 +5,15 @@
 //! it. The exporter alone writes it: once the exporter has mapped a chunk, the kernel lets no other
 //! process map it for writing.
 
-use super::{CHUNKS, Place, capacity, file_len, place_of};
+use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::event_protocol::Owner;
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of the longest name of an object.
@@ -145,7 +145,7 @@ impl CatalogChunk {
 
     /// Returns the generation of a record of this chunk.
     #[inline]
-    fn generation(&self, place: Place) -> &AtomicU64 {
+    fn generation(&self, place: RecordPlace) -> &AtomicU64 {
         debug_assert_eq!(place.chunk(), self.chunk);
         // SAFETY: a catalog keeps each chunk under its own number, so the place is of this chunk and
         // its index below the capacity. All generations up to that lie in the mapping, by `len_of`,
@@ -153,7 +153,7 @@ impl CatalogChunk {
         unsafe { self.at(generations_at(self.chunk) + place.index() * size_of::<AtomicU64>()) }
     }
 
-    fn name(&self, place: Place) -> &NameWords {
+    fn name(&self, place: RecordPlace) -> &NameWords {
         debug_assert_eq!(place.chunk(), self.chunk);
         // SAFETY: as for the generations, behind which the names lie.
         unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
@@ -161,7 +161,7 @@ impl CatalogChunk {
 
     /// Returns the word and the bit that tell whether a record's object has a name.
     #[inline]
-    fn named(&self, place: Place) -> (&AtomicU64, u64) {
+    fn named(&self, place: RecordPlace) -> (&AtomicU64, u64) {
         (&self.named[place.index() / 64], 1 << (place.index() % 64))
     }
 
@@ -185,7 +185,7 @@ pub(crate) struct Catalog {
 impl Catalog {
     /// Returns the chunk that a record lies in, if it is here, and the record's place.
     #[inline]
-    fn chunk_of(&self, record: u32) -> Option<(&CatalogChunk, Place)> {
+    fn chunk_of(&self, record: u32) -> Option<(&CatalogChunk, RecordPlace)> {
         let place = place_of(record)?;
         Some((self.chunks[place.chunk()].get()?, place))
     }

@@ -3,19 +3,20 @@
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
-use super::{CHUNKS, Place, capacity, file_len, place_of};
+use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;
@@ -117,7 +118,7 @@ impl LedgerChunk {
 
     /// Returns the count of opens of a record of this chunk.
     #[inline]
-    fn count(&self, place: Place) -> &AtomicU32 {
+    fn count(&self, place: RecordPlace) -> &AtomicU32 {
         debug_assert_eq!(place.chunk(), self.chunk);
         let offset = counts_at(self.chunk) + place.index() * size_of::<AtomicU32>();
         // SAFETY: a ledger keeps each chunk under its own number, so the place is of this chunk, its

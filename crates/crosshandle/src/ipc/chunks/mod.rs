@@ -27,12 +27,12 @@ const GROWTH_LOG: u32 = 2;
 /// A record's chunk, and its index there, which is below the chunk's capacity. Only [`place_of`]
 /// makes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPlace {
     chunk: usize,
     index: usize,
 }
 
-impl Place {
+impl RecordPlace {
     #[inline]
     pub(crate) fn chunk(self) -> usize {
         self.chunk
@@ -46,9 +46,9 @@ impl Place {
 
 /// Returns the place of a record; `None` if no context has such a record.
 #[inline]
-pub(crate) fn place_of(record: u32) -> Option<Place> {
+pub(crate) fn place_of(record: u32) -> Option<RecordPlace> {
     if record < 1 << FIRST_LOG {
-        return Some(Place {
+        return Some(RecordPlace {
             chunk: 0,
             index: record as usize,
         });
@@ -57,7 +57,7 @@ pub(crate) fn place_of(record: u32) -> Option<Place> {
         return None;
     }
     let chunk = (record.ilog2() - FIRST_LOG) / GROWTH_LOG + 1;
-    Some(Place {
+    Some(RecordPlace {
         chunk: chunk as usize,
         index: record as usize - end_of(chunk - 1),
     })
@@ -91,7 +91,7 @@ mod tests {
         let mut next = 0;
         for chunk in 0..CHUNKS {
             for index in 0..capacity(chunk) {
-                assert_eq!(place_of(next), Some(Place { chunk, index }));
+                assert_eq!(place_of(next), Some(RecordPlace { chunk, index }));
                 next += 1;
             }
         }

@@ -28,11 +28,12 @@ use crate::ipc::tuning::{
 };
 use crate::os::process;
 use crate::platform;
+use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::threads::{background, driver_jobs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};

@@ -16,6 +16,7 @@ use crate::event_protocol::{Liveness, Owner, Slot};
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
+use crate::platform::{AtomicU64, Ordering};
 use crate::sync::{HashMap, Mutex};
 use crate::types::Access;
 use pins::Pins;
@@ -23,7 +24,6 @@ use rustix::io::Errno;
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The byte of the first liveness lock, far behind the last byte of the file.

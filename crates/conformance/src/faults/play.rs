@@ -1,0 +1,748 @@
+//! Plays a workload with one fault, and judges what its processes did.
+
+use super::bystanders::Bystanders;
+use super::stage::{Plan, Stage};
+use super::step::{Fault, Step};
+use super::usage::Holdings;
+use super::worker::{Answer, Worker};
+use super::workload::{Action, Line, Workload};
+use crate::failure::Failure;
+use crate::harness::slowdown;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest time of a command that waits for nothing. Exchanges in the workloads end after 0.7 s.
+const COMMAND_LIMIT: Duration = Duration::from_secs(8);
+/// Longest time until a waiter knows what it waited for, or that it never comes. Shorter than the
+/// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
+const PROMPT: Duration = Duration::from_millis(1_500);
+/// Longest time until a waiter knows if the process that would have woken it was killed just then:
+/// waiters look by themselves every 3 s in builds with `fault-steps`.
+const BY_ITSELF: Duration = Duration::from_millis(5_000);
+/// Longest time until all threads sleep after a command.
+const QUIET: Duration = Duration::from_millis(100);
+/// Commands of other workers while one is stopped.
+const COMMANDS_WHILE_STOPPED: u32 = 6;
+/// How long a stopped worker may hold up others before it goes on.
+const STOPPED_JOIN: Duration = Duration::from_millis(100);
+/// First numbers of the lines that are not the workload's.
+const FRESH_LINE: usize = 1_000;
+const RELEASE_LINE: usize = 2_000;
+const CLOSE_LINE: usize = 3_000;
+
+/// Where workers run.
+#[derive(Clone)]
+pub(super) struct Scene {
+    pub(super) program: PathBuf,
+    pub(super) device: String,
+    pub(super) directory: PathBuf,
+    /// The planted bug that the library's build for it turns on.
+    pub(super) bug: Option<String>,
+}
+
+impl Scene {
+    pub(super) fn worker(&self, name: char, is_filtered: bool) -> Result<Worker, Failure> {
+        let directory: &Path = &self.directory;
+        let bug = self.bug.as_deref();
+        Worker::start(
+            name,
+            &self.program,
+            &self.device,
+            directory,
+            is_filtered,
+            bug,
+        )
+    }
+}
+
+/// The end of a play.
+pub(super) struct Played {
+    /// Steps in order.
+    pub(super) trace: Vec<Step>,
+    /// Whether the fault happened. A step that is not reached is a divergence, no failure.
+    pub(super) is_injected: bool,
+    /// What broke a promise.
+    pub(super) violations: Vec<String>,
+    /// What the workers did.
+    pub(super) log: Vec<String>,
+    /// What each worker held at its end.
+    pub(super) holdings: BTreeMap<char, Holdings>,
+    /// Longest time from a kill to an answer of a waiter.
+    pub(super) notice: Option<Duration>,
+}
+
+/// A command that runs on a thread of its own, or was under way when its worker stopped.
+struct Begun {
+    worker: usize,
+    number: u64,
+    command: String,
+}
+
+struct Player<'a> {
+    stage: Stage,
+    fault: Option<Fault>,
+    script: &'a Workload,
+    variables: HashMap<String, String>,
+    /// Seeds of what memory holds; `None`: a write was cut short.
+    contents: HashMap<String, Option<u64>>,
+    /// Memory that workers have, by worker and name.
+    open: BTreeSet<(usize, String)>,
+    begun: BTreeMap<String, Begun>,
+    interrupted: Option<Begun>,
+    while_stopped: u32,
+    released: usize,
+    violations: Vec<String>,
+    log: Vec<String>,
+    notice: Option<Duration>,
+}
+
+/// Plays a workload in the order of a seed, with a fault if there is a plan. `reference` has what the
+/// workers hold in the end without a fault.
+pub(super) fn play(
+    scene: &Scene,
+    script: &Workload,
+    seed: u64,
+    plan: Option<Plan>,
+    reference: Option<&BTreeMap<char, Holdings>>,
+    bystanders: Option<&mut Bystanders>,
+) -> Result<Played, Failure> {
+    let is_filtered = !matches!(plan, Some(Plan::AtTime { .. }));
+    let workers: Result<Vec<_>, _> = script
+        .workers()
+        .into_iter()
+        .map(|name| scene.worker(name, is_filtered))
+        .collect();
+    let fault = plan.as_ref().map(Plan::fault);
+    let mut player = Player {
+        stage: Stage::new(workers?, seed, plan),
+        fault,
+        script,
+        variables: HashMap::new(),
+        contents: HashMap::new(),
+        open: BTreeSet::new(),
+        begun: BTreeMap::new(),
+        interrupted: None,
+        while_stopped: 0,
+        released: 0,
+        violations: Vec::new(),
+        log: Vec::new(),
+        notice: None,
+    };
+    let holdings = player.all(reference, bystanders)?;
+    let Player {
+        stage,
+        violations,
+        log,
+        notice,
+        ..
+    } = player;
+    Ok(Played {
+        trace: stage.trace.clone(),
+        is_injected: stage.injected.is_some(),
+        violations,
+        log,
+        holdings,
+        notice,
+    })
+}
+
+impl Player<'_> {
+    fn all(
+        &mut self,
+        reference: Option<&BTreeMap<char, Holdings>>,
+        mut bystanders: Option<&mut Bystanders>,
+    ) -> Result<BTreeMap<char, Holdings>, Failure> {
+        self.stage.run_until_quiet(QUIET)?;
+        let mut is_checked = false;
+        for line in &self.script.lines {
+            self.stage.begin_line(line.number);
+            self.line(line)?;
+            if !self.violations.is_empty() {
+                return Ok(BTreeMap::new());
+            }
+            if self.stage.injected.is_some() && !std::mem::replace(&mut is_checked, true) {
+                self.check_bystanders(bystanders.as_deref_mut());
+            }
+        }
+        self.stage.is_called_off = true;
+        self.go_on()?;
+        self.stage.begin_line(RELEASE_LINE);
+        let labels: Vec<_> = self.begun.keys().cloned().collect();
+        for label in labels {
+            self.join(&label)?;
+        }
+        self.check_all()?;
+        self.fresh()?;
+        self.check_bystanders(bystanders);
+        let holdings = self.close(reference)?;
+        self.complaints();
+        Ok(holdings)
+    }
+
+    fn violation(&mut self, text: impl Into<String>) {
+        let text = format!("line {}: {}", self.stage.line, text.into());
+        self.log.push(format!("VIOLATION {text}"));
+        self.violations.push(text);
+    }
+
+    fn check_bystanders(&mut self, bystanders: Option<&mut Bystanders>) {
+        if let Some(bystanders) = bystanders
+            && let Err(trouble) = bystanders.round()
+        {
+            self.violation(format!("a bystander was harmed: {trouble}"));
+        }
+    }
+
+    fn complaints(&mut self) {
+        for index in 0..self.stage.workers.len() {
+            let worker = &mut self.stage.workers[index];
+            let (name, text) = (worker.name, worker.complaints());
+            if text.contains("panicked") || text.contains("misuse") {
+                self.violation(format!("{name} said: {text}"));
+            } else if !text.is_empty() {
+                self.log.push(format!("{name} said: {text}"));
+            }
+        }
+    }
+
+    fn line(&mut self, line: &Line) -> Result<(), Failure> {
+        match &line.action {
+            Action::Join { label } => self.join(label),
+            Action::Begin {
+                worker,
+                label,
+                command,
+            } => {
+                let worker = self.stage.index(*worker)?;
+                let Some(command) = self.prepared(worker, command) else {
+                    return Ok(());
+                };
+                self.begin(worker, line.number as u64, label, command)
+            }
+            Action::Run {
+                worker,
+                command,
+                variable,
+                error,
+            } => {
+                let worker = self.stage.index(*worker)?;
+                let Some(command) = self.prepared(worker, command) else {
+                    return Ok(());
+                };
+                let wanted = error.as_deref();
+                let words = self.run(worker, line.number as u64, &command, wanted)?;
+                if let (Some(name), Some(word)) = (variable, words.and_then(first)) {
+                    self.variables.insert(name.clone(), word);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns a command with its variables and seeds filled in; `None` if its worker is not there, or
+    /// if what it needs was never made.
+    fn prepared(&mut self, worker: usize, command: &str) -> Option<String> {
+        let state = &self.stage.workers[worker];
+        if state.has_ended || state.is_stopped {
+            return None;
+        }
+        let mut words: Vec<_> = command.split(' ').map(str::to_owned).collect();
+        for word in &mut words {
+            if let Some(name) = word.strip_prefix('$') {
+                *word = self.variables.get(name)?.clone();
+            }
+        }
+        if words[0].ends_with("check") && words.get(3).is_some_and(|seed| seed == "?") {
+            // Nothing is known of what a worker that ended was writing.
+            let seed = (*self.contents.get(&words[1])?)?;
+            words[3] = seed.to_string();
+        }
+        Some(words.join(" "))
+    }
+
+    /// Runs a command to its end, and judges its answer. Returns the words of a good one.
+    fn run(
+        &mut self,
+        worker: usize,
+        number: u64,
+        command: &str,
+        wanted: Option<&str>,
+    ) -> Result<Option<Vec<String>>, Failure> {
+        self.note_content(command, false);
+        let began = Instant::now();
+        self.stage.workers[worker].send(number, false, command);
+        let is_over = self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
+            let worker = &stage.workers[worker];
+            worker.is_answered(number) || worker.has_ended || worker.is_stopped
+        })?;
+        let state = &mut self.stage.workers[worker];
+        let name = state.name;
+        let answer = state.answer(number);
+        let taken = began.elapsed();
+        let mut words = None;
+        match answer {
+            Some((answer, _)) => {
+                self.log.push(format!(
+                    "{name} {command}: {} ({taken:.1?})",
+                    shown(&answer)
+                ));
+                words = self.judge(worker, command, wanted, answer);
+            }
+            None if self.stage.workers[worker].is_stopped => {
+                self.log.push(format!("{name} {command}: stopped"));
+                let command = command.to_owned();
+                self.interrupted = Some(Begun {
+                    worker,
+                    number,
+                    command,
+                });
+            }
+            None if !is_over => self.violation(format!("{name} {command}: no answer in {taken:?}")),
+            None => {
+                self.log.push(format!("{name} {command}: ended"));
+                if !self.is_killed(worker) {
+                    let complaints = self.stage.workers[worker].complaints();
+                    self.violation(format!("{name} {command}: it ended; it said: {complaints}"));
+                }
+            }
+        }
+        if words.is_some() {
+            self.note_content(command, true);
+            self.note_open(worker, command);
+        }
+        self.stage.run_until_quiet(QUIET)?;
+        if self.stage.victim != Some(worker) {
+            self.while_stopped += u32::from(self.stage.injected.is_some());
+            if self.while_stopped >= COMMANDS_WHILE_STOPPED {
+                self.go_on()?;
+            }
+        }
+        Ok(words)
+    }
+
+    /// Notes what memory will hold: before a write that nobody knows, after it its seed.
+    fn note_content(&mut self, command: &str, is_done: bool) {
+        let words: Vec<_> = command.split(' ').collect();
+        if let ["write" | "range-write", name, _, seed, ..] = words[..] {
+            let seed = seed.parse().ok().filter(|_| is_done);
+            self.contents.insert(name.to_owned(), seed);
+        }
+    }
+
+    /// Notes which memory a worker has.
+    fn note_open(&mut self, worker: usize, command: &str) {
+        let words: Vec<_> = command.split(' ').collect();
+        match words[..] {
+            ["allocate" | "open-memory", name, ..] => {
+                self.open.insert((worker, name.to_owned()));
+            }
+            ["close", ..] => {
+                for name in &words[1..] {
+                    self.open.remove(&(worker, (*name).to_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares all memory that is still open with what was written to it.
+    fn check_all(&mut self) -> Result<(), Failure> {
+        for (worker, name) in self.open.clone() {
+            // What has the same name as other memory, and memory that was never written at its start.
+            if matches!(name.as_str(), "again" | "large") {
+                continue;
+            }
+            let Some(command) = self.prepared(worker, &format!("check {name} 0 ? 4096")) else {
+                continue;
+            };
+            self.released += 1;
+            let number = (RELEASE_LINE + self.released) as u64;
+            self.run(worker, number, &command, None)?;
+        }
+        Ok(())
+    }
+
+    fn is_killed(&self, worker: usize) -> bool {
+        self.fault == Some(Fault::Kill) && self.stage.victim == Some(worker)
+    }
+
+    /// Judges an answer. Returns the words of a good one.
+    fn judge(
+        &mut self,
+        worker: usize,
+        command: &str,
+        wanted: Option<&str>,
+        answer: Answer,
+    ) -> Option<Vec<String>> {
+        let name = self.stage.workers[worker].name;
+        let has_fault = self.stage.injected.is_some();
+        match answer {
+            Ok(words) => {
+                if let Some(wanted) = wanted
+                    && !has_fault
+                {
+                    self.violation(format!("{name} {command}: no {wanted}"));
+                }
+                Some(words)
+            }
+            Err((kind, text)) => {
+                let is_wanted = Some(kind.as_str()) == wanted;
+                let is_wrong_byte = kind == "InvalidArgument" && text.starts_with("byte ");
+                if is_wrong_byte
+                    || !(is_wanted || (has_fault && self.excuses(worker, &kind, &text)))
+                {
+                    self.violation(format!("{name} {command}: {kind}: {text}"));
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns whether the fault that happened explains a command's error.
+    fn excuses(&self, worker: usize, kind: &str, text: &str) -> bool {
+        let is_missing = (kind == "Usage" && text.starts_with("no such object"))
+            || (kind == "InvalidArgument"
+                && (text.contains("do not lie in one mapping") || text.contains("whole mappings")));
+        let of_a_peer = [
+            "ExporterGone",
+            "PeerDied",
+            "TimedOut",
+            "CommandFailed",
+            "Stale",
+        ];
+        is_missing
+            || match self.fault {
+                None => false,
+                Some(Fault::Kill | Fault::Stop) => of_a_peer.contains(&kind),
+                // The call's error reaches the program, or the peer whose request it spoils.
+                Some(Fault::Error(..)) => {
+                    self.stage.victim == Some(worker)
+                        || of_a_peer.contains(&kind)
+                        || matches!(kind, "Os" | "LimitReached" | "OutOfMemory")
+                }
+            }
+    }
+
+    fn begin(
+        &mut self,
+        worker: usize,
+        number: u64,
+        label: &str,
+        command: String,
+    ) -> Result<(), Failure> {
+        self.stage.workers[worker].send(number, true, &command);
+        self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
+            let worker = &stage.workers[worker];
+            worker.thread(number).is_some() || worker.has_ended || worker.is_stopped
+        })?;
+        let name = self.stage.workers[worker].name;
+        self.log.push(format!("{name} &{label} {command}"));
+        if self.stage.workers[worker].has_ended && !self.is_killed(worker) {
+            self.violation(format!("{name} {command}: it ended"));
+        }
+        let begun = Begun {
+            worker,
+            number,
+            command,
+        };
+        self.begun.insert(label.to_owned(), begun);
+        self.stage.run_until_quiet(QUIET)?;
+        Ok(())
+    }
+
+    /// Waits until a command that was begun ends, and helps it on if the fault took away what it waits
+    /// for.
+    fn join(&mut self, label: &str) -> Result<(), Failure> {
+        let Some(begun) = self.begun.remove(label) else {
+            return Ok(());
+        };
+        if self.waited(&begun, STOPPED_JOIN)? {
+            return self.end(label, &begun, false);
+        }
+        self.go_on()?;
+        if self.stage.injected.is_some() {
+            return self.release(label, &begun);
+        }
+        if self.waited(&begun, PROMPT)? {
+            return self.end(label, &begun, false);
+        }
+        let name = self.stage.workers[begun.worker].name;
+        self.violation(format!("{name} &{label} {}: not woken", begun.command));
+        Ok(())
+    }
+
+    fn waited(&mut self, begun: &Begun, limit: Duration) -> Result<bool, Failure> {
+        let (worker, number) = (begun.worker, begun.number);
+        self.stage.run_until(limit * slowdown(), |stage| {
+            let worker = &stage.workers[worker];
+            worker.is_answered(number) || worker.has_ended
+        })
+    }
+
+    /// Judges the end of a command that was begun.
+    fn end(&mut self, label: &str, begun: &Begun, was_late: bool) -> Result<(), Failure> {
+        let worker = &mut self.stage.workers[begun.worker];
+        let name = worker.name;
+        let Some((answer, when)) = worker.answer(begun.number) else {
+            if !self.is_killed(begun.worker) {
+                let complaints = self.stage.workers[begun.worker].complaints();
+                self.violation(format!("{name} &{label}: it ended; it said: {complaints}"));
+            }
+            return Ok(());
+        };
+        self.log
+            .push(format!("{name} &{label}: {}", shown(&answer)));
+        if let (Some(killed), Err((kind, _))) = (self.stage.injected, &answer)
+            && self.fault == Some(Fault::Kill)
+            && kind == "PeerDied"
+        {
+            let taken = when.saturating_duration_since(killed);
+            self.notice = Some(self.notice.map_or(taken, |notice| notice.max(taken)));
+        }
+        if was_late {
+            self.violation(format!("{name} &{label} {}: told too late", begun.command));
+        }
+        if let Err((kind, text)) = &answer {
+            let is_excused = kind != "TimedOut" && self.stage.injected.is_some();
+            if !(is_excused && self.excuses(begun.worker, kind, text)) {
+                self.violation(format!("{name} &{label} {}: {kind}: {text}", begun.command));
+            }
+        }
+        self.stage.run_until_quiet(QUIET)?;
+        Ok(())
+    }
+
+    /// Ends a wait for a signal that may never come, because its submitter's line did not run.
+    fn release(&mut self, label: &str, begun: &Begun) -> Result<(), Failure> {
+        let words: Vec<_> = begun.command.split(' ').map(str::to_owned).collect();
+        let (events, number) = match words[0].as_str() {
+            "wait-value" => (vec![words[1].clone()], words[2].parse::<u64>().ok()),
+            "wait-any" | "wait-all" => (words[2..].to_vec(), None),
+            _ => (vec![words[1].clone()], None),
+        };
+        let name = self.stage.workers[begun.worker].name;
+        let mut is_due = false;
+        for event in &events {
+            let Some(submitted) = self.number(begun.worker, &format!("value {event}"))? else {
+                continue;
+            };
+            let missing = number.map_or(0, |number| number.saturating_sub(submitted));
+            let is_orphaned = self.is_exporter_dead(event);
+            if missing == 0 || is_orphaned {
+                is_due = true;
+                continue;
+            }
+            self.number(begun.worker, &format!("signal {event} {missing}"))?;
+        }
+        if self.waited(begun, STOPPED_JOIN)? {
+            return self.end(label, begun, false);
+        }
+        self.open_gates()?;
+        if self.waited(begun, PROMPT)? {
+            return self.end(label, begun, false);
+        }
+        // The waiter should have known by now, unless the worker that would have woken it was killed
+        // between its signal and the wake-up: then the waiter looks by itself.
+        let is_told = self.waited(begun, BY_ITSELF)?;
+        if !is_told {
+            self.violation(format!("{name} &{label} {}: never told", begun.command));
+            return Ok(());
+        }
+        let is_signalled = self.stage.workers[begun.worker].has_succeeded(begun.number);
+        let may_be_late = is_due && is_signalled && self.fault == Some(Fault::Kill);
+        self.end(label, begun, !may_be_late)
+    }
+
+    /// Signals what commands of living workers wait for, in case that the line was skipped which does.
+    fn open_gates(&mut self) -> Result<(), Failure> {
+        for worker in 0..self.stage.workers.len() {
+            let name = self.stage.workers[worker].name;
+            let is_there = !self.stage.workers[worker].has_ended;
+            if is_there && self.script.made_by(name, "gate") {
+                self.number(worker, "signal gate")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_exporter_dead(&self, event: &str) -> bool {
+        let Some(victim) = self.stage.victim.filter(|victim| self.is_killed(*victim)) else {
+            return false;
+        };
+        self.script.made_by(self.stage.workers[victim].name, event)
+    }
+
+    /// Runs a command that answers a number, outside of the workload.
+    fn number(&mut self, worker: usize, command: &str) -> Result<Option<u64>, Failure> {
+        self.released += 1;
+        let number = (RELEASE_LINE + self.released) as u64;
+        let words = self.run(worker, number, command, None)?;
+        Ok(words.and_then(first).and_then(|word| word.parse().ok()))
+    }
+
+    /// Lets a stopped worker go on, and waits for what it was doing.
+    fn go_on(&mut self) -> Result<(), Failure> {
+        let Some(victim) = self.stage.victim else {
+            return Ok(());
+        };
+        if !self.stage.workers[victim].is_stopped {
+            return Ok(());
+        }
+        self.stage.go_on(victim);
+        let name = self.stage.workers[victim].name;
+        self.log.push(format!("{name} goes on"));
+        if let Some(begun) = self.interrupted.take() {
+            if self.waited(&begun, COMMAND_LIMIT)? {
+                let answer = self.stage.workers[victim].answer(begun.number);
+                if let Some((answer, _)) = answer {
+                    self.log
+                        .push(format!("{name} {}: {}", begun.command, shown(&answer)));
+                    if self.judge(victim, &begun.command, None, answer).is_some() {
+                        self.note_content(&begun.command, true);
+                        self.note_open(victim, &begun.command);
+                    }
+                }
+            } else {
+                self.violation(format!("{name} {}: no answer after SIGCONT", begun.command));
+            }
+        }
+        self.stage.run_until_quiet(QUIET)?;
+        Ok(())
+    }
+
+    /// Checks that the living can still share new objects with each other.
+    fn fresh(&mut self) -> Result<(), Failure> {
+        let living: Vec<_> = (0..self.stage.workers.len())
+            .filter(|worker| !self.stage.workers[*worker].has_ended)
+            .collect();
+        let Some((&one, others)) = living.split_first() else {
+            return Ok(());
+        };
+        let mut line = FRESH_LINE;
+        let mut run = |player: &mut Self, worker: usize, command: &str| {
+            line += 1;
+            player.stage.begin_line(line);
+            // Nothing excuses an error here.
+            let fault = player.fault.take();
+            let words = player.run(worker, line as u64, command, None);
+            player.fault = fault;
+            words.map(|words| words.and_then(first).unwrap_or_default())
+        };
+        run(self, one, "event fresh-event")?;
+        run(self, one, "allocate fresh-memory 4096")?;
+        run(self, one, "write fresh-memory 0 77 4096")?;
+        let event = run(self, one, "event-handle fresh-event")?;
+        let memory = run(self, one, "memory-handle fresh-memory")?;
+        if !self.violations.is_empty() {
+            return Ok(());
+        }
+        for &other in others {
+            run(self, other, &format!("open-event fresh-event {event}"))?;
+            run(self, other, &format!("open-memory fresh-memory {memory}"))?;
+            run(self, other, "check fresh-memory 0 77 4096")?;
+            if !self.violations.is_empty() {
+                return Ok(());
+            }
+        }
+        for &other in others {
+            let label = format!("fresh-{other}");
+            let command = "wait-value fresh-event 1 30000".to_owned();
+            self.begin(other, (FRESH_LINE + 500 + other) as u64, &label, command)?;
+        }
+        run(self, one, "signal fresh-event")?;
+        for &other in others {
+            let label = format!("fresh-{other}");
+            let Some(begun) = self.begun.remove(&label) else {
+                continue;
+            };
+            if self.waited(&begun, PROMPT)? {
+                self.end(&label, &begun, false)?;
+            } else {
+                self.violation("a fresh event's waiter was not woken");
+            }
+        }
+        if let Some(&last) = others.last() {
+            run(self, last, "signal fresh-event")?;
+            run(self, one, "wait-value fresh-event 2 5000")?;
+        }
+        Ok(())
+    }
+
+    /// Closes everything, compares what is left, and waits for the workers to end by themselves.
+    fn close(
+        &mut self,
+        reference: Option<&BTreeMap<char, Holdings>>,
+    ) -> Result<BTreeMap<char, Holdings>, Failure> {
+        let mut all = BTreeMap::new();
+        if !self.violations.is_empty() {
+            return Ok(all);
+        }
+        let living: Vec<_> = (0..self.stage.workers.len())
+            .filter(|worker| !self.stage.workers[*worker].has_ended)
+            .collect();
+        // The exporter of the fresh objects last. What importers had open when its context ended is
+        // given back when the process allocates or frees again.
+        for &worker in living.iter().rev() {
+            let line = CLOSE_LINE + 10 * worker;
+            self.stage.begin_line(line);
+            self.run(worker, line as u64, "close-all", None)?;
+        }
+        for &worker in &living {
+            let line = CLOSE_LINE + 10 * worker;
+            self.run(worker, line as u64 + 1, "allocate last 64", None)?;
+            self.run(worker, line as u64 + 2, "close-all", None)?;
+        }
+        for &worker in &living {
+            let (name, pid) = (
+                self.stage.workers[worker].name,
+                self.stage.workers[worker].pid,
+            );
+            let allowed = reference.and_then(|reference| reference.get(&name));
+            let mut holdings = Holdings::of(pid);
+            if let Some(allowed) = allowed {
+                let end = Instant::now() + COMMAND_LIMIT * slowdown();
+                while !holdings.beyond(allowed).is_empty() && Instant::now() < end {
+                    self.stage.run_until(Duration::from_millis(5), |_| false)?;
+                    holdings = Holdings::of(pid);
+                }
+                let more = holdings.beyond(allowed);
+                if !more.is_empty() {
+                    self.violation(format!("{name} keeps {}", more.join(", ")));
+                }
+            }
+            all.insert(name, holdings);
+        }
+        for &worker in &living {
+            self.stage.workers[worker].hang_up();
+        }
+        for &worker in &living {
+            let mut status = None;
+            let is_over = self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
+                status = stage.workers[worker].try_wait();
+                status.is_some()
+            })?;
+            let name = self.stage.workers[worker].name;
+            match status {
+                Some(status) if status.success() => {}
+                _ if !is_over => self.violation(format!("{name} does not end")),
+                status => self.violation(format!("{name} ended with {status:?}")),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn first(words: Vec<String>) -> Option<String> {
+    words.into_iter().next()
+}
+
+fn shown(answer: &Answer) -> String {
+    match answer {
+        Ok(words) => format!(
+            "ok {}",
+            words.join(" ").chars().take(60).collect::<String>()
+        ),
+        Err((kind, text)) => format!("{kind}: {text}"),
+    }
+}

@@ -1,0 +1,144 @@
+//! The names of steps, faults and cases.
+
+use super::calls;
+use std::fmt;
+use std::str::FromStr;
+
+/// A step of a worker, named so that it is found again when other threads run a little differently:
+/// by the line of the workload that runs, the thread's role, and the call's place among its like.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct Step {
+    pub(super) line: usize,
+    pub(super) worker: char,
+    pub(super) role: String,
+    pub(super) call: &'static str,
+    /// Counts the calls of this name, by threads of this role, during this line; from 1.
+    pub(super) occurrence: u32,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            line,
+            worker,
+            role,
+            call,
+            occurrence,
+        } = self;
+        write!(f, "{line}.{worker}.{role}.{call}.{occurrence}")
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not a step: LINE.WORKER.ROLE.CALL.OCCURRENCE");
+        let parts: Vec<_> = text.split('.').collect();
+        let [line, worker, role, call, occurrence] = parts[..] else {
+            return Err(wrong());
+        };
+        Ok(Self {
+            line: line.parse().map_err(|_| wrong())?,
+            worker: worker.parse().map_err(|_| wrong())?,
+            role: role.to_owned(),
+            call: calls::named(call).ok_or_else(wrong)?.name,
+            occurrence: occurrence.parse().map_err(|_| wrong())?,
+        })
+    }
+}
+
+/// What happens to a worker at a step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Fault {
+    /// SIGKILL before the step.
+    Kill,
+    /// SIGSTOP before the step, and SIGCONT later.
+    Stop,
+    /// The system call is not made, and fails with this error.
+    Error(&'static str, i32),
+}
+
+impl Fault {
+    /// Returns the kind's word.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Error(..) => "error",
+        }
+    }
+
+    /// Returns the faults that can happen at a call.
+    pub(super) fn at(call: &str) -> Vec<Self> {
+        let errors = calls::named(call).map_or(&[][..], |call| call.errors);
+        let mut all = vec![Self::Kill, Self::Stop];
+        all.extend(
+            errors
+                .iter()
+                .map(|(name, number)| Self::Error(name, *number)),
+        );
+        all
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(name, _) => f.write_str(name),
+            fault => f.write_str(fault.kind()),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "kill" => Ok(Self::Kill),
+            "stop" => Ok(Self::Stop),
+            name => calls::error(name)
+                .map(|(name, number)| Self::Error(name, number))
+                .ok_or_else(|| format!("no fault {name:?}")),
+        }
+    }
+}
+
+/// A case: a workload in an order chosen by a seed, and one fault at one step.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct CaseId {
+    pub(super) workload: String,
+    pub(super) seed: u64,
+    pub(super) step: Step,
+    pub(super) fault: Fault,
+}
+
+impl fmt::Display for CaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            workload,
+            seed,
+            step,
+            fault,
+        } = self;
+        write!(f, "{workload}/{seed}/{step}/{fault}")
+    }
+}
+
+impl FromStr for CaseId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Vec<_> = text.split('/').collect();
+        let [workload, seed, step, fault] = parts[..] else {
+            return Err(format!("{text:?} is not a case: WORKLOAD/SEED/STEP/FAULT"));
+        };
+        Ok(Self {
+            workload: workload.to_owned(),
+            seed: seed.parse().map_err(|_| format!("{seed:?} is no seed"))?,
+            step: step.parse()?,
+            fault: fault.parse()?,
+        })
+    }
+}

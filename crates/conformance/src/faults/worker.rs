@@ -1,0 +1,276 @@
+//! Workers: the processes of a workload, whose steps the supervisor grants one by one.
+
+use super::filter;
+use crate::failure::Failure;
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The answer to a request: its words, or an error's kind and text.
+pub(super) type Answer = Result<Vec<String>, (String, String)>;
+
+/// A process of a workload. Killed on drop.
+pub(super) struct Worker {
+    pub(super) name: char,
+    pub(super) pid: i32,
+    child: Child,
+    socket: UnixStream,
+    errors: ChildStderr,
+    listener: Option<OwnedFd>,
+    input: Vec<u8>,
+    complaints: Vec<u8>,
+    answers: HashMap<u64, (Answer, Instant)>,
+    /// Threads that execute requests, by the request's number.
+    begun: HashMap<u64, i32>,
+    /// Names of its threads.
+    roles: HashMap<i32, String>,
+    program: String,
+    pub(super) has_ended: bool,
+    pub(super) is_stopped: bool,
+}
+
+impl Worker {
+    /// Starts a worker and waits for its listener, or starts one whose steps are not counted.
+    pub(super) fn start(
+        name: char,
+        program: &Path,
+        device: &str,
+        directory: &Path,
+        is_filtered: bool,
+        bug: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(program);
+        command.arg(device).arg(directory);
+        command.env("RUST_BACKTRACE", "0");
+        if let Some(bug) = bug {
+            command.env("CROSSHANDLE_PLANTED_BUG", bug);
+        }
+        if is_filtered {
+            command.env(filter::VARIABLE, "1");
+        }
+        let mut child = command
+            .stdin(Stdio::from(OwnedFd::from(theirs.try_clone()?)))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::piped())
+            .spawn()?;
+        drop(command);
+        let pid = child.id() as i32;
+        let errors = child.stderr.take().ok_or(Failure::new("no errors"))?;
+        ours.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let listener = match is_filtered {
+            true => Some(listener(&ours)?),
+            false => None,
+        };
+        ours.set_nonblocking(true)?;
+        rustix::io::ioctl_fionbio(&errors, true)?;
+        if let Some(listener) = &listener {
+            filter::wake_on_this_processor(listener.as_fd());
+        }
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm"))?;
+        Ok(Self {
+            name,
+            pid,
+            child,
+            socket: ours,
+            errors,
+            listener,
+            input: Vec::new(),
+            complaints: Vec::new(),
+            answers: HashMap::new(),
+            begun: HashMap::new(),
+            roles: HashMap::from([(pid, "main".to_owned())]),
+            program: comm.trim_end().to_owned(),
+            has_ended: false,
+            is_stopped: false,
+        })
+    }
+
+    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a request. If the worker has ended, its answer never comes.
+    pub(super) fn send(&mut self, number: u64, is_threaded: bool, command: &str) {
+        let mark = if is_threaded { "&" } else { "" };
+        let _ = self
+            .socket
+            .write_all(format!("{mark}{number} {command}\n").as_bytes());
+    }
+
+    /// Reads what the worker has said so far.
+    pub(super) fn read(&mut self) {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.socket.read(&mut bytes) {
+                Ok(0) => {
+                    self.has_ended = true;
+                    break;
+                }
+                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.has_ended = true;
+                    break;
+                }
+            }
+        }
+        while let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.input.drain(..=end).collect();
+            self.take(String::from_utf8_lossy(&line).trim_end());
+        }
+        if self.has_ended {
+            self.listener = None;
+        }
+    }
+
+    fn take(&mut self, line: &str) {
+        let mut words = line.split(' ');
+        let Some(number) = words.next().and_then(|word| word.parse().ok()) else {
+            return;
+        };
+        let answer = match words.next() {
+            Some("ok") => Ok(words.map(str::to_owned).collect()),
+            Some("err") => {
+                let kind = words.next().unwrap_or_default().to_owned();
+                Err((kind, words.collect::<Vec<_>>().join(" ")))
+            }
+            Some("begun") => {
+                if let Some(thread) = words.next().and_then(|word| word.parse().ok()) {
+                    self.begun.insert(number, thread);
+                }
+                return;
+            }
+            _ => return,
+        };
+        self.answers.insert(number, (answer, Instant::now()));
+    }
+
+    pub(super) fn is_answered(&self, number: u64) -> bool {
+        self.answers.contains_key(&number)
+    }
+
+    /// Returns whether the answer to a request has come and is no error.
+    pub(super) fn has_succeeded(&self, number: u64) -> bool {
+        matches!(self.answers.get(&number), Some((Ok(_), _)))
+    }
+
+    pub(super) fn answer(&mut self, number: u64) -> Option<(Answer, Instant)> {
+        self.answers.remove(&number)
+    }
+
+    /// Returns the thread that executes a request.
+    pub(super) fn thread(&self, number: u64) -> Option<i32> {
+        self.begun.get(&number).copied()
+    }
+
+    /// Returns what the worker has written to standard error.
+    pub(super) fn complaints(&mut self) -> String {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = self.errors.read(&mut bytes) {
+            self.complaints.extend_from_slice(&bytes[..count]);
+        }
+        String::from_utf8_lossy(&self.complaints).trim().to_owned()
+    }
+
+    /// Returns the part that a thread plays: its name, without the number that tells it from others.
+    pub(super) fn role(&mut self, thread: i32) -> String {
+        if let Some(role) = self.roles.get(&thread) {
+            return role.clone();
+        }
+        let comm = fs::read_to_string(format!("/proc/{}/task/{thread}/comm", self.pid));
+        let comm = comm.unwrap_or_default().trim_end().to_owned();
+        // A new thread has its starter's name until it gives itself one.
+        if comm.is_empty() || comm == self.program {
+            return "new".to_owned();
+        }
+        self.roles.insert(thread, comm.clone());
+        comm
+    }
+
+    pub(super) fn forget_thread(&mut self, thread: i32) {
+        self.roles.remove(&thread);
+    }
+
+    /// Returns the state letter of a thread; `None` if it is gone.
+    pub(super) fn state(&self, thread: i32) -> Option<u8> {
+        let text = fs::read(format!("/proc/{}/task/{thread}/stat", self.pid)).ok()?;
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        text.get(end + 2).copied()
+    }
+
+    pub(super) fn threads(&self) -> Vec<i32> {
+        let Ok(entries) = fs::read_dir(format!("/proc/{}/task", self.pid)) else {
+            return Vec::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .filter_map(|name| name.to_str()?.parse().ok())
+            .collect()
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Kills the worker and waits until it is gone.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.read();
+        self.has_ended = true;
+        self.listener = None;
+    }
+
+    /// Ends the worker's input, so that it ends by itself.
+    pub(super) fn hang_up(&self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    pub(super) fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Receives a worker's listener.
+fn listener(socket: &UnixStream) -> Result<OwnedFd, Failure> {
+    let mut bytes = [0; 9];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    loop {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, &mut parts, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(Failure::new(format!("a worker's listener: {error}"))),
+            Ok(_) => break,
+        }
+    }
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+        _ => None,
+    });
+    rights.ok_or_else(|| Failure::new("a worker sent no listener: does the kernel have seccomp?"))
+}
