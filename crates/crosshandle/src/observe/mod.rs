@@ -166,14 +166,32 @@ impl Drop for ExportedObject {
 }
 
 /// Tells that others can open an object from now on.
+#[inline]
 pub(crate) fn exported(context: u32, record: u32, kind: HandleKind, bytes: usize) {
+    if level_enabled!(Level::DEBUG) {
+        tell_exported(context, record, kind, bytes);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tell_exported(context: u32, record: u32, kind: HandleKind, bytes: usize) {
     let kind = kind_name(kind);
     debug!(name: "export", target: TARGET, context, record, kind, bytes, "exported");
 }
 
 /// Tells that a freed object is not open in any process any more, so that its record and memory can be
 /// used again.
+#[inline]
 pub(crate) fn reclaimed(context: u32, record: u32) {
+    if level_enabled!(Level::DEBUG) {
+        tell_reclaimed(context, record);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn tell_reclaimed(context: u32, record: u32) {
     debug!(name: "reclaim", target: TARGET, context, record, "reclaimed");
 }
 
@@ -214,12 +232,20 @@ pub(crate) fn opened(
     count(Counter::Opens(kind));
     change(Gauge::OpenedObjects(kind), 1);
     if level_enabled!(Level::DEBUG) {
-        tell_opened(kind, context, record, bytes, name());
+        tell_opened(kind, context, record, bytes, name);
     }
 }
 
 #[cold]
-fn tell_opened(kind: HandleKind, context: u32, record: u32, bytes: usize, name: Option<String>) {
+#[inline(never)]
+fn tell_opened(
+    kind: HandleKind,
+    context: u32,
+    record: u32,
+    bytes: usize,
+    name: impl FnOnce() -> Option<String>,
+) {
+    let name = name();
     let (kind, name) = (kind_name(kind), name.as_deref());
     debug!(name: "open", target: TARGET, context, record, kind, bytes, name, "opened");
 }
