@@ -205,8 +205,12 @@ impl Context {
     /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
-        Memory::open(self.core(), handle, Access::ReadWrite)
-            .inspect_err(|error| observe::not_opened(HandleKind::Memory, error))
+        let opened = Memory::open(self.core(), handle, Access::ReadWrite);
+        // `inspect_err` would move the memory once more.
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Memory, error);
+        }
+        opened
     }
 
     /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
@@ -215,8 +219,11 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
-        Memory::open(self.core(), handle, Access::ReadOnly)
-            .inspect_err(|error| observe::not_opened(HandleKind::Memory, error))
+        let opened = Memory::open(self.core(), handle, Access::ReadOnly);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Memory, error);
+        }
+        opened
     }
 
     /// Opens exported memory as elements of a type. The handle does not say the exporter's type.
@@ -252,8 +259,11 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_physical_memory(&self, handle: &PhysicalMemoryHandle) -> Result<PhysicalMemory> {
-        PhysicalMemory::open(self.core(), handle, Access::ReadWrite)
-            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
+        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadWrite);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::PhysicalMemory, error);
+        }
+        opened
     }
 
     /// Opens physical memory for reading only.
@@ -264,8 +274,11 @@ impl Context {
         &self,
         handle: &PhysicalMemoryHandle,
     ) -> Result<PhysicalMemory> {
-        PhysicalMemory::open(self.core(), handle, Access::ReadOnly)
-            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
+        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadOnly);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::PhysicalMemory, error);
+        }
+        opened
     }
 
     /// Reserves `len` bytes of addresses, to map physical memory into.
@@ -326,8 +339,11 @@ impl Context {
     /// [`profiling`](EventOptions::profiling).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
-        Event::open(self.core(), handle, options)
-            .inspect_err(|error| observe::not_opened(HandleKind::Event, error))
+        let opened = Event::open(self.core(), handle, options);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Event, error);
+        }
+        opened
     }
 
     /// Creates a queue that runs its commands in order.

@@ -29,16 +29,19 @@ impl Opened {
             return Err(Error::Extent { end, actual });
         }
         imported.attachment.hold(&Credential::of(fields))?;
-        let (context, len) = (fields.context, fields.length as usize);
-        let name = || imported.attachment.name_of(fields.record);
-        observe::opened(HandleKind::Memory, context, fields.record, len, name);
-        Ok(Self {
+        let opened = Self {
             record: fields.record,
             offset: fields.offset as usize,
-            len,
+            len: fields.length as usize,
             access,
             imported,
-        })
+        };
+        // Of the result where it is, so that nothing more is kept in memory for it.
+        let (context, len) = (fields.context, opened.len);
+        observe::opened(HandleKind::Memory, context, opened.record, len, || {
+            opened.name()
+        });
+        Ok(opened)
     }
 
     #[inline]
