@@ -71,6 +71,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         None => Vec::new(),
     };
     let runner = tools::NEXTEST.get(workspace)?;
+    // A run of its own, so that all others show the library as it is by default.
+    let mut counted = Command::new(&runner);
+    workspace.prepare(&mut counted);
+    counted.args(["nextest", "run", "--locked", "--package", "crosshandle"]);
+    counted.args(["--features", "metrics", "--test", "observing"]);
+    Step::new(workspace, "tests with metrics", counted).run()?;
     let mut build = Command::new(&runner);
     workspace.prepare(&mut build);
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
@@ -188,8 +194,13 @@ fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks the library without its optional backends, and with each one alone.
+/// Checks the library without its optional backends, with each one alone, and with metrics.
 fn features(workspace: &Workspace) -> Result<()> {
+    let metrics = ["--package", "crosshandle", "--features", "metrics"];
+    let mut args = vec!["clippy", "--locked", "--all-targets"];
+    args.extend(metrics);
+    args.extend(["--", "-D", "warnings"]);
+    Step::new(workspace, "lints with metrics", workspace.cargo(&args)).run()?;
     for features in ["", "cuda", "level-zero"] {
         let mut args = vec![
             "clippy",

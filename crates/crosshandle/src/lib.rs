@@ -104,6 +104,10 @@
 //! # Features
 //! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
 //! first asked for, and may be absent.
+//!
+//! `metrics` (off by default) counts bytes, objects, opens, signals, waits, deaths and refusals through the
+//! facade of that name, for the recorder that the program has installed. `docs/observing.md` lists
+//! these, and the events and spans of `tracing`, which need no feature.
 
 #![deny(unsafe_code)]
 // The shared layers serve every backend: a build without some of them leaves parts unused.
@@ -122,6 +126,7 @@ mod hal;
 pub mod handle;
 #[allow(unsafe_code)]
 mod ipc;
+mod observe;
 #[allow(unsafe_code)]
 mod os;
 mod platform;

@@ -6,6 +6,7 @@ use crate::event_protocol;
 use crate::event_protocol::WaitMode;
 use crate::handle::{EventHandle, Fields, HandleError};
 use crate::ipc::{COMMON_ARENA, Credential, EventCore, ISOLATED_ARENA};
+use crate::observe::waited;
 use crate::os::process;
 use crate::types::known;
 use std::fmt;
@@ -247,10 +248,10 @@ impl Event {
     /// if its command failed.
     #[inline]
     pub fn wait(&self) -> Result<()> {
-        match self.core.unfinished() {
+        waited(match self.core.unfinished() {
             None => Ok(()),
             Some(number) => self.core.wait(number, None),
-        }
+        })
     }
 
     /// Waits for the signal that was submitted last, for at most `timeout`.
@@ -258,10 +259,10 @@ impl Event {
     /// # Errors
     /// [`Error::TimedOut`]; as [`wait`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
-        match self.core.unfinished() {
+        waited(match self.core.unfinished() {
             None => Ok(()),
             Some(number) => self.core.wait_for(number, timeout),
-        }
+        })
     }
 
     /// Returns whether the signal that was submitted last has completed.
@@ -282,7 +283,7 @@ impl Event {
     /// As [`wait`](Self::wait); [`Error::PeerDied`] also if the signal has not been submitted and
     /// the process that created the event ends.
     pub fn wait_value(&self, value: u64) -> Result<()> {
-        self.core.wait(value, None)
+        waited(self.core.wait(value, None))
     }
 
     /// Waits for signal `value`, for at most `timeout`.
@@ -290,7 +291,7 @@ impl Event {
     /// # Errors
     /// [`Error::TimedOut`]; as [`wait_value`](Self::wait_value).
     pub fn wait_value_timeout(&self, value: u64, timeout: Duration) -> Result<()> {
-        self.core.wait_for(value, timeout)
+        waited(self.core.wait_for(value, timeout))
     }
 
     /// Returns whether signal `value` has completed.
@@ -365,9 +366,9 @@ impl Event {
             .iter()
             .map(|event| (event, event.core.unfinished()))
             .collect();
-        points.into_iter().try_for_each(|(event, number)| {
+        waited(points.into_iter().try_for_each(|(event, number)| {
             number.map_or(Ok(()), |number| event.core.wait(number, deadline))
-        })
+        }))
     }
 
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
@@ -402,12 +403,14 @@ impl Event {
         let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
         let deadline = timeout.and_then(deadline);
         let Some((index, result)) = event_protocol::wait_any(&targets, None, mode, deadline) else {
-            return Err(Error::TimedOut("waiting for events"));
+            return waited(Err(Error::TimedOut("waiting for events")));
         };
         let (event, value) = events[index];
-        result
-            .map(|()| index)
-            .map_err(|error| event.core.error_of(value, error))
+        waited(
+            result
+                .map(|()| index)
+                .map_err(|error| event.core.error_of(value, error)),
+        )
     }
 }
 

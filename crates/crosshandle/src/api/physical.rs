@@ -3,8 +3,9 @@
 use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
-use crate::handle::{Fields, PhysicalMemoryHandle};
+use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crate::ipc::{Attachment, Credential, ExportCell, Particulars, Record, Shared};
+use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
 use crate::types::report::ObjectKind;
 use std::fmt;
@@ -28,7 +29,7 @@ struct Physical {
     /// The records under which it is exported, for writing and for reading only.
     exports: [ExportCell; 2],
     name: ObjectName,
-    opened: Option<(Arc<Attachment>, Record)>,
+    opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
 }
 
 impl PhysicalMemory {
@@ -58,7 +59,11 @@ impl PhysicalMemory {
         }
         let memory = core.backend().import_physical(fetched.into())?;
         attachment.hold(&credential, &deadline)?;
-        let opened = Some((attachment, credential.record));
+        let (context, index) = (attachment.context(), credential.record.index);
+        let (kind, name) = (HandleKind::PhysicalMemory, || attachment.name_of(index));
+        observe::opened(kind, context, index, len as usize, name);
+        let counted = ImportedBytes::new(len as usize);
+        let opened = Some((attachment, credential.record, counted));
         Ok(Self::new(core, memory, access, opened))
     }
 
@@ -66,7 +71,7 @@ impl PhysicalMemory {
         core: &Arc<ContextCore>,
         memory: Arc<dyn Shared>,
         access: Access,
-        opened: Option<(Arc<Attachment>, Record)>,
+        opened: Option<(Arc<Attachment>, Record, ImportedBytes)>,
     ) -> Self {
         Self {
             inner: Arc::new(Physical {
@@ -107,7 +112,7 @@ impl PhysicalMemory {
     /// Returns the name that the memory was given, if any.
     pub fn name(&self) -> Option<String> {
         match &self.inner.opened {
-            Some((attachment, record)) => attachment.name_of(record.index),
+            Some((attachment, record, _)) => attachment.name_of(record.index),
             None => self.inner.name.get(),
         }
     }
@@ -265,8 +270,9 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if let Some((attachment, record)) = &self.opened {
+        if let Some((attachment, record, _)) = &self.opened {
             attachment.release(record.index);
+            observe::closed(HandleKind::PhysicalMemory);
         }
         let exporter = self.core.exporter();
         for export in self.exports.iter().filter_map(ExportCell::get) {

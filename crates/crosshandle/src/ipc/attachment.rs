@@ -15,6 +15,7 @@ use super::tuning::RECONNECT_INTERVAL;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::{Fields, HandleError};
+use crate::observe::{self, Peer, Side};
 use crate::os::{is_planted, process, sleepers};
 use crate::sync::{Condvar, HashMap, Mutex, Turn, TurnGuard};
 use crate::threads::disposer::PeerStream;
@@ -163,12 +164,14 @@ impl Attachment {
             attachment.note_hang_up();
             return Err(error);
         }
+        attachment.tell(observe::attached);
         Ok(attachment)
     }
 
     /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
     /// connections, to those that have said nothing yet.
     fn connect(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
+        let _span = observe::attaching(fields.context, fields.pid);
         loop {
             let connection = Self::open_connection(fields, origin, deadline)?;
             let request = Request::Attach {
@@ -405,6 +408,31 @@ impl Attachment {
         Ok(())
     }
 
+    /// Tells the program something of the exporter.
+    fn tell(&self, what: fn(Side, &Peer<'_>)) {
+        let exporter = self.catalog.peer(Owner::EXPORTER);
+        let peer = Peer {
+            context: self.origin.context,
+            owner: self.owner.get(),
+            pid: exporter.pid,
+            program: &exporter.program,
+        };
+        what(Side::Importer, &peer);
+    }
+
+    /// Tells the program that the exporter has hung up.
+    fn tell_hung_up(&self) {
+        match self.catalog.peer(Owner::EXPORTER).ended {
+            0 => self.tell(observe::died),
+            _ => self.tell(observe::detached),
+        }
+    }
+
+    /// Returns the number of the exporting context.
+    pub(crate) fn context(&self) -> u32 {
+        self.origin.context
+    }
+
     /// Fails what dead processes left unfinished in the events that this process has opened.
     fn fail_orphans(&self) {
         /// The liveness of processes, each asked for once: a look at a lock takes as long as hostile
@@ -491,6 +519,7 @@ impl Attachment {
         deadline: &Deadline,
     ) -> Result<Fetched> {
         let credential = Credential::of(fields);
+        let _span = observe::fetching(self.origin.context, fields.record);
         let fetched = self.ask_for(Request::Memory { credential, access }, deadline)?;
         if fetched.segment == MIRROR_SEGMENT {
             return Err(Error::Protocol("its memory is an event"));
@@ -506,6 +535,7 @@ impl Attachment {
 
     /// Fetches the native mirror of an event.
     pub(super) fn fetch_mirror(&self, credential: Credential) -> Result<Fetched> {
+        let _span = observe::fetching(self.origin.context, credential.record.index);
         let timeout = match &self.link {
             Link::Local(_) => Duration::MAX,
             Link::Remote { timeout, .. } => *timeout,
@@ -664,6 +694,7 @@ impl Drop for Attachment {
             return;
         };
         drop(watch.take());
+        self.ledger.leave_all();
         // Where liveness locks are not separate, closing an arena drops every lock that this process
         // has on it, so no thread may attach anew before that: see `super::liveness`.
         self.arenas = None;
@@ -702,6 +733,7 @@ impl Source for HangUp {
         attachment.fail_orphans();
         // Waits for signals that no process has submitted are over too.
         sleepers::wake_all();
+        attachment.tell_hung_up();
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
         }

@@ -411,6 +411,7 @@ fn found(object: &Exported) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::HandleKind;
     use crate::handle::Key;
     use crate::ipc::records::Export;
     use crate::types::report::ObjectKind;
@@ -467,7 +468,11 @@ mod tests {
         fn export(&self, record: u32, object: Exported) {
             self.catalog.ensure(record).expect("made");
             let key = Key::from_bytes([1; 16]);
-            let export = Export { key, object };
+            let export = Export {
+                key,
+                object,
+                _counted: crate::observe::ExportedObject::new(HandleKind::Memory, 0),
+            };
             self.records.lock().set_export(record, export);
         }
 

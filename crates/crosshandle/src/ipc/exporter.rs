@@ -1,7 +1,7 @@
 //! Exporters: the exporting context's half of sharing, which answers importers and takes back what
 //! a dead one had open.
 
-use super::broker::protocol::{ProgramName, Refusal};
+use super::broker::protocol::{Refusal, program_text};
 use super::broker::{
     self, Attached, Broker, Client, Exports, Fetch, Fetched, Newcomer, PeerPolicy, address,
 };
@@ -19,6 +19,7 @@ use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
 use crate::handle::HandleKind;
+use crate::observe::{self, ExportedObject, Peer, Side};
 use crate::os::{is_planted, process};
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::threads::driver_jobs;
@@ -196,7 +197,8 @@ impl Exporter {
     }
 
     /// Makes a record that lets importers fetch memory.
-    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
+    fn export(&self, kind: HandleKind, memory: ExportedMemory, len: usize) -> Result<Credential> {
+        let _counted = ExportedObject::new(kind, len);
         let mut records = self.records_with_room();
         let key = records.next_key();
         let index = records.take_index()?;
@@ -205,8 +207,15 @@ impl Exporter {
             return Err(error);
         }
         let object = Exported::Memory(memory);
-        records.set_export(index, Export { key, object });
+        let export = Export {
+            key,
+            object,
+            _counted,
+        };
+        records.set_export(index, export);
         let record = self.start_use(index, kind);
+        drop(records);
+        observe::exported(self.number, index, kind, len);
         Ok(Credential { record, key })
     }
 
@@ -236,6 +245,7 @@ impl Exporter {
             is_prepared: false,
             particulars: Particulars::default(),
         });
+        let _counted = ExportedObject::new(HandleKind::Event, 0);
         let mut records = self.records();
         // Another thread may have been faster.
         if let Some(export) = records.export(record.index) {
@@ -249,7 +259,14 @@ impl Exporter {
         let event = ExportedEvent { isolated, mirror };
         let is_plain = event.isolated.is_none() && event.mirror.is_none();
         let object = Exported::Event((!is_plain).then(|| Box::new(event)));
-        records.set_export(record.index, Export { key, object });
+        let export = Export {
+            key,
+            object,
+            _counted,
+        };
+        records.set_export(record.index, export);
+        drop(records);
+        observe::exported(self.number, record.index, HandleKind::Event, 0);
         Ok(Credential { record, key })
     }
 
@@ -279,7 +296,7 @@ impl Exporter {
     }
 
     /// Returns the credential in `place`, made now if there is none. The caller has prepared the
-    /// memory; `segment` is its number.
+    /// memory; `segment` is its number, and handles name `len` bytes of it.
     pub(crate) fn export_at(
         &self,
         place: &ExportCell,
@@ -300,7 +317,7 @@ impl Exporter {
             ObjectKind::Physical => HandleKind::PhysicalMemory,
             _ => HandleKind::Memory,
         };
-        let credential = self.export(kind, memory)?;
+        let credential = self.export(kind, memory, particulars.len as usize)?;
         let set = place.get_or_set(credential);
         if set != credential {
             // Another thread was faster.
@@ -344,6 +361,9 @@ impl Exporter {
             is_deferred = self.defers_reclaim;
         }
         drop(records);
+        if exported && !is_open {
+            observe::reclaimed(self.number, record.index);
+        }
         // Without the lock: dropping either may call a driver, or retire more.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
             let openers = Arc::new(self.openers());
@@ -427,8 +447,12 @@ impl Exporter {
             } else {
                 self.end_use(retired.index);
                 records.free.push(retired.index);
-                closed.kept.push(retired.keep);
+                closed.kept.push((retired.index, retired.keep));
             }
+        }
+        drop(records);
+        for (index, _) in &closed.kept {
+            observe::reclaimed(self.number, *index);
         }
         closed
     }
@@ -529,7 +553,7 @@ impl Exporter {
 /// Objects that importers have closed, to be dropped without a lock.
 #[derive(Default)]
 struct Closed {
-    kept: Vec<KeepAlive>,
+    kept: Vec<(u32, KeepAlive)>,
     _deferred: Vec<deferred_reclaim::Deferred>,
 }
 
@@ -614,7 +638,7 @@ impl Exporter {
         importers.latest = owner;
         drop(importers);
         if let Some(owner) = Owner::new(owner) {
-            let program = program_name(&newcomer.program);
+            let program = program_text(&newcomer.program);
             self.catalog.set_peer(owner, newcomer.pid, &program);
         }
         Ok(Attached {
@@ -774,11 +798,14 @@ impl Exports for Exporter {
         self.arenas
             .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
         let importer = self.importers().by_owner.remove(&owner);
-        if let Some(importer) = importer {
+        if let Some(importer) = &importer {
             importer.ledger.mark_hung_up();
             self.counts.count_end_of(&importer.ledger);
         }
         self.reclaim_in_background();
+        if let Some(importer) = importer {
+            self.tell_detached(owner, &importer.ledger);
+        }
     }
 
     fn release(self: Arc<Self>) {
@@ -792,11 +819,31 @@ impl Exports for Exporter {
     }
 }
 
+impl Exporter {
+    /// Tells the program of an importer that has hung up.
+    fn tell_detached(&self, owner: u16, ledger: &Ledger) {
+        let peer = Owner::new(owner).map(|owner| self.catalog.peer(owner));
+        let peer = peer.unwrap_or_default();
+        let peer = Peer {
+            context: self.number,
+            owner,
+            pid: peer.pid,
+            program: &peer.program,
+        };
+        match ledger.has_left() {
+            true => observe::detached(Side::Exporter, &peer),
+            false => observe::died(Side::Exporter, &peer),
+        }
+    }
+}
+
 impl Drop for Exporter {
     fn drop(&mut self) {
         if process::is_forked() {
             return;
         }
+        // Tells importers that the context was dropped, and its process has not died.
+        self.catalog.set_ended(Owner::EXPORTER, process::time());
         drop(self.ends_with_it.take());
         if self.broker.get().is_some() {
             broker::withdraw(self.number);
@@ -813,16 +860,10 @@ impl Drop for Exporter {
     }
 }
 
-/// Returns the name that a program gave itself.
-fn program_name(bytes: &ProgramName) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0);
-    String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipc::broker::protocol::{Reply, Request};
+    use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
     use crate::ipc::broker::{Connection, Deadline};
     use crate::ipc::chunks::LedgerChunk;
     use std::path::Path;

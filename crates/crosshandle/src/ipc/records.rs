@@ -6,6 +6,7 @@ use super::record::Credential;
 use crate::error::{Error, Result};
 use crate::handle::Key;
 use crate::ipc::broker::protocol::BackendBlob;
+use crate::observe::ExportedObject;
 use crate::os::process;
 use crate::types::Access;
 use crate::types::report::ObjectKind;
@@ -72,6 +73,7 @@ impl ExportCell {
 pub(super) struct Export {
     pub(super) key: Key,
     pub(super) object: Exported,
+    pub(super) _counted: ExportedObject,
 }
 
 pub(super) enum Exported {

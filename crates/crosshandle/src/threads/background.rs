@@ -8,6 +8,7 @@
 use super::ThreadKind;
 use super::tuning::{BACKGROUND_IDLE, MAX_BOUNDED_JOBS};
 use crate::error::Result;
+use crate::observe::Limit;
 use crate::os::process;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
@@ -121,7 +122,10 @@ fn submit(job: Job, class: Class) {
 fn start_missing(mut service: MutexGuard<'_, Service>) {
     while service.available < service.startable() {
         if let Err(error) = start_thread(service) {
-            tracing::warn!(%error, "a background job waits for a thread");
+            static LIMIT: Limit = Limit::new();
+            if let Some(suppressed) = LIMIT.admit() {
+                tracing::warn!(%error, suppressed, "a background job waits for a thread");
+            }
             return;
         }
         service = SERVICE.lock();

@@ -8,6 +8,7 @@
 use super::ThreadKind;
 use super::background::contain;
 use super::tuning::DISPOSER_IDLE;
+use crate::observe::Limit;
 use crate::os::fork::{self, KeptFromChildren};
 use crate::os::is_planted;
 use crate::os::memfd;
@@ -51,7 +52,10 @@ pub(crate) fn dispose(value: impl Send + 'static) {
     drop(disposer);
     if let Err(error) = ThreadKind::Disposer.start(work) {
         DISPOSER.lock().is_running = false;
-        tracing::warn!(%error, "a peer's descriptor stays open for now");
+        static LIMIT: Limit = Limit::new();
+        if let Some(suppressed) = LIMIT.admit() {
+            tracing::warn!(%error, suppressed, "a peer's descriptor stays open for now");
+        }
     }
 }
 

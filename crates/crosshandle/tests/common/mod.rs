@@ -61,7 +61,7 @@ impl Directory {
     }
 
     /// The one that the parent made.
-    fn inherited() -> Self {
+    pub(crate) fn inherited() -> Self {
         let path = std::env::var_os(crosshandle::SOCKET_DIR_VARIABLE).expect("a directory");
         Self {
             path: path.into(),

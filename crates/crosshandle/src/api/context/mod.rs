@@ -14,8 +14,9 @@ use crate::api::program::Program;
 use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
 use crate::error::{Error, Result};
-use crate::handle::{EventHandle, MemoryHandle, PhysicalMemoryHandle};
+use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
 use crate::ipc::late_completion;
+use crate::observe;
 use crate::os::process;
 use crate::threads::driver_jobs;
 use crate::types::{
@@ -204,7 +205,12 @@ impl Context {
     /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
-        Memory::open(self.core(), handle, Access::ReadWrite)
+        let opened = Memory::open(self.core(), handle, Access::ReadWrite);
+        // `inspect_err` would move the memory once more.
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Memory, error);
+        }
+        opened
     }
 
     /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
@@ -213,7 +219,11 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<Memory> {
-        Memory::open(self.core(), handle, Access::ReadOnly)
+        let opened = Memory::open(self.core(), handle, Access::ReadOnly);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Memory, error);
+        }
+        opened
     }
 
     /// Opens exported memory as elements of a type. The handle does not say the exporter's type.
@@ -249,7 +259,11 @@ impl Context {
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
     pub fn open_physical_memory(&self, handle: &PhysicalMemoryHandle) -> Result<PhysicalMemory> {
-        PhysicalMemory::open(self.core(), handle, Access::ReadWrite)
+        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadWrite);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::PhysicalMemory, error);
+        }
+        opened
     }
 
     /// Opens physical memory for reading only.
@@ -260,7 +274,11 @@ impl Context {
         &self,
         handle: &PhysicalMemoryHandle,
     ) -> Result<PhysicalMemory> {
-        PhysicalMemory::open(self.core(), handle, Access::ReadOnly)
+        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadOnly);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::PhysicalMemory, error);
+        }
+        opened
     }
 
     /// Reserves `len` bytes of addresses, to map physical memory into.
@@ -321,7 +339,11 @@ impl Context {
     /// [`profiling`](EventOptions::profiling).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
-        Event::open(self.core(), handle, options)
+        let opened = Event::open(self.core(), handle, options);
+        if let Err(error) = &opened {
+            observe::not_opened(HandleKind::Event, error);
+        }
+        opened
     }
 
     /// Creates a queue that runs its commands in order.

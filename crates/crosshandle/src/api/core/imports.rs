@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::Fields;
 use crate::ipc::{Attachment, ContextId, Deadline, Origin};
+use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::sync::{Arc, RwLock, Weak};
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn Segment>,
+    _counted: ImportedBytes,
 }
 
 /// A mapping, kept for as long as its kind wants.
@@ -182,7 +184,12 @@ impl Imports {
             return Err(Error::Extent { end, actual });
         }
         let memory = core.backend().import_segment(fetched.into(), key.access)?;
-        let imported = Arc::new(Imported { attachment, memory });
+        let _counted = ImportedBytes::new(memory.len());
+        let imported = Arc::new(Imported {
+            attachment,
+            memory,
+            _counted,
+        });
         let cached = if fields.segment & DEDICATED == 0 {
             CachedImport::ForContext(Arc::clone(&imported))
         } else {

@@ -3,8 +3,9 @@
 use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
 use crate::hal::{Operand, Segment};
-use crate::handle::Fields;
+use crate::handle::{Fields, HandleKind};
 use crate::ipc::Credential;
+use crate::observe;
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
@@ -30,13 +31,19 @@ impl Opened {
         }
         let credential = Credential::of(fields);
         imported.attachment.hold(&credential, &deadline)?;
-        Ok(Self {
+        let opened = Self {
             record: fields.record,
             offset: fields.offset as usize,
             len: fields.length as usize,
             access,
             imported,
-        })
+        };
+        // Of the result where it is, so that nothing more is kept in memory for it.
+        let (context, len) = (fields.context, opened.len);
+        observe::opened(HandleKind::Memory, context, opened.record, len, || {
+            opened.name()
+        });
+        Ok(opened)
     }
 
     /// Tells the exporter of an operand's memory that a command copies so many of its bytes.
@@ -74,5 +81,6 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.imported.attachment.release(self.record);
+        observe::closed(HandleKind::Memory);
     }
 }

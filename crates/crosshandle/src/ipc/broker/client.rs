@@ -5,11 +5,13 @@ use super::address::{self, PeerPolicy};
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
     BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
+    program_text,
 };
 use super::reports;
 use crate::error::Result;
 use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
+use crate::observe::{self, Peer as Observed, Side};
 use crate::os::process;
 use crate::os::socket::{self, Guard, Peer, Received};
 use crate::sync::{HashMap, Mutex};
@@ -294,6 +296,7 @@ impl Client {
         };
         if !is_admitted_anywhere(uid) {
             REFUSALS.fetch_add(1, Ordering::Relaxed);
+            observe::refused(Refusal::NotAdmitted.reason(), pid);
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
             return Ok(None);
@@ -319,6 +322,7 @@ impl Client {
             Verdict::InsteadOf(other) => hang_up_all([other]),
             Verdict::Refused => {
                 REFUSALS.fetch_add(1, Ordering::Relaxed);
+                observe::refused(Refusal::Busy.reason(), pid);
                 let refusal = Reply::Refused(Refusal::Busy).encode(0);
                 let _ = socket::send(&client.stream, &refusal, &[]);
                 return Err(Crowded);
@@ -418,7 +422,10 @@ impl Client {
         {
             REFUSALS.fetch_add(1, Ordering::Relaxed);
         }
-        let answer = answer.unwrap_or_else(|refusal| Answer::new(Reply::Refused(refusal), []));
+        let answer = answer.unwrap_or_else(|refusal| {
+            observe::refused(refusal.reason(), self.pid);
+            Answer::new(Reply::Refused(refusal), [])
+        });
         let files: Vec<_> = answer.files.iter().map(|file| file.as_fd()).collect();
         let bytes = answer.reply.encode(serial);
         let send = || socket::send(&self.stream, &bytes, &files);
@@ -463,6 +470,14 @@ impl Client {
         } = attached.ok_or(Refusal::UnknownContext)??;
         ADMISSION.lock().attach(number);
         *seat = Seat::Attached(weak, owner);
+        drop(seat);
+        let peer = Observed {
+            context,
+            owner,
+            pid: self.pid,
+            program: &program_text(&program),
+        };
+        observe::attached(Side::Exporter, &peer);
         let reply = Reply::Attached {
             owner,
             locks_ledger,

@@ -6,6 +6,7 @@ use super::directory::{DirectoryId, SocketDirectory};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::observe::{self, Limit, Reason};
 use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
 use crate::os::socket::Guard;
@@ -210,7 +211,8 @@ impl Listener {
         let is_refused = newcomer.is_ok();
         drop(newcomer);
         *spare_place = spare().ok();
-        tracing::warn!("no descriptor left for an importer");
+        drop(spare_place);
+        observe::refused(Reason::NoRoom, 0);
         is_refused
     }
 }
@@ -234,7 +236,10 @@ impl Source for Listener {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
             Err(error) => {
-                tracing::error!(%error, "an importer cannot connect");
+                static LIMIT: Limit = Limit::new();
+                if let Some(suppressed) = LIMIT.admit() {
+                    tracing::error!(%error, suppressed, "an importer cannot connect");
+                }
                 return Next::Rest;
             }
         }

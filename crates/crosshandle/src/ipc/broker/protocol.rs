@@ -5,6 +5,7 @@
 
 use crate::handle::Key;
 use crate::ipc::record::{Credential, Record};
+use crate::observe::Reason;
 use crate::types::Access;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -92,6 +93,12 @@ pub(crate) enum Request {
 
 /// The name of a program, cut to what fits.
 pub(crate) type ProgramName = [u8; 16];
+
+/// Returns the name that a program gave itself.
+pub(crate) fn program_text(name: &ProgramName) -> String {
+    let end = name.iter().position(|byte| *byte == 0);
+    String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned()
+}
 
 /// An answer of the broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -366,6 +373,22 @@ impl Refusal {
                 | Self::NotAdmitted
                 | Self::Busy
         )
+    }
+
+    /// Returns the reason as the program is told it.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::BadRequest => Reason::BadRequest,
+            Self::Version => Reason::Version,
+            Self::UnknownContext => Reason::Gone,
+            Self::NotAdmitted => Reason::NotAdmitted,
+            Self::Stale => Reason::Stale,
+            Self::ReadOnly => Reason::ReadOnly,
+            Self::NoRoom => Reason::NoRoom,
+            Self::WrongKey => Reason::WrongKey,
+            Self::NoReadOnly => Reason::NoReadOnly,
+            Self::Busy => Reason::Busy,
+        }
     }
 
     fn from_status(status: u16) -> Option<Self> {

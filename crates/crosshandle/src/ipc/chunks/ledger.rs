@@ -30,7 +30,9 @@ const LOCK_AT: u64 = 1 << 40;
 struct Header {
     /// Bytes that commands of the process have copied from or to the context's memory.
     copied_bytes: AtomicU64,
-    _reserved: [AtomicU64; 7],
+    /// Not 0 once the process has closed all that it had open, and detaches.
+    has_left: AtomicU64,
+    _reserved: [AtomicU64; 6],
     sleepers: [SleeperEntry; SLEEPERS],
 }
 
@@ -308,6 +310,19 @@ impl Ledger {
     pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
         let is_given = |segment: u32| self.given.lock().contains(&segment);
         self.is_open(record) && segment.is_none_or(is_given)
+    }
+
+    /// Notes, for the exporter, that this process detaches and has nothing open any more.
+    pub(crate) fn leave_all(&self) {
+        if let Some(first) = self.chunks[0].get() {
+            first.header().has_left.store(1, Ordering::Release);
+        }
+    }
+
+    /// Returns whether the importer has detached, rather than ended.
+    pub(crate) fn has_left(&self) -> bool {
+        let first = self.chunks[0].get();
+        first.is_some_and(|first| first.header().has_left.load(Ordering::Acquire) != 0)
     }
 
     /// Returns whether the importer has a record open.

@@ -25,7 +25,8 @@ use crate::event_protocol::{
     Completion, FailureReason, IssueError, Liveness, Outcome, Owner, Signalled, Slot, Target,
     Ticket, WaitError, WaitMode,
 };
-use crate::handle::Key;
+use crate::handle::{HandleKind, Key};
+use crate::observe;
 use crate::os::{process, sleepers};
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
@@ -135,6 +136,10 @@ impl EventCore {
             (unsafe { SlotPlace::new(common.slot(index)) }, None)
         };
         attachment.hold(&credential, deadline)?;
+        let (index, name) = (credential.record.index, || {
+            attachment.name_of(credential.record.index)
+        });
+        observe::opened(HandleKind::Event, attachment.context(), index, 0, name);
         let mirror = mirror.map(|events| NativeMirror::new(events, Some(credential)));
         let role = Role::Opener(attachment);
         let record = credential.record;
@@ -258,6 +263,7 @@ impl EventCore {
     /// completes at once, or as soon as all earlier ones have finished.
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
+        observe::signalled();
         let latest = self.latest.load(Ordering::Relaxed);
         match self.slot().try_signal_after(latest) {
             Some(number) => {
@@ -270,6 +276,7 @@ impl EventCore {
 
     /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
+        observe::signalled();
         self.signal_later(Some(value))
     }
 
@@ -295,6 +302,7 @@ impl EventCore {
     /// Takes a number for a command that completes later.
     #[inline]
     pub(crate) fn issue(&self) -> Result<Ticket> {
+        observe::signalled();
         self.check_late_limit()?;
         self.slot().issue(self.owner()).map_err(explain)
     }
@@ -572,7 +580,10 @@ impl Role {
                     exporter.reclaim();
                 }
             }
-            Self::Opener(attachment) => attachment.release(record.index),
+            Self::Opener(attachment) => {
+                attachment.release(record.index);
+                observe::closed(HandleKind::Event);
+            }
         }
     }
 

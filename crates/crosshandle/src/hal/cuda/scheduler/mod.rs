@@ -65,6 +65,7 @@ use super::tuning::{
     DEFERRED_SLEEP_LONGEST, DEFERRED_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST, PENDING_SLEEP_SHORTEST,
     SCHEDULER_IDLE, TEND_INTERVAL, TIMER_SLACK_NS,
 };
+use crate::observe::Limit;
 use crate::os::process;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::threads::backoff::Backoff;
@@ -143,9 +144,14 @@ impl SchedulerState {
             return false;
         }
         let started = background::ensure_thread();
-        started
-            .inspect_err(|error| tracing::warn!(%error, "memory and programs are released later"))
-            .is_ok()
+        if let Err(error) = &started {
+            // Asked before each such call while the system has no thread left.
+            static LIMIT: Limit = Limit::new();
+            if let Some(suppressed) = LIMIT.admit() {
+                tracing::warn!(%error, suppressed, "memory and programs are released later");
+            }
+        }
+        started.is_ok()
     }
 }
 
