@@ -147,14 +147,15 @@ pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
             "only root can start peers of another user".into(),
         ));
     }
-    let listed = Permissions::from_mode(0o755);
-    fs::set_permissions(harness.directory(), listed)?;
     let options = harness.options().peers(PeerPolicy::Anyone);
     let context = crosshandle::Context::with_options(harness.device(), options)?;
     let memory = context.allocate(100)?;
     let handle = memory.handle()?;
+    // After the exporter has looked at the directory.
+    let listed = Permissions::from_mode(0o755);
+    fs::set_permissions(harness.directory(), listed)?;
     let guest = harness.peer_with(PeerOptions::new().user(NOBODY))?;
-    let describe = format!("describe {}", harness.directory().display());
+    let describe = format!("ask-report {}", harness.directory().display());
     // Status and descriptors of the answers, before and after it has attached.
     for answer in guest.ask(format!("{describe} {handle}"))? {
         let (status, files) = answer.split_once(':').ok_or(Failure::new(&answer))?;

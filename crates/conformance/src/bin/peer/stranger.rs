@@ -13,7 +13,7 @@ use std::path::Path;
 pub(crate) fn execute(request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
         "seize" => seize(request),
-        "describe" => describe(request),
+        "ask-report" => ask_report(request),
         _ => return None,
     })
 }
@@ -90,9 +90,9 @@ fn seize(request: &Request<'_>) -> Answer {
     Ok(ways.into_iter().map(String::from).collect())
 }
 
-/// `describe DIRECTORY HANDLE`: asks for the report before and after it has attached. Answers with the
+/// `ask-report DIRECTORY HANDLE`: asks for the report before and after it has attached. Answers with the
 /// status and the number of descriptors of each answer.
-fn describe(request: &Request<'_>) -> Answer {
+fn ask_report(request: &Request<'_>) -> Answer {
     let socket = raw::Socket::connect_in(Path::new(request.word(0)?))?;
     let handle: MemoryHandle = request.word(1)?.parse()?;
     let question = raw::Request {
