@@ -137,21 +137,18 @@ impl fmt::Display for Explanation {
             "{:WIDTH$}process {}, id {}, context {}",
             "exporter", self.exporter_pid, self.exporter, self.context
         )?;
-        match &self.memory {
-            Some(range) => {
-                let access = if range.read_only {
-                    "read only"
-                } else {
-                    "read and write"
-                };
-                writeln!(
-                    f,
-                    "{:WIDTH$}{} bytes at offset {} of segment {}",
-                    "shares", range.length, range.offset, range.segment
-                )?;
-                writeln!(f, "{:WIDTH$}{access}", "access")?;
-            }
-            None => {}
+        if let Some(range) = &self.memory {
+            let access = if range.read_only {
+                "read only"
+            } else {
+                "read and write"
+            };
+            writeln!(
+                f,
+                "{:WIDTH$}{} bytes at offset {} of segment {}",
+                "shares", range.length, range.offset, range.segment
+            )?;
+            writeln!(f, "{:WIDTH$}{access}", "access")?;
         }
         writeln!(
             f,

@@ -132,7 +132,7 @@ impl fmt::Debug for DeviceUuid {
 
 /// The capability of one object and one kind of access: an importer that presents it may open what
 /// the key was made for, and nothing else. `Debug` never shows it.
-#[derive(Clone, Copy, Eq, Hash)]
+#[derive(Clone, Copy, Eq)]
 #[repr(transparent)]
 pub struct Key([u8; 16]);
 

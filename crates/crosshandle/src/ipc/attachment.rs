@@ -4,11 +4,10 @@
 use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
 use super::broker::{self, Connection, Deadline, Exports, Fetch, Fetched, PeerPolicy};
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
-use super::event_arena::{EventArena, EventArenas};
+use super::event_arena::{EventArena, EventArenas, PeerWatches};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;
 use super::open_count;
-use super::peer_watch::PeerWatches;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
 use super::tuning::RECONNECT_INTERVAL;

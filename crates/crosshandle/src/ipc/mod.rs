@@ -26,7 +26,6 @@ mod event_arena;
 mod exporter;
 mod liveness;
 mod open_count;
-mod peer_watch;
 mod record;
 mod records;
 mod tuning;

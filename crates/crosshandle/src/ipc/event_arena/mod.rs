@@ -4,8 +4,10 @@
 //! record. An event can also have an arena to itself. Whoever is given a handle of an event gets
 //! the event's arena, for reading and writing, and with it all events there.
 
+mod peer_watch;
 mod pins;
 
+pub(crate) use peer_watch::PeerWatches;
 pub(crate) use pins::{Pin, Pinner};
 
 use super::chunks::{CHUNKS, capacity, file_len, place_of};

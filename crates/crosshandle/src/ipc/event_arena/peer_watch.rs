@@ -7,11 +7,11 @@
 //! The exporter says which process that is. It may be wrong: in another PID namespace, or because it
 //! lies. Then another process is watched, or none, and the waiter's own looks find the death.
 
-use super::chunks::Catalog;
-use super::event_arena::EventArenas;
-use super::tuning::MAX_WATCHED_PEERS;
+use super::EventArenas;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner};
+use crate::ipc::chunks::Catalog;
+use crate::ipc::tuning::MAX_WATCHED_PEERS;
 use crate::os::process;
 use crate::sync::Mutex;
 use crate::threads::driver_jobs;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 /// The processes that an attachment watches, by the number that each signals as.
 #[derive(Default)]
-pub(super) struct PeerWatches(Mutex<BTreeMap<u16, PeerWatch>>);
+pub(crate) struct PeerWatches(Mutex<BTreeMap<u16, PeerWatch>>);
 
 struct PeerWatch {
     pid: u32,
@@ -41,7 +41,7 @@ impl PeerWatch {
 
 impl PeerWatches {
     /// Watches the process that signals as `owner` from now on. Cheap if it is watched already.
-    pub(super) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
+    pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
         // The exchange thread is the parent's.
         if process::is_forked() {
             return;
