@@ -52,6 +52,27 @@ pub(crate) const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// makes the run longer.
 pub(crate) const SLEEP_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
+/// Interval at which a leader looks whether another process's threads have reached a state.
+///
+/// A shorter one takes the processor from them; a longer one only makes the run longer.
+pub(crate) const STATE_CHECK_INTERVAL: Duration = Duration::from_micros(500);
+
+/// Time within which the victims of a row die, counted from when all waiters sleep.
+///
+/// It spreads the deaths over the intervals at which waiters look for themselves, 40 ms. With half, the
+/// looks never come soon after a death; double makes the run longer.
+pub(crate) const DEATHS_SPREAD: Duration = Duration::from_millis(40);
+
+/// Time between two rounds of an attack on sleepers.
+///
+/// An attack should meet each sleeper before its next sleep, and not take a processor for itself.
+pub(crate) const ATTACK_PAUSE: Duration = Duration::from_micros(200);
+
+/// Time in which an attack must have met a sleeper, or the row fails.
+///
+/// It ends a hang, and says nothing about speed.
+pub(crate) const ATTACK_LIMIT: Duration = Duration::from_secs(10);
+
 /// Time in which the library's threads close the connections of importers that have ended.
 ///
 /// Their work is short, but they must get a processor. With much less, open connections could count

@@ -2,10 +2,12 @@
 
 mod churn;
 mod cold;
+mod deaths;
 mod events;
 mod fanout;
 mod first_open;
 mod handles;
+mod lateness;
 pub(crate) mod ours;
 mod read;
 mod recycle;
@@ -30,4 +32,6 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &scale::EVENTS,
     &scale::ALLOCATIONS,
     &churn::SCENARIO,
+    &deaths::SCENARIO,
+    &lateness::SCENARIO,
 ];

@@ -8,3 +8,4 @@ pub(crate) mod descriptor;
 pub(crate) mod level_zero;
 pub(crate) mod memfd;
 pub(crate) mod slab;
+pub(crate) mod sleepers;

@@ -23,6 +23,8 @@ pub(crate) enum Target {
     AtLeast(f64),
     /// At most this multiple of the raw technique's figure.
     AtMostTimesRaw(f64),
+    /// At most this multiple of the raw technique's figure, and this much more, in the row's unit.
+    AtMostTimesRawPlus(f64, f64),
     /// At most this much more than the raw technique's figure, in the row's unit.
     AtMostOverRaw(f64),
     /// At least this multiple of the raw technique's figure.
@@ -134,7 +136,15 @@ impl RowSpec {
                 // Without a raw figure, all of ours counts as overhead.
                 None => reached(ours <= bound),
             },
-            (Target::AtMostTimesRaw(_) | Target::AtLeastTimesRaw(_), None) => {
+            (Target::AtMostTimesRawPlus(times, plus), Some(ratio)) => {
+                reached(ours <= times * ours / ratio + plus)
+            }
+            (
+                Target::AtMostTimesRaw(_)
+                | Target::AtLeastTimesRaw(_)
+                | Target::AtMostTimesRawPlus(..),
+                None,
+            ) => {
                 row.note
                     .get_or_insert_with(|| "the raw technique has no figure".to_owned());
                 Verdict::Failed
@@ -189,6 +199,9 @@ impl Row {
             Target::AtLeast(bound) => format!("≥ {}", self.unit.show(bound)),
             Target::AtMostTimesRaw(bound) => format!("≤ {bound} × raw"),
             Target::AtMostOverRaw(bound) => format!("≤ raw + {}", self.unit.show(bound)),
+            Target::AtMostTimesRawPlus(times, plus) => {
+                format!("≤ {times} × raw + {}", self.unit.show(plus))
+            }
             Target::AtLeastTimesRaw(bound) => format!("≥ {bound} × raw"),
             Target::None => "–".to_owned(),
         }
@@ -282,6 +295,14 @@ mod tests {
         );
         assert_eq!(
             verdict(Target::AtMostOverRaw(1.0), Some(3.1), Some(2.0)),
+            Missed
+        );
+        assert_eq!(
+            verdict(Target::AtMostTimesRawPlus(1.5, 1.0), Some(4.0), Some(2.0)),
+            Reached
+        );
+        assert_eq!(
+            verdict(Target::AtMostTimesRawPlus(1.5, 1.0), Some(4.1), Some(2.0)),
             Missed
         );
         assert_eq!(

@@ -14,6 +14,7 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
@@ -41,6 +42,7 @@ pub const FETCHED: u32 = 3;
 pub const BAD_REQUEST: u16 = 1;
 pub const OTHER_VERSION: u16 = 2;
 pub const UNKNOWN_CONTEXT: u16 = 3;
+pub const NOT_ADMITTED: u16 = 4;
 pub const STALE: u16 = 5;
 pub const READ_ONLY: u16 = 6;
 pub const WRONG_KEY: u16 = 8;
@@ -91,6 +93,14 @@ impl Request {
             generation: u64::from_le_bytes(part(handle, at::GENERATION)),
             key: part(handle, at::KEY),
             access: 0,
+        }
+    }
+
+    /// Returns a request for a report.
+    pub fn describe() -> Self {
+        Self {
+            operation: DESCRIBE,
+            ..Self::default()
         }
     }
 
@@ -208,7 +218,7 @@ pub fn catalog(handle: &[u8; HANDLE_SIZE]) -> rustix::io::Result<OwnedFd> {
 }
 
 /// A socket of the broker's protocol.
-pub struct Socket(OwnedFd);
+pub struct Socket(pub(crate) OwnedFd);
 
 impl Socket {
     fn new() -> rustix::io::Result<Self> {
@@ -242,7 +252,12 @@ impl Socket {
 
     /// Accepts the next connection; `None` if none comes in time.
     pub fn accept(&self) -> rustix::io::Result<Option<Self>> {
-        if !self.is_ready()? {
+        self.accept_within(deadline())
+    }
+
+    /// Accepts the next connection; `None` if none comes in this time.
+    pub fn accept_within(&self, limit: Duration) -> rustix::io::Result<Option<Self>> {
+        if !self.is_ready(limit)? {
             return Ok(None);
         }
         net::accept_with(&self.0, SocketFlags::CLOEXEC)
@@ -250,8 +265,8 @@ impl Socket {
             .map(Some)
     }
 
-    fn is_ready(&self) -> rustix::io::Result<bool> {
-        let limit = deadline().try_into().ok();
+    fn is_ready(&self, limit: Duration) -> rustix::io::Result<bool> {
+        let limit = limit.try_into().ok();
         let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
         Ok(poll(&mut ready, limit.as_ref())? > 0)
     }
@@ -270,7 +285,7 @@ impl Socket {
     /// Receives the next message and its descriptors: no bytes at a hang-up, an error if none comes
     /// in time.
     pub fn receive(&self) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-        if !self.is_ready()? {
+        if !self.is_ready(deadline())? {
             return Err(rustix::io::Errno::TIMEDOUT);
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];

@@ -189,10 +189,18 @@ macro_rules! for_each_case {
                 all_at_once
                 unmapped_users_are_nobody
             }
+            capabilities {
+                isolated_events_are_apart
+                unpooled_memory_is_apart
+                read_only_is_all_that_arrives
+                reports_are_for_the_same_user
+                guesses_bring_no_descriptor
+            }
             hostile {
                 senseless_requests_are_refused
+                reports_are_given_to_the_same_user
                 a_key_opens_one_object_alone
-                chunks_are_given_once
+                chunks_are_given_few_times
                 catalogs_cannot_be_written
                 oversized_requests_are_hung_up_on
                 scribbles_stay_in_their_arena
@@ -207,10 +215,15 @@ macro_rules! for_each_case {
             }
             attacked {
                 by_idle_connections
+                by_idle_connections_of_another_user
                 by_connection_floods
                 by_garbage
                 by_slow_readers
                 by_nasty_descriptors
+                by_nasty_descriptors_on_older_systems
+                by_nasty_importers
+                by_nasty_importers_on_older_systems
+                by_forged_words
                 by_record_locks
                 by_requeued_sleepers
                 by_priority_locks
@@ -221,6 +234,10 @@ macro_rules! for_each_case {
                 false_arenas_are_refused
                 forgeries_stain_no_original
                 anothers_arena_is_refused
+            }
+            late_exporter {
+                nasty_answers_hold_up_nobody
+                one_deadline_for_a_whole_open
             }
             handles {
                 wrong_places_are_told_apart

@@ -21,12 +21,14 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     let context = Context::new(&device).expect("a context");
     let memory = context.allocate(4096).expect("memory");
     let handle = memory.handle().expect("a handle");
+    let unshared = context.allocate(4096).expect("memory");
     let event = context.create_event().expect("an event");
     let event_handle = event.handle().expect("a handle");
     let queue = context.create_queue().expect("a queue");
     let opener = Context::new(&device).expect("a second context");
     let opened = opener.open_memory(&handle).expect("opened");
     opened.write(0, b"before").expect("written");
+    event.set_name("before");
 
     // SAFETY: the child runs only code of this crate that is made for it, and `_exit`.
     let child = unsafe { libc::fork() };
@@ -35,8 +37,10 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
             && queue.finish().is_err()
             && context.allocate(4096).is_err()
             && context.create_event().is_err()
+            && unshared.handle().is_err()
             && opener.open_memory(&handle).is_err();
-        drop((opened, memory, event, queue, context, opener));
+        event.set_name("after");
+        drop((opened, memory, unshared, event, queue, context, opener));
         let refused = Context::new(&device);
         let as_expected = is_refused && matches!(refused, Err(Error::Unsupported(_)));
         // SAFETY: ends the child without running anything of the parent's.
@@ -50,7 +54,8 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     let again = opener.open_memory(&handle).expect("not stale");
     again.read(0, &mut bytes).expect("read");
     assert_eq!(&bytes, b"before");
-    opener.open_event(&event_handle).expect("not stale");
+    let name = opener.open_event(&event_handle).expect("not stale").name();
+    assert_eq!(name.as_deref(), Some("before"));
     drop((opened, again, memory, event));
     assert!(
         opener

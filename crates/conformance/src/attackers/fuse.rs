@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,12 @@ impl HeldFile {
     /// Mounts a file that a process of its own answers for: an attacker that answered for it could not
     /// be killed while it closes the file. Needs root.
     pub(super) fn mount() -> Result<Self, Failure> {
+        Self::mount_by(&std::env::current_exe()?)
+    }
+
+    /// The same, by the suite's program at this path.
+    pub(super) fn mount_by(program: &Path) -> Result<Self, Failure> {
         Self::mount_with(|device| {
-            let program = std::env::current_exe()?;
             let daemon = Command::new(program)
                 .args(["attack", DAEMON])
                 .stdin(Stdio::from(device))

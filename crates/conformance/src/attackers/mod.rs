@@ -8,7 +8,8 @@
 //! Attackers know the protocol through [`raw`](crate::raw) alone.
 
 mod connections;
-mod descriptors;
+pub(crate) mod descriptors;
+mod forgery;
 mod fuse;
 mod locks;
 mod messages;
@@ -16,6 +17,7 @@ mod sleepers;
 mod socket;
 
 use crate::failure::Failure;
+use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, ContextOptions, Device, Event, EventHandle, Memory, MemoryHandle};
 use std::fmt;
 use std::io::{Read, Write};
@@ -49,6 +51,8 @@ pub fn attackers() -> &'static [&'static dyn Attacker] {
         &messages::Garbage,
         &messages::SlowReaders,
         &descriptors::NastyDescriptors,
+        &descriptors::NastyImporter,
+        &forgery::ForgedWords,
         &locks::RecordLocks,
         &sleepers::Requeue,
         &sleepers::PriorityLocks,
@@ -74,6 +78,13 @@ struct Opened {
 }
 
 impl Victim {
+    /// Returns the bytes of one of the handles.
+    fn handle(&self) -> Result<[u8; HANDLE_SIZE], Failure> {
+        let events = self.events.iter().map(EventHandle::as_bytes);
+        let mut all = events.chain(self.memory.iter().map(MemoryHandle::as_bytes));
+        all.next().copied().ok_or(Failure::new("no handle"))
+    }
+
     fn open(&self) -> Result<Opened, Failure> {
         let options = ContextOptions::new().socket_dir(&self.directory);
         let context = Context::with_options(&Device::find("host")?, options)?;

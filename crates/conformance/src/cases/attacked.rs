@@ -2,10 +2,15 @@
 //! attacker did remains.
 
 use super::faults::{event_of, memory_of};
+use crate::attackers::attackers;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
 use crate::suite::Outcome;
+use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,24 +26,84 @@ const PREPARATION: Duration = Duration::from_secs(60);
 /// Descriptors that the exporter may have, as is usual.
 const DESCRIPTORS: u64 = 1024;
 
+/// The most that the exporter's memory may have grown by after an attack, in KiB: most of it is what the
+/// honest processes take. A hang-up that believes forged words takes hundreds of megabytes.
+const GROWTH: usize = 16 << 10;
+/// The user without rights.
+const NOBODY: u32 = 65534;
+
+/// An attack to withstand.
+#[derive(Clone, Copy)]
+struct Plan {
+    attacker: &'static str,
+    /// Whether another user attacks, whom the exporter admits.
+    by_another_user: bool,
+    /// Whether the exporter's system lets nobody refuse descriptors: Linux before 6.16.
+    on_older_system: bool,
+}
+
+impl Plan {
+    const fn of(attacker: &'static str) -> Self {
+        Self {
+            attacker,
+            by_another_user: false,
+            on_older_system: false,
+        }
+    }
+
+    const fn by_another_user(self) -> Self {
+        Self {
+            by_another_user: true,
+            ..self
+        }
+    }
+
+    const fn on_older_system(self) -> Self {
+        Self {
+            on_older_system: true,
+            ..self
+        }
+    }
+}
+
 /// A process that attacks until it is dropped.
-struct Attack(Child);
+pub(crate) struct Attack {
+    child: Child,
+    /// A copy of the program that every user may run.
+    copy: Option<PathBuf>,
+}
 
 impl Drop for Attack {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(copy) = &self.copy {
+            let _ = fs::remove_file(copy);
+        }
     }
 }
 
 /// Starts an attacker, and waits until it has begun; or returns why it can't.
-fn start(
+pub(crate) fn start(
     harness: &Harness,
     name: &str,
     handles: &[String],
+    user: Option<u32>,
 ) -> Result<Result<Attack, String>, Failure> {
-    let program = harness.program().with_file_name("conformance");
-    let mut child = Command::new(&program)
+    let mut program = harness.program().with_file_name("conformance");
+    let mut copy = None;
+    if user.is_some() {
+        let place = harness.directory().with_extension("attacker");
+        fs::copy(&program, &place)?;
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+        program.clone_from(&place);
+        copy = Some(place);
+    }
+    let mut command = Command::new(&program);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    let mut child = command
         .args(["attack", name])
         .arg(harness.directory())
         .args(handles)
@@ -47,7 +112,7 @@ fn start(
         .spawn()
         .map_err(|error| Failure::new(format!("starting {program:?}: {error}")))?;
     let output = child.stdout.take().ok_or(Failure::new("no output"))?;
-    let attack = Attack(child);
+    let attack = Attack { child, copy };
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -60,22 +125,49 @@ fn start(
     }
 }
 
-fn withstand(harness: &Harness, name: &str) -> Verdict {
+/// Returns the handles that an attacker is given, of those of memory and of an event.
+pub(crate) fn given(name: &str, handles: &[String; 2]) -> Vec<String> {
+    let found = attackers().iter().find(|attacker| attacker.name() == name);
+    match found.is_some_and(|attacker| attacker.needs_handles()) {
+        true => handles.to_vec(),
+        false => Vec::new(),
+    }
+}
+
+fn withstand(harness: &Harness, plan: Plan) -> Verdict {
+    let name = plan.attacker;
     let (exporter, waiter) = (harness.peer()?, harness.peer()?);
-    // The attacker's handles are of objects of its own.
+    if plan.on_older_system {
+        exporter.ask("forbid-passrights")?;
+    }
+    if plan.by_another_user {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Outcome::Unavailable(
+                "only root can start an attacker of another user".into(),
+            ));
+        }
+        exporter.ask("context default peers=anyone")?;
+        let listed = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(harness.directory(), listed)?;
+    }
+    // The attacker's handles are of objects of its own; of a context of its own, if nothing in its arena
+    // can be believed any more.
+    let place = match name {
+        "forged-words" => " context=apart",
+        _ => "",
+    };
+    exporter.ask("context apart")?;
     let given = [
         memory_of(&exporter, "given", 1)?.to_string(),
-        event_of(&exporter, "given-event")?.to_string(),
+        event_of(&exporter, &format!("given-event{place}"))?.to_string(),
     ];
-    let handles = match name {
-        "record-locks" | "requeue" | "priority-locks" => &given[..],
-        _ => &[],
-    };
+    let handles = self::given(name, &given);
+    let user = plan.by_another_user.then_some(NOBODY);
     exporter.ask(format!("limit-files {DESCRIPTORS}"))?;
     let (memory, event) = (memory_of(&exporter, "m", 2)?, event_of(&exporter, "e")?);
     waiter.ask(format!("open-event e {event}"))?;
     let before = exporter.usage()?;
-    let attack = match start(harness, name, handles)? {
+    let attack = match start(harness, name, &handles, user)? {
         Ok(attack) => attack,
         Err(reason) => return Ok(Outcome::Unavailable(reason)),
     };
@@ -89,6 +181,7 @@ fn withstand(harness: &Harness, name: &str) -> Verdict {
         let began = Instant::now();
         newcomer.ask(format!("open-memory m {memory}"))?;
         newcomer.ask("check m 0 2 100000")?;
+        newcomer.ask(format!("open-event e {event}"))?;
         let waiting = waiter.begin(format!("wait-value e {number} 60000"));
         waiting.begun()?;
         exporter.ask("signal e")?;
@@ -99,7 +192,13 @@ fn withstand(harness: &Harness, name: &str) -> Verdict {
     exporter.ask("allocate more 70000000")?;
     exporter.ask("memory-handle more")?;
     exporter.ask("close more")?;
+    let growth = exporter.usage()?.resident.saturating_sub(before.resident);
     drop(attack);
+    if growth > GROWTH {
+        return Err(Failure::new(format!(
+            "{name}: the exporter took {growth} KiB"
+        )));
+    }
     if slowest > SLOWEST * crate::slowdown() {
         return Err(Failure::new(format!("{name}: a round took {slowest:?}")));
     }
@@ -107,25 +206,35 @@ fn withstand(harness: &Harness, name: &str) -> Verdict {
     eventually("the exporter lets go of the attacker", || {
         Ok(exporter.usage()?.descriptors <= before.descriptors)
     })?;
-    Ok(Outcome::Passed(format!("slowest round {slowest:?}")))
+    Ok(Outcome::Passed(format!(
+        "slowest round {slowest:?}, {growth} KiB"
+    )))
 }
 
 macro_rules! rules {
-    ($($rule:ident $name:literal $what:literal)*) => {
+    ($($rule:ident $plan:expr, $what:literal)*) => {
         $(#[doc = $what]
         pub(crate) fn $rule(harness: &Harness) -> Verdict {
-            withstand(harness, $name)
+            withstand(harness, $plan)
         })*
     };
 }
 
 rules! {
-    by_idle_connections "idle-connections" "10,000 connections that say nothing."
-    by_connection_floods "connection-flood" "Connecting and hanging up without a pause."
-    by_garbage "garbage" "Messages without sense."
-    by_slow_readers "slow-readers" "Requests whose answers nobody reads."
-    by_nasty_descriptors "nasty-descriptors" "Descriptors that block whoever closes them."
-    by_record_locks "record-locks" "50,000 locks on the files that a handle's holder gets."
-    by_requeued_sleepers "requeue" "Sleepers moved away."
-    by_priority_locks "priority-locks" "Locks with priority inheritance on the words of events."
+    by_idle_connections Plan::of("idle-connections"), "10,000 connections that say nothing."
+    by_idle_connections_of_another_user Plan::of("idle-connections").by_another_user(),
+        "10,000 connections of a user who may connect, that say nothing."
+    by_connection_floods Plan::of("connection-flood"), "Connecting and hanging up without a pause."
+    by_garbage Plan::of("garbage"), "Messages without sense."
+    by_slow_readers Plan::of("slow-readers"), "Requests whose answers nobody reads."
+    by_nasty_descriptors Plan::of("nasty-descriptors"), "Descriptors that block whoever closes them."
+    by_nasty_descriptors_on_older_systems Plan::of("nasty-descriptors").on_older_system(),
+        "The same, where the kernel doesn't refuse to send them."
+    by_nasty_importers Plan::of("nasty-importer"), "The same descriptors, from who was let in."
+    by_nasty_importers_on_older_systems Plan::of("nasty-importer").on_older_system(),
+        "The same, where the kernel doesn't refuse to send them."
+    by_forged_words Plan::of("forged-words"), "Hang-ups after which nothing in the arena is true."
+    by_record_locks Plan::of("record-locks"), "50,000 locks on the files that a handle's holder gets."
+    by_requeued_sleepers Plan::of("requeue"), "Sleepers moved away."
+    by_priority_locks Plan::of("priority-locks"), "Locks with priority inheritance on the words of events."
 }

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, slowdown};
 use crate::peer::PeerOptions;
 use crate::suite::PASSED;
-use crate::{Outcome, Peer, Transfer, procfs};
+use crate::{Outcome, Peer, Transfer, procfs, raw};
 use crosshandle::{Command, Context, Error, PeerPolicy, SOCKET_DIR_VARIABLE};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -88,6 +88,12 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
             );
         }
     }
+    // What is shared is told to nobody else.
+    let socket = raw::only_socket(harness.directory())?;
+    let describe = format!("describe {}", socket.display());
+    let refused = raw::NOT_ADMITTED.to_string();
+    assert_eq!(guest.ask(&describe)?, [refused.as_str(), "0"]);
+    assert_eq!(harness.peer()?.ask(&describe)?, ["0", "1"]);
     // A context that admits no other user stays closed, although the process's socket is open.
     let private = harness.context()?;
     let secret = private.allocate(100)?;

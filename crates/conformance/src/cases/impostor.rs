@@ -13,28 +13,37 @@ use crate::{Peer, Pending};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{EventHandle, MemoryHandle};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// A false exporter's answer, given the request's serial number; the descriptors sent with it; and
 /// the error that the importer must report.
 type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 
+/// The number of the false exporter.
+const NUMBER: u64 = 0xBAD;
+/// The name of its socket.
+const NAME: &str = "0000000000000bad.sock";
+
 /// A false exporter, for handles that name it.
-struct Impostor {
+pub(super) struct Impostor {
     socket: Socket,
+    pub(super) path: PathBuf,
     /// Command by which a peer opens the handle.
     open: String,
     handle: [u8; HANDLE_SIZE],
 }
 
 impl Impostor {
-    fn new(harness: &Harness, handle: &MemoryHandle) -> Result<Self, Failure> {
+    pub(super) fn new(harness: &Harness, handle: &MemoryHandle) -> Result<Self, Failure> {
         Self::with(harness, handle.as_bytes(), |bytes| {
             let handle = MemoryHandle::from_bytes(bytes)?;
             Ok(format!("open-memory m {handle} context=hasty"))
         })
     }
 
-    fn of_event(harness: &Harness, handle: &EventHandle) -> Result<Self, Failure> {
+    pub(super) fn of_event(harness: &Harness, handle: &EventHandle) -> Result<Self, Failure> {
         Self::with(harness, handle.as_bytes(), |bytes| {
             let handle = EventHandle::from_bytes(bytes)?;
             Ok(format!("open-event f {handle} context=hasty"))
@@ -46,18 +55,24 @@ impl Impostor {
         handle: &[u8; HANDLE_SIZE],
         open: impl FnOnce(&[u8]) -> Result<String, Failure>,
     ) -> Result<Self, Failure> {
-        const NUMBER: u64 = 0xBAD;
         let handle = with(handle, at::EXPORTER, &NUMBER.to_le_bytes());
-        let path = harness.directory().join(format!("{NUMBER:016x}.sock"));
+        let path = harness.directory().join(NAME);
+        let socket = Socket::listen(&path)?;
+        // No mark of a lock, which would be missed.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self {
-            socket: Socket::listen(&path)?,
+            socket,
+            path,
             open: open(&handle)?,
             handle,
         })
     }
 
     /// Has a peer open the handle, and returns the peer's connection and first request.
-    fn lure<'a>(&self, peer: &'a Peer) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
+    pub(super) fn lure<'a>(
+        &self,
+        peer: &'a Peer,
+    ) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
         let pending = peer.begin(&self.open);
         let nobody = || Failure::new("nobody connects");
         let connection = self.socket.accept()?.ok_or_else(nobody)?;
@@ -68,9 +83,20 @@ impl Impostor {
     }
 
     /// Returns a catalog in which the handle's object is current, and a ledger.
-    fn books(&self) -> Result<Vec<OwnedFd>, Failure> {
+    pub(super) fn books(&self) -> Result<Vec<OwnedFd>, Failure> {
         let catalog = raw::catalog(&self.handle)?;
         Ok(vec![catalog, raw::memfd(LEDGER, true)?])
+    }
+
+    /// Returns the segment that the handle names.
+    pub(super) fn segment(&self) -> u32 {
+        let bytes = &self.handle[at::SEGMENT..at::SEGMENT + 4];
+        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
+    }
+
+    /// Accepts the next connection; `None` if none comes in this time.
+    pub(super) fn accept_soon(&self, limit: Duration) -> Result<Option<Socket>, Failure> {
+        Ok(self.socket.accept_within(limit)?)
     }
 
     /// Has a peer open the handle, and lets it in.
@@ -102,7 +128,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     let mut answers: Vec<Answer> = vec![
         (Box::new(|_| b"nonsense".to_vec()), vec![], "Protocol"),
         (Box::new(|_| vec![0; REPLY]), vec![], "Protocol"),
-        (Box::new(|_| vec![0xFF; 200]), vec![], "Os"),
+        (Box::new(|_| vec![0xFF; 200]), vec![], "Protocol"),
         (
             Box::new(|n| reply(VERSION + 1, 0, raw::ATTACHED, 2, n, 0)),
             books()?,
@@ -114,7 +140,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
         (
             Box::new(as_one),
             vec![catalog()?, file(LEDGER, true)?, raw::pipe()?],
-            "Os",
+            "Protocol",
         ),
     ];
     // A catalog that is none.
@@ -205,10 +231,12 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
         }
     }
     let (pending, connection, _) = impostor.lure(&importer)?;
-    drop(connection);
-    expect(pending, "ExporterGone")?;
-    let (pending, _connection, _) = impostor.lure(&importer)?;
     expect(pending, "TimedOut")?;
+    drop(connection);
+    let (pending, connection, _) = impostor.lure(&importer)?;
+    // It tries again then, and finds that nobody listens.
+    drop((connection, impostor));
+    expect(pending, "ExporterGone")?;
     assert_eq!(importer.usage()?.descriptors, usage.descriptors);
     // The true exporter is still trusted.
     importer.ask(format!("open-memory m {handle} context=hasty"))?;
@@ -346,29 +374,36 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     let impostor = Impostor::of_event(harness, &event)?;
     let (pending, connection) = impostor.admit(&importer, 2)?;
     let file = raw::memfd;
+    let locks = || file(0, true);
     let mut answers: Vec<Answer> = Vec::new();
     for files in [
         vec![],
-        vec![file(EVENTS, true)?, file(EVENTS, true)?],
-        vec![raw::pipe()?],
-        vec![std::fs::File::open("/dev/null")?.into()],
-        vec![file(EVENTS, false)?],
-        vec![file(0, true)?],
-        vec![file(4096, true)?],
-        vec![file(EVENTS - 4096, true)?],
-        vec![file(EVENTS + 4096, true)?],
-        vec![file(LEDGER, true)?],
+        // Without a file of locks, and with something that is none.
+        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, raw::pipe()?],
+        vec![
+            file(EVENTS, true)?,
+            std::fs::File::open("/dev/null")?.into(),
+        ],
+        vec![raw::pipe()?, locks()?],
+        vec![std::fs::File::open("/dev/null")?.into(), locks()?],
+        vec![file(EVENTS, false)?, locks()?],
+        vec![file(0, true)?, locks()?],
+        vec![file(4096, true)?, locks()?],
+        vec![file(EVENTS - 4096, true)?, locks()?],
+        vec![file(EVENTS + 4096, true)?, locks()?],
+        vec![file(LEDGER, true)?, locks()?],
     ] {
         answers.push((Box::new(sent), files, "Protocol"));
     }
     answers.push((
         Box::new(|n| raw::fetched(0, EVENTS, n)),
-        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, locks()?],
         "Protocol",
     ));
     answers.push((
         Box::new(|n| attached(2, n)),
-        vec![file(EVENTS, true)?],
+        vec![file(EVENTS, true)?, locks()?],
         "Protocol",
     ));
     let mut pending = Some(pending);
@@ -384,8 +419,8 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     }
     let asked = importer.begin(&impostor.open);
     let (question, _) = connection.receive()?;
-    let arena = file(EVENTS, true)?;
-    connection.send(&sent(raw::serial(&question)), &borrowed(&[arena]))?;
+    let files = [file(EVENTS, true)?, locks()?];
+    connection.send(&sent(raw::serial(&question)), &borrowed(&files))?;
     asked.reply(deadline())?;
     importer.ask("signal f")?;
     PASSED

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod attacked;
+pub(crate) mod capabilities;
 pub(crate) mod commands;
 pub(crate) mod deaths;
 pub(crate) mod diverted_sleepers;
@@ -12,6 +13,7 @@ pub(crate) mod handles;
 pub(crate) mod hostile;
 pub(crate) mod impostor;
 pub(crate) mod kernels;
+pub(crate) mod late_exporter;
 pub(crate) mod limits;
 pub(crate) mod memory;
 pub(crate) mod memory_lifetime;

@@ -23,6 +23,7 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// A directory for a test's files and sockets, removed when dropped.
 pub(crate) struct Sandbox {
     directory: PathBuf,
+    sockets: PathBuf,
 }
 
 impl Sandbox {
@@ -32,9 +33,17 @@ impl Sandbox {
         // A short path, since the kernel limits the path of a socket.
         let directory = std::env::temp_dir().join(format!("xh-{}-{number}", std::process::id()));
         fs::create_dir_all(directory.join("s")).expect("a directory for the test");
-        let sandbox = Self { directory };
+        let sockets = directory.join("s");
+        let sandbox = Self { directory, sockets };
         let mode = fs::Permissions::from_mode(0o700);
         fs::set_permissions(sandbox.sockets(), mode).expect("a directory of our own");
+        sandbox
+    }
+
+    /// Returns one whose commands use the sockets of another directory.
+    pub(crate) fn with_sockets(sockets: &Path) -> Self {
+        let mut sandbox = Self::new();
+        sandbox.sockets = sockets.to_owned();
         sandbox
     }
 
@@ -43,7 +52,7 @@ impl Sandbox {
     }
 
     pub(crate) fn sockets(&self) -> PathBuf {
-        self.path("s")
+        self.sockets.clone()
     }
 
     /// Returns the names of all entries of the socket directory.

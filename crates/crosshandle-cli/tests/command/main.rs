@@ -8,3 +8,4 @@ mod machine;
 mod namespaces;
 mod observe;
 mod share;
+mod stuck;

@@ -23,6 +23,8 @@ const REPORTS: &str = include_str!("../../src/commands/ps/fixture.json");
 
 /// Bytes of a reply of the broker.
 const REPLY_BYTES: usize = 160;
+/// What a reply is that comes with a report.
+const SENT: u8 = 2;
 
 /// Exporters that answer with prepared reports, until they are dropped.
 struct FakeExporters {
@@ -103,6 +105,7 @@ fn answer(stream: &OwnedFd, request: &[u8], report: &str) {
     .expect("sealed");
     let mut reply = [0; REPLY_BYTES];
     reply[..6].copy_from_slice(&request[..6]);
+    reply[8] = SENT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files = [file.as_fd()];

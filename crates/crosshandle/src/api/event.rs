@@ -70,7 +70,7 @@ impl EventOptions {
     ///
     /// A process that opens an event can signal, confuse and fail all events whose counters lie in the
     /// same memory: by default up to 1,024 events of the context and more. An isolated event costs
-    /// this process a page and two descriptors, and each importer the same.
+    /// this process a page and a descriptor, and each importer a page.
     pub fn isolated(mut self, isolated: bool) -> Self {
         self.isolated = isolated;
         self
@@ -151,7 +151,8 @@ impl Event {
         }
         let fields = handle.fields();
         context.check_event(&fields)?;
-        let attachment = context.attachment(&fields)?;
+        let deadline = context.deadline();
+        let attachment = context.attachment(&fields, &deadline)?;
         let native = match fields.backend == context.device().info().backend {
             true => context.backend().driver_events(),
             false => None,
@@ -167,7 +168,14 @@ impl Event {
             }
         };
         let credential = Credential::of(&fields);
-        let core = EventCore::open(attachment, credential, isolated, options.mode(), native)?;
+        let core = EventCore::open(
+            attachment,
+            credential,
+            isolated,
+            options.mode(),
+            native,
+            &deadline,
+        )?;
         Ok(Self {
             core,
             exporter: None,

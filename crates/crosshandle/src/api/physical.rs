@@ -4,10 +4,12 @@ use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::BackendContext;
 use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{Attachment, Credential, ExportCell, Record, Shared};
+use crate::ipc::{Attachment, Credential, ExportCell, Particulars, Record, Shared};
 use crate::observe::{self, ImportedBytes};
 use crate::types::Access;
+use crate::types::report::ObjectKind;
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
 /// Memory without an address: it is accessed by mapping it into a [`VirtualRange`](crate::VirtualRange), any number of
@@ -45,8 +47,9 @@ impl PhysicalMemory {
         let fields = handle.fields();
         core.check_memory(&fields, access)?;
         let credential = Credential::of(&fields);
-        let attachment = core.attachment(&fields)?;
-        let fetched = attachment.fetch(&fields, access)?;
+        let deadline = core.deadline();
+        let attachment = core.attachment(&fields, &deadline)?;
+        let fetched = attachment.fetch(&fields, access, &deadline)?;
         let len = fetched.len;
         if len != fields.length || fields.offset != 0 {
             return Err(Error::Extent {
@@ -55,7 +58,7 @@ impl PhysicalMemory {
             });
         }
         let memory = core.backend().import_physical(fetched.into())?;
-        attachment.hold(&credential)?;
+        attachment.hold(&credential, &deadline)?;
         let (context, index) = (attachment.context(), credential.record.index);
         let (kind, name) = (HandleKind::PhysicalMemory, || attachment.name_of(index));
         observe::opened(kind, context, index, len as usize, name);
@@ -160,15 +163,9 @@ impl PhysicalMemory {
         let cell = ExportCell::default();
         let exporter = self.inner.core.exporter();
         let Physical { memory, number, .. } = &*self.inner;
-        let kind = HandleKind::PhysicalMemory;
-        let credential = exporter.export_at(
-            &cell,
-            kind,
-            memory,
-            *number,
-            memory.len(),
-            Access::ReadWrite,
-        )?;
+        let particulars = self.inner.particulars();
+        let access = Access::ReadWrite;
+        let credential = exporter.export_at(&cell, particulars, memory, *number, access)?;
         if let Some(name) = self.inner.name.get() {
             exporter.set_name(credential.record, &name);
         }
@@ -239,15 +236,9 @@ impl Physical {
             None => {
                 self.memory.prepare()?;
                 let exporter = self.core.exporter();
-                let kind = HandleKind::PhysicalMemory;
-                let exported = exporter.export_at(
-                    cell,
-                    kind,
-                    &self.memory,
-                    self.number,
-                    self.memory.len(),
-                    access,
-                )?;
+                let particulars = self.particulars();
+                let exported =
+                    exporter.export_at(cell, particulars, &self.memory, self.number, access)?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }
@@ -255,6 +246,15 @@ impl Physical {
             }
         };
         Ok(self.handle_with(credential, access))
+    }
+
+    /// Returns what reports tell of the memory.
+    fn particulars(&self) -> Particulars {
+        Particulars {
+            kind: ObjectKind::Physical,
+            len: self.memory.len() as u64,
+            allocation: ptr::from_ref(self).addr(),
+        }
     }
 
     fn handle_with(&self, credential: Credential, access: Access) -> PhysicalMemoryHandle {

@@ -2,6 +2,7 @@
 
 use crate::api::command::{Command, LATEST};
 use crate::api::event::Event;
+use crate::api::memory::Opened;
 use crate::error::{Error, Result};
 use crate::event_protocol::Outcome;
 use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
@@ -10,6 +11,7 @@ use crate::types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A queue of commands for a device. Any thread may submit; after a drop, the submitted commands
@@ -18,6 +20,8 @@ pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
     backend: BackendKind,
+    /// Counts the bytes that commands of the context's queues copy.
+    copied: Arc<AtomicU64>,
 }
 
 impl Queue {
@@ -25,11 +29,13 @@ impl Queue {
         inner: Box<dyn BackendQueue>,
         order: QueueOrder,
         backend: BackendKind,
+        copied: &Arc<AtomicU64>,
     ) -> Self {
         Self {
             inner,
             order,
             backend,
+            copied: Arc::clone(copied),
         }
     }
 
@@ -98,7 +104,7 @@ impl Queue {
                         .into(),
                 ));
             }
-            _ => {}
+            work => self.count_copied(work),
         }
         if submission.may_fail
             && let Some(event) = &submission.signal
@@ -106,6 +112,19 @@ impl Queue {
             event.mark_fallible();
         }
         Ok(())
+    }
+
+    /// Counts the bytes that a command copies, for reports.
+    #[inline]
+    fn count_copied(&self, work: &Work) {
+        let (bytes, to, from) = match work {
+            Work::Copy { to, from, len } => (*len, to, from),
+            Work::CopyRect(copy) => (copy.region.bytes(), &copy.to, &copy.from),
+            _ => return,
+        };
+        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
+        Opened::count_copied(to, bytes);
+        Opened::count_copied(from, bytes);
     }
 
     /// Signals an event when all commands submitted before are done.

@@ -75,7 +75,7 @@ mod wait;
 
 pub(crate) use device::DeviceWait;
 pub(crate) use native_mirror::Promise;
-pub(crate) use recovery::Liveness;
+pub(crate) use recovery::{Liveness, Unfinished};
 pub(crate) use signal::{Completion, IssueError, Signalled};
 pub(crate) use slot::{FailureReason, Owner, RING, Slot};
 pub(crate) use ticket::Ticket;

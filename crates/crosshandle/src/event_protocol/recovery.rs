@@ -23,6 +23,29 @@ pub(crate) trait Liveness {
     fn is_known_abandoned(&self) -> bool {
         false
     }
+
+    /// Asks to have the signals of a process failed when it ends, in case nobody else does that. `owner`
+    /// says which process. Called before each sleep, so it must be cheap when repeated.
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        let _ = owner;
+    }
+
+    /// Takes note that the calling thread goes to sleep until signal `number` has finished, for others
+    /// to see. Returns what [`end_sleep`](Self::end_sleep) needs; `None` if nobody is told.
+    fn begin_sleep(&self, _number: u64) -> Option<usize> {
+        None
+    }
+
+    /// Takes note that a thread sleeps no more.
+    fn end_sleep(&self, _place: usize) {}
+}
+
+/// A signal that was submitted and has not finished, as the shared words tell it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unfinished {
+    pub(crate) number: u64,
+    /// The owner that submitted it; no owner's number if a hostile process wrote it.
+    pub(crate) owner: u16,
 }
 
 /// A range of numbers that one owner took in succession, up to `last`.
@@ -38,6 +61,39 @@ impl Slot {
         for index in 0..RING {
             self.fail_orphans_on(index, liveness);
         }
+    }
+
+    /// Returns the first unfinished signals in the order of their numbers, at most `most`.
+    #[allow(dead_code)] // For reports, which the model checkers make none of.
+    pub(crate) fn unfinished_signals(&self, most: usize) -> Vec<Unfinished> {
+        let last = self.issued();
+        let mut next: [Option<u64>; RING as usize] = std::array::from_fn(|index| {
+            let pending = self.pending(index as u64, &self.words[index]);
+            pending.map(|(number, _)| number)
+        });
+        let mut all = Vec::new();
+        while all.len() < most {
+            let of_words = next.iter_mut().flatten();
+            let Some(least) = of_words.filter(|number| **number <= last).min() else {
+                break;
+            };
+            let number = *least;
+            *least += RING;
+            let owner = self.run_of(number).owner;
+            all.push(Unfinished { number, owner });
+        }
+        all
+    }
+
+    /// Returns the first signal that must finish before `number` has: `number` itself as a rule, or an
+    /// earlier one on the same word. `None` if `number` has finished, or was not submitted.
+    #[allow(dead_code)] // As above.
+    pub(crate) fn culprit_of(&self, number: u64) -> Option<Unfinished> {
+        let (first, _) = self.pending(number % RING, self.word(number))?;
+        (first <= number && number <= self.issued()).then(|| Unfinished {
+            number: first,
+            owner: self.run_of(first).owner,
+        })
     }
 
     /// Fails every unfinished signal of completion word `index` whose owner is dead.
@@ -86,6 +142,12 @@ impl Slot {
                 wake_sleepers(word, current);
             }
         }
+    }
+
+    /// Returns who took a number; `None` if nobody has.
+    pub(super) fn owner_of(&self, number: u64) -> Option<Owner> {
+        let is_taken = number <= self.load_issued().number();
+        is_taken.then(|| Owner::new(self.run_of(number).owner))?
     }
 
     /// Returns the oldest unfinished number of a word and the word's value as it was read.

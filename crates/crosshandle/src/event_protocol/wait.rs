@@ -61,6 +61,26 @@ pub(crate) struct Target<'a> {
     pub(crate) liveness: &'a dyn Liveness,
 }
 
+/// A thread's sleep, as others are told of it, until this is dropped.
+struct ToldSleep<'a> {
+    liveness: &'a dyn Liveness,
+    place: usize,
+}
+
+impl<'a> ToldSleep<'a> {
+    fn begin(target: &Target<'a>) -> Option<Self> {
+        let liveness = target.liveness;
+        let place = liveness.begin_sleep(target.number)?;
+        Some(Self { liveness, place })
+    }
+}
+
+impl Drop for ToldSleep<'_> {
+    fn drop(&mut self) {
+        self.liveness.end_sleep(self.place);
+    }
+}
+
 /// A word that ends a [`wait_any`] once its upper half is no longer `expected`.
 #[derive(Clone, Copy)]
 pub(crate) struct Interrupt<'a> {
@@ -155,8 +175,12 @@ impl Slot {
             let Some(sleep) = backoff.next(in_steps, liveness.is_known_abandoned()) else {
                 return Err(WaitError::TimedOut);
             };
+            target.watch_owner();
             // Before the last look, so that whoever has something to tell finds the sleeper.
-            entry.get_or_insert_with(|| platform::enter([target.awaited()]));
+            entry.get_or_insert_with(|| {
+                let told = ToldSleep::begin(&target);
+                (platform::enter([target.awaited()]), told)
+            });
             if let Some(before) = target.register() {
                 if !target.never_comes() && self.is_device_signalled() == in_steps {
                     platform::sleep(target.word(), before, sleep.limit);
@@ -289,6 +313,11 @@ impl Target<'_> {
         }
     }
 
+    /// Has the process watched that took the number.
+    fn watch_owner(&self) {
+        self.liveness.watch(&|| self.slot.owner_of(self.number));
+    }
+
     /// Returns whether the exporter is known to have ended before anybody took the number.
     fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
@@ -352,7 +381,11 @@ pub(crate) fn wait_any(
             spin_end = (Instant::now() < end).then_some(end);
             continue;
         }
-        entry.get_or_insert_with(|| platform::enter(targets.iter().map(Target::awaited)));
+        targets.iter().for_each(Target::watch_owner);
+        entry.get_or_insert_with(|| {
+            let told: Vec<_> = targets.iter().filter_map(ToldSleep::begin).collect();
+            (platform::enter(targets.iter().map(Target::awaited)), told)
+        });
         words.clear();
         words.extend(
             targets

@@ -4,10 +4,12 @@
 use super::broker::protocol::{ProgramName, Refusal, Reply, Request};
 use super::broker::{self, Connection, Exports, Fetch, Fetched, PeerPolicy};
 use super::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk, capacity, place_of};
+use super::deadline::Deadline;
 use super::event_arena::{EventArena, EventArenas};
 use super::exporter::Exporter;
 use super::liveness::LivenessLocks;
 use super::open_count;
+use super::peer_watch::PeerWatches;
 use super::record::Credential;
 use super::records::MIRROR_SEGMENT;
 use super::tuning::RECONNECT_INTERVAL;
@@ -23,12 +25,14 @@ use crate::threads::exchange::{Next, Registration, Source, Watch, watch};
 use crate::types::Access;
 use rustix::io::Errno;
 use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The directory in which to look for exporters, the admitted users, and the time to wait for an
 /// answer.
@@ -48,6 +52,7 @@ pub(crate) struct Attachment {
     arenas: Option<Arc<EventArenas>>,
     owner: Owner,
     link: Link,
+    watches: PeerWatches,
     origin: ContextId,
     /// Held while a chunk is fetched, so that it is fetched once.
     fetching: Turn,
@@ -80,6 +85,8 @@ enum Link {
     /// To another process.
     Remote {
         connection: Connection,
+        /// The longest time that a question may take which no open asks.
+        timeout: Duration,
         /// When that was noticed, in nanoseconds since 1970; 0: it has not.
         hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
@@ -94,7 +101,7 @@ static CHANGED: Condvar = Condvar::new();
 
 impl Attachment {
     /// Returns the attachment to the context that made a handle, made now if there is none.
-    pub(crate) fn to(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+    pub(crate) fn to(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
         let context = ContextId::of(fields);
         let is_local = broker::address::exporter_id()? == fields.exporter;
         if is_local && let Some(exports) = broker::local_exports(fields.context) {
@@ -106,6 +113,7 @@ impl Attachment {
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
                 link: Link::Local(Arc::downgrade(&exporter)),
+                watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
                 ends_with_it: OnceLock::new(),
@@ -115,7 +123,6 @@ impl Attachment {
             // Ours, and its context is dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
-        let end = Instant::now().checked_add(origin.timeout);
         let mut attachments = ATTACHMENTS.lock();
         loop {
             match attachments.get(&context) {
@@ -133,7 +140,7 @@ impl Attachment {
                     }
                 }
             }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let left = deadline.left();
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::TimedOut(
                     "waiting for another open of the same exporter",
@@ -147,45 +154,50 @@ impl Attachment {
         attachments.insert(context, None);
         drop(attachments);
         let vacancy = Vacancy(context);
-        let attachment = Self::connect(fields, origin)?;
+        let attachment = Self::connect(fields, origin, deadline)?;
         vacancy.fill(&attachment);
         // Only now, since a hang-up may drop the attachment.
-        attachment.watch_hang_up()?;
+        if let Err(error) = attachment.watch_hang_up() {
+            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            attachment.note_hang_up();
+            return Err(error);
+        }
         attachment.tell(observe::attached);
         Ok(attachment)
     }
 
     /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
     /// connections, to those that have said nothing yet.
-    fn connect(fields: &Fields, origin: &Origin) -> Result<Arc<Self>> {
+    fn connect(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
-        let end = Instant::now().checked_add(origin.timeout);
         loop {
-            let connection = Self::open_connection(fields, origin)?;
+            let connection = Self::open_connection(fields, origin, deadline)?;
             let request = Request::Attach {
                 context: fields.context,
                 credential: Credential::of(fields),
                 pid: process::pid(),
                 program: program_name(),
             };
-            match connection.ask_for_memory(request) {
-                Err(_)
-                    if connection.has_hung_up() && end.is_none_or(|end| Instant::now() < end) =>
-                {
+            match connection.ask_for_memory(request, deadline) {
+                Err(_) if connection.has_hung_up() && !deadline.is_over() => {
                     thread::sleep(RECONNECT_INTERVAL);
                 }
-                answer => return Self::accepted(fields, connection, answer?),
+                answer => return Self::accepted(fields, connection, origin.timeout, answer?),
             }
         }
     }
 
-    fn open_connection(fields: &Fields, origin: &Origin) -> Result<Connection> {
+    fn open_connection(
+        fields: &Fields,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Connection> {
         let connection = Connection::open(
             fields.exporter,
             fields.pid,
             origin.directory.as_deref(),
             &origin.policy,
-            origin.timeout,
+            deadline,
         )?;
         if connection.is_self() && !LivenessLocks::get()?.are_separate() {
             return Err(Error::Unsupported(
@@ -201,6 +213,7 @@ impl Attachment {
     fn accepted(
         fields: &Fields,
         connection: Connection,
+        timeout: Duration,
         (reply, [catalog_file, ledger_file]): (Reply, [OwnedFd; 2]),
     ) -> Result<Arc<Self>> {
         let Reply::Attached {
@@ -226,9 +239,11 @@ impl Attachment {
             owner,
             link: Link::Remote {
                 connection,
+                timeout,
                 hung_up_at: AtomicU64::new(0),
                 watch: OnceLock::new(),
             },
+            watches: PeerWatches::default(),
             origin: ContextId::of(fields),
             fetching: Turn::default(),
             ends_with_it: OnceLock::new(),
@@ -251,8 +266,18 @@ impl Attachment {
         Ok(())
     }
 
+    fn note_hang_up(&self) {
+        if let Link::Remote { hung_up_at, .. } = &self.link {
+            hung_up_at.store(process::time().max(1), Ordering::Release);
+        }
+    }
+
     pub(super) fn arenas(&self) -> &EventArenas {
         self.arenas.as_deref().expect("present until drop")
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     pub(super) fn catalog(&self) -> &Catalog {
@@ -275,59 +300,73 @@ impl Attachment {
 
     /// Returns the arena and the index of the slot of an event that is in one of the context's own.
     #[inline]
-    pub(super) fn event(&self, credential: &Credential) -> Result<(&EventArena, usize)> {
+    pub(super) fn event(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<(&EventArena, usize)> {
         match self.arenas().common(credential.record.index) {
             Some(found) => Ok(found),
-            None => self.fetch_common(credential),
+            None => self.fetch_common(credential, deadline),
         }
     }
 
     #[cold]
-    fn fetch_common(&self, credential: &Credential) -> Result<(&EventArena, usize)> {
-        let _turn = self.take_turn()?;
+    fn fetch_common(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<(&EventArena, usize)> {
+        let _turn = self.take_turn(deadline)?;
         let (arenas, record) = (self.arenas(), credential.record.index);
         if arenas.common(record).is_none() {
             let place = place_of(record).ok_or(Error::Stale)?;
             arenas.add_common(
                 record,
-                self.fetch_arena(credential, capacity(place.chunk()))?,
+                self.fetch_arena(credential, capacity(place.chunk()), deadline)?,
             );
         }
         arenas.common(record).ok_or(Error::Stale)
     }
 
     /// Returns the arena of an event that has one to itself.
-    pub(super) fn isolated_event(&self, credential: &Credential) -> Result<Arc<EventArena>> {
+    pub(super) fn isolated_event(
+        &self,
+        credential: &Credential,
+        deadline: &Deadline,
+    ) -> Result<Arc<EventArena>> {
         let (arenas, event) = (self.arenas(), credential.record);
         if let Some(found) = arenas.isolated(event) {
             return Ok(found);
         }
-        let _turn = self.take_turn()?;
+        let _turn = self.take_turn(deadline)?;
         if let Some(found) = arenas.isolated(event) {
             return Ok(found);
         }
-        let arena = Arc::new(self.fetch_arena(credential, 1)?);
+        let arena = Arc::new(self.fetch_arena(credential, 1, deadline)?);
         arenas.add_isolated(event, &arena);
         Ok(arena)
     }
 
-    /// Waits until no other thread fetches what all share, but not longer than an answer may take.
-    fn take_turn(&self) -> Result<TurnGuard<'_>> {
-        let timeout = match &self.link {
-            Link::Local(_) => None,
-            Link::Remote { connection, .. } => Some(connection.timeout()),
-        };
-        self.fetching.take(timeout).ok_or(Error::TimedOut(
+    /// Waits until no other thread fetches what all share.
+    fn take_turn(&self, deadline: &Deadline) -> Result<TurnGuard<'_>> {
+        self.fetching.take(deadline.left()).ok_or(Error::TimedOut(
             "waiting for an earlier question to the exporter",
         ))
     }
 
-    fn fetch_arena(&self, credential: &Credential, slots: usize) -> Result<EventArena> {
+    fn fetch_arena(
+        &self,
+        credential: &Credential,
+        slots: usize,
+        deadline: &Deadline,
+    ) -> Result<EventArena> {
         let Link::Remote { connection, .. } = &self.link else {
             // The exporter's own arenas are all here.
             return Err(Error::Stale);
         };
-        let (reply, [file, liveness]) = connection.ask_for_memory(Request::Arena(*credential))?;
+        let request = Request::Arena(*credential);
+        let (reply, [file, liveness]) = connection.ask_for_memory(request, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -338,21 +377,26 @@ impl Attachment {
 
     /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
     #[cold]
-    fn fetch_chunk(&self, credential: &Credential) -> Result<()> {
+    fn fetch_chunk(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
         let record = credential.record.index;
         let place = place_of(record).ok_or(Error::Stale)?;
-        let _turn = self.take_turn()?;
+        let _turn = self.take_turn(deadline)?;
         if self.catalog.generation(record).is_some() && self.ledger.count(record).is_some() {
             return Ok(());
         }
-        let Link::Remote { connection, .. } = &self.link else {
-            if self.catalog.generation(record).is_none() {
-                return Err(Error::Stale);
+        let connection = match &self.link {
+            Link::Local(exporter) => {
+                // Its catalog is all here.
+                let exporter = exporter.upgrade().ok_or(Error::Stale)?;
+                return match self.catalog.generation(record) {
+                    Some(_) => exporter.extend_own_ledger(record),
+                    None => Err(Error::Stale),
+                };
             }
-            return self.ledger.ensure(record);
+            Link::Remote { connection, .. } => connection,
         };
         let request = Request::Chunk(*credential);
-        let (reply, [catalog, ledger]) = connection.ask_for_memory(request)?;
+        let (reply, [catalog, ledger]) = connection.ask_for_memory(request, deadline)?;
         if reply != Reply::Sent {
             return Err(Error::Protocol("it answers another question"));
         }
@@ -389,7 +433,19 @@ impl Attachment {
 
     /// Fails what dead processes left unfinished in the events that this process has opened.
     fn fail_orphans(&self) {
-        self.arenas().for_each(|arena| arena.fail_orphans(self));
+        /// The liveness of processes, each asked for once: a look at a lock takes as long as hostile
+        /// processes have locks on the file.
+        struct Known<'a>(&'a Attachment, RefCell<BTreeMap<u16, bool>>);
+        impl Liveness for Known<'_> {
+            fn is_dead(&self, owner: Owner) -> bool {
+                let mut known = self.1.borrow_mut();
+                *known
+                    .entry(owner.get())
+                    .or_insert_with(|| self.0.is_dead(owner))
+            }
+        }
+        let known = Known(self, RefCell::default());
+        self.arenas().for_each(|arena| arena.fail_orphans(&known));
     }
 
     /// Returns the place for what is dropped when the attachment is, before anything else of it.
@@ -408,7 +464,7 @@ impl Attachment {
 
     /// Counts one open of a record, to be ended with [`release`](Self::release).
     #[inline]
-    pub(crate) fn hold(&self, credential: &Credential) -> Result<()> {
+    pub(crate) fn hold(&self, credential: &Credential, deadline: &Deadline) -> Result<()> {
         let record = credential.record;
         let places = |attachment: &Self| {
             let count = attachment.ledger.count(record.index)?;
@@ -419,7 +475,7 @@ impl Attachment {
             Some(true) => Ok(()),
             Some(false) => Err(Error::Stale),
             None => {
-                self.fetch_chunk(credential)?;
+                self.fetch_chunk(credential, deadline)?;
                 match places(self) {
                     Some(true) => Ok(()),
                     _ => Err(Error::Stale),
@@ -454,10 +510,15 @@ impl Attachment {
 
     /// Fetches the memory that a handle names. The exporter says which segment that is in: other
     /// handles that name this segment will find it under its number.
-    pub(crate) fn fetch(&self, fields: &Fields, access: Access) -> Result<Fetched> {
+    pub(crate) fn fetch(
+        &self,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Fetched> {
         let credential = Credential::of(fields);
         let _span = observe::fetching(self.origin.context, fields.record);
-        let fetched = self.ask_for(Request::Memory { credential, access })?;
+        let fetched = self.ask_for(Request::Memory { credential, access }, deadline)?;
         if fetched.segment == MIRROR_SEGMENT {
             return Err(Error::Protocol("its memory is an event"));
         }
@@ -473,14 +534,19 @@ impl Attachment {
     /// Fetches the native mirror of an event.
     pub(super) fn fetch_mirror(&self, credential: Credential) -> Result<Fetched> {
         let _span = observe::fetching(self.origin.context, credential.record.index);
-        let fetched = self.ask_for(Request::Mirror(credential))?;
+        let timeout = match &self.link {
+            Link::Local(_) => Duration::MAX,
+            Link::Remote { timeout, .. } => *timeout,
+        };
+        let deadline = Deadline::after(timeout);
+        let fetched = self.ask_for(Request::Mirror(credential), &deadline)?;
         if fetched.segment != MIRROR_SEGMENT {
             return Err(Error::Protocol("its event is memory"));
         }
         Ok(fetched)
     }
 
-    fn ask_for(&self, request: Request) -> Result<Fetched> {
+    fn ask_for(&self, request: Request, deadline: &Deadline) -> Result<Fetched> {
         match &self.link {
             Link::Local(exporter) => {
                 let gone = Error::ExporterGone {
@@ -488,7 +554,9 @@ impl Attachment {
                 };
                 let exporter = exporter.upgrade().ok_or(gone)?;
                 let fetch = match request {
-                    Request::Memory { credential, access } => exporter.memory(&credential, access),
+                    Request::Memory { credential, access } => {
+                        exporter.memory(Owner::EXPORTER.get(), &credential, access)
+                    }
                     Request::Mirror(credential) => exporter.mirror(&credential),
                     _ => Err(Refusal::BadRequest),
                 };
@@ -501,10 +569,14 @@ impl Attachment {
                     Refusal::ReadOnly => Error::ReadOnly,
                     Refusal::WrongKey => Error::WrongKey,
                     Refusal::NoRoom => Error::os("opening memory")(Errno::MFILE),
+                    Refusal::NoReadOnly => Error::Unsupported(
+                        "a descriptor for reading only cannot be made, since there is no /proc"
+                            .into(),
+                    ),
                     _ => Error::Stale,
                 })
             }
-            Link::Remote { connection, .. } => match connection.ask(request)? {
+            Link::Remote { connection, .. } => match connection.ask(request, deadline)? {
                 (Reply::Fetched { segment, len, note }, [file]) => {
                     let (file, disposal) = match file.into_memory() {
                         Ok(memory) => (Arc::new(memory), None),
@@ -556,6 +628,19 @@ impl Liveness for Attachment {
 
     fn is_known_abandoned(&self) -> bool {
         self.is_hung_up()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        // Of the exporter's own death the connection tells, and of other deaths the exporter in this
+        // process.
+        if let Link::Remote { .. } = self.link
+            && let Some(owner) = owner()
+            && owner != self.owner
+            && owner != Owner::EXPORTER
+            && let Some(arenas) = &self.arenas
+        {
+            self.watches.watch(owner, &self.catalog, arenas);
+        }
     }
 
     fn is_abandoned(&self) -> bool {
@@ -642,13 +727,11 @@ impl Source for HangUp {
         let Some(attachment) = self.attachment.upgrade() else {
             return Next::Forget;
         };
-        if let Link::Remote { hung_up_at, .. } = &attachment.link {
-            hung_up_at.store(process::time().max(1), Ordering::Release);
-            attachment.fail_orphans();
-            // Waits for signals that no process has submitted are over too.
-            sleepers::wake_all();
-            attachment.tell_hung_up();
-        }
+        attachment.note_hang_up();
+        attachment.fail_orphans();
+        // Waits for signals that no process has submitted are over too.
+        sleepers::wake_all();
+        attachment.tell_hung_up();
         if let Some(last) = Arc::into_inner(attachment) {
             driver_jobs::drop_later(last);
         }

@@ -23,11 +23,13 @@ pub(super) struct Openers {
 
 impl Openers {
     /// Returns whether a process that lives has the record open.
-    fn have_open(&self, record: u32) -> bool {
+    fn have_open(&self, record: u32, segment: Option<u32>) -> bool {
         self.own.as_ref().is_some_and(|own| own.is_open(record))
             || self.importers.iter().any(|importer| {
                 // The ledger of a process that was killed stays as it was.
-                importer.is_open(record) && !importer.has_hung_up() && importer.is_owner_alive()
+                importer.has_open(record, segment)
+                    && !importer.has_hung_up()
+                    && importer.is_owner_alive()
             })
     }
 }
@@ -35,6 +37,8 @@ impl Openers {
 /// A retired record of a context that has ended.
 pub(super) struct Deferred {
     record: u32,
+    /// The memory's segment.
+    segment: Option<u32>,
     openers: Arc<Openers>,
     _keep: KeepAlive,
 }
@@ -43,15 +47,21 @@ static DEFERRED: Mutex<VecDeque<Deferred>> = Mutex::new(VecDeque::new());
 /// The number of deferred records, so that looking costs nothing while there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps `keep` as long as a process has the record open.
-pub(super) fn add(record: u32, openers: &Arc<Openers>, keep: KeepAlive) {
+/// Keeps `keep` as long as a process has the record open, of memory in `segment`.
+pub(super) fn add(record: u32, segment: Option<u32>, openers: &Arc<Openers>, keep: KeepAlive) {
     let mut deferred = DEFERRED.lock();
     deferred.push_back(Deferred {
         record,
+        segment,
         openers: Arc::clone(openers),
         _keep: keep,
     });
     COUNT.store(deferred.len(), Ordering::Relaxed);
+}
+
+/// Returns whether there are deferred records.
+pub(super) fn has_some() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
 }
 
 /// Takes out the records that no process has open any more, out of the next `most` ones. The caller
@@ -75,7 +85,7 @@ fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Defe
         let Some(one) = deferred.pop_front() else {
             break;
         };
-        if one.openers.have_open(one.record) {
+        if one.openers.have_open(one.record, one.segment) {
             deferred.push_back(one);
         } else {
             closed.push(one);
@@ -105,15 +115,18 @@ mod tests {
             importers: vec![Arc::clone(&ledger)],
         };
         count(&ledger, RECORD, 1);
-        assert!(!openers.have_open(RECORD), "it was killed");
+        let is_open = || openers.have_open(RECORD, Some(7));
+        assert!(!is_open(), "it was killed");
         let importer = Ledger::default();
         importer.lock_liveness(&file).unwrap();
         if !LivenessLocks::get().unwrap().are_separate() {
             return;
         }
-        assert!(openers.have_open(RECORD));
+        assert!(!is_open(), "it was never given the segment");
+        ledger.note_given(7);
+        assert!(is_open());
         ledger.mark_hung_up();
-        assert!(!openers.have_open(RECORD), "it hung up");
+        assert!(!is_open(), "it hung up");
     }
 
     #[test]
@@ -125,6 +138,7 @@ mod tests {
         });
         let one = |record| Deferred {
             record,
+            segment: None,
             openers: Arc::clone(&openers),
             _keep: None,
         };

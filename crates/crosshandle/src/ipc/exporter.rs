@@ -7,12 +7,13 @@ use super::broker::{
 };
 use super::chunks::{Catalog, Ledger, place_of};
 use super::deferred_reclaim::{self, Openers};
+use super::describe::{self, Counts, ImporterView, Label, Sources};
 use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
 use super::record::{Credential, Record};
 use super::records::{
     Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
-    Records, Shared,
+    Particulars, Records, Retired, Shared,
 };
 use super::tuning::RECLAIM_LOOKS;
 use crate::error::{Error, Result};
@@ -23,16 +24,20 @@ use crate::os::process;
 use crate::sync::{HashMap, Mutex, MutexGuard};
 use crate::threads::driver_jobs;
 use crate::types::Access;
+use crate::types::report::{ContextReport, ObjectKind};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
 struct Importer {
     ledger: Arc<Ledger>,
     client: Weak<Client>,
+    uid: u32,
+    /// When it attached, in nanoseconds since 1970.
+    attached: u64,
 }
 
 /// The attached processes.
@@ -46,6 +51,8 @@ struct Importers {
 /// A context's exports. Lock order: records, then importers.
 pub(crate) struct Exporter {
     number: u32,
+    label: Label,
+    counts: Counts,
     catalog: Arc<Catalog>,
     arenas: Arc<EventArenas>,
     policy: PeerPolicy,
@@ -79,6 +86,7 @@ impl Exporter {
     /// Makes a context's exports, which answer no importer yet. `defers_reclaim`: memory that
     /// importers have open is kept beyond the context's end.
     pub(crate) fn new(
+        label: Label,
         policy: PeerPolicy,
         directory: Option<PathBuf>,
         defers_reclaim: bool,
@@ -88,6 +96,8 @@ impl Exporter {
         let records = Mutex::new(Records::new()?);
         Ok(Arc::new_cyclic(|this| Self {
             number,
+            label,
+            counts: Counts::default(),
             catalog: Arc::default(),
             arenas: Arc::default(),
             policy,
@@ -110,6 +120,11 @@ impl Exporter {
         self.number
     }
 
+    /// Returns the count of bytes that commands of the context's queues have copied.
+    pub(crate) fn copied(&self) -> &Arc<AtomicU64> {
+        &self.counts.copied
+    }
+
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
         &self.catalog
     }
@@ -120,6 +135,10 @@ impl Exporter {
 
     /// Names a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
+        if process::is_forked() {
+            // The catalog is the parent's.
+            return;
+        }
         let _records = self.records();
         if self.is_current(record) {
             self.catalog.set_name(record.index, name);
@@ -128,6 +147,10 @@ impl Exporter {
 
     /// Starts to answer importers.
     pub(crate) fn go_public(&self) -> Result<()> {
+        if process::is_forked() {
+            // What it would write is the parent's: the socket's name, and the catalog.
+            return Err(Error::forked());
+        }
         if self.broker.get().is_some() {
             return Ok(());
         }
@@ -174,7 +197,8 @@ impl Exporter {
     }
 
     /// Makes a record that lets importers fetch memory.
-    fn export(&self, kind: HandleKind, memory: ExportedMemory, len: usize) -> Result<Credential> {
+    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
+        let len = memory.particulars.len as usize;
         let _counted = ExportedObject::new(kind, len);
         let mut records = self.records_with_room();
         let key = records.next_key();
@@ -220,6 +244,7 @@ impl Exporter {
             segment: MIRROR_SEGMENT,
             access: Access::ReadWrite,
             is_prepared: false,
+            particulars: Particulars::default(),
         });
         let _counted = ExportedObject::new(HandleKind::Event, 0);
         let mut records = self.records();
@@ -266,14 +291,13 @@ impl Exporter {
     }
 
     /// Returns the credential in `place`, made now if there is none. The caller has prepared the
-    /// memory; `segment` is its number, and handles name `len` bytes of it.
+    /// memory; `segment` is its number.
     pub(crate) fn export_at(
         &self,
         place: &ExportCell,
-        kind: HandleKind,
+        particulars: Particulars,
         memory: &Arc<dyn Shared>,
         segment: u32,
-        len: usize,
         access: Access,
     ) -> Result<Credential> {
         self.go_public()?;
@@ -282,8 +306,13 @@ impl Exporter {
             segment,
             access,
             is_prepared: true,
+            particulars,
         };
-        let credential = self.export(kind, memory, len)?;
+        let kind = match particulars.kind {
+            ObjectKind::Physical => HandleKind::PhysicalMemory,
+            _ => HandleKind::Memory,
+        };
+        let credential = self.export(kind, memory)?;
         let set = place.get_or_set(credential);
         if set != credential {
             // Another thread was faster.
@@ -302,18 +331,27 @@ impl Exporter {
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let is_open = exported && self.is_open(record.index);
+        let segment = match exported {
+            true => self.records().segment_of(record.index),
+            false => None,
+        };
+        let is_open = exported && self.is_open(record.index, segment);
         let mut records = self.records();
         let export = records.take_export(record.index);
+        let memory = self.note_freed(record.index, export.as_ref());
         let mut keep = Some(keep);
         let mut is_deferred = false;
         if !is_open {
             self.end_use(record.index);
             records.free.push(record.index);
         } else if !records.is_closed {
-            records
-                .retired
-                .extend(keep.take().map(|keep| (record.index, keep)));
+            let index = record.index;
+            records.retired.extend(keep.take().map(|keep| Retired {
+                index,
+                segment,
+                keep,
+                memory,
+            }));
         } else {
             is_deferred = self.defers_reclaim;
         }
@@ -323,9 +361,29 @@ impl Exporter {
         }
         // Without the lock: dropping either may call a driver, or retire more.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
-            deferred_reclaim::add(record.index, &Arc::new(self.openers()), keep);
+            let openers = Arc::new(self.openers());
+            deferred_reclaim::add(record.index, segment, &openers, keep);
         }
         drop((keep, export));
+    }
+
+    /// Counts the signals of an event that is freed. Returns what reports tell of freed memory.
+    fn note_freed(&self, index: u32, export: Option<&Export>) -> Option<(Particulars, Access)> {
+        match &export?.object {
+            Exported::Memory(memory) => Some((memory.particulars, memory.access)),
+            Exported::Event(event) => {
+                let isolated = event.as_ref().and_then(|event| event.isolated.as_ref());
+                let signals = match isolated {
+                    Some(arena) => arena.slot(0).issued(),
+                    None => {
+                        let common = self.arenas.common(index);
+                        common.map_or(0, |(arena, index)| arena.slot(index).issued())
+                    }
+                };
+                self.counts.add_signals_of_freed(signals);
+                None
+            }
+        }
     }
 
     /// Ends the use of a record that no process has open.
@@ -339,6 +397,25 @@ impl Exporter {
     /// at a time, in turn, so that its cost does not grow with what importers have open.
     pub(crate) fn reclaim(&self) {
         drop(self.take_closed(RECLAIM_LOOKS));
+    }
+
+    /// Does the same for all retired objects on a background thread, a few at a time: anybody who has
+    /// a handle can attach and leave as often as they like.
+    fn reclaim_in_background(&self) {
+        if self.records().retired.is_empty() && !deferred_reclaim::has_some() {
+            return;
+        }
+        let this = self.this.clone();
+        driver_jobs::run(move || {
+            let Some(exporter) = this.upgrade() else {
+                return;
+            };
+            let mut left = exporter.records().retired.len().max(1);
+            while left > 0 {
+                exporter.reclaim();
+                left = left.saturating_sub(RECLAIM_LOOKS);
+            }
+        });
     }
 
     /// Drops all retired objects that importers have closed.
@@ -357,15 +434,15 @@ impl Exporter {
         closed._deferred = deferred_reclaim::take_closed(most);
         let mut records = self.records();
         for _ in 0..records.retired.len().min(most) {
-            let Some((index, keep)) = records.retired.pop_front() else {
+            let Some(retired) = records.retired.pop_front() else {
                 break;
             };
-            if self.is_open(index) {
-                records.retired.push_back((index, keep));
+            if self.is_open(retired.index, retired.segment) {
+                records.retired.push_back(retired);
             } else {
-                self.end_use(index);
-                records.free.push(index);
-                closed.kept.push((index, keep));
+                self.end_use(retired.index);
+                records.free.push(retired.index);
+                closed.kept.push((retired.index, retired.keep));
             }
         }
         drop(records);
@@ -387,8 +464,14 @@ impl Exporter {
             return;
         }
         let openers = Arc::new(self.openers());
-        for (record, keep) in retired.into_iter().filter(|(_, keep)| keep.is_some()) {
-            deferred_reclaim::add(record, &openers, keep);
+        for one in retired.into_iter().filter(|one| one.keep.is_some()) {
+            let Retired {
+                index,
+                segment,
+                keep,
+                ..
+            } = one;
+            deferred_reclaim::add(index, segment, &openers, keep);
         }
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
@@ -406,10 +489,13 @@ impl Exporter {
     }
 
     /// Returns whether this process or an attached one has a record open.
-    fn is_open(&self, record: u32) -> bool {
-        let is_open = |ledger: &Ledger| ledger.is_open(record);
-        self.own_ledger.get().is_some_and(|ledger| is_open(ledger))
-            || (self.importers().by_owner.values()).any(|importer| is_open(&importer.ledger))
+    fn is_open(&self, record: u32, segment: Option<u32>) -> bool {
+        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // generation.
+        let importers = self.importers();
+        let mut ledgers = importers.by_owner.values().map(|importer| &importer.ledger);
+        self.own_ledger.get().is_some_and(|own| own.is_open(record))
+            || ledgers.any(|ledger| ledger.has_open(record, segment))
     }
 
     /// Returns the ledger that counts opens by this process itself.
@@ -418,7 +504,20 @@ impl Exporter {
             return Ok(Arc::clone(ledger));
         }
         let (ledger, _) = Ledger::create(false)?;
+        let _importers = self.importers();
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
+    }
+
+    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
+        let _importers = self.importers();
+        let own = self.own_ledger.get();
+        own.map_or(Ok(()), |ledger| ledger.ensure(record))
+    }
+
+    /// Returns that ledger if there is one.
+    pub(super) fn own_ledger_if_any(&self) -> Option<&Ledger> {
+        self.own_ledger.get().map(|ledger| &**ledger)
     }
 
     /// Returns the place for what is dropped when the exporter is, before anything else of it.
@@ -451,12 +550,6 @@ impl Exporter {
 struct Closed {
     kept: Vec<(u32, KeepAlive)>,
     _deferred: Vec<deferred_reclaim::Deferred>,
-}
-
-impl Closed {
-    fn is_empty(&self) -> bool {
-        self.kept.iter().all(|(_, keep)| keep.is_none()) && self._deferred.is_empty()
-    }
 }
 
 /// Answers an importer's fetch of an object. Calls a driver unless the object is prepared.
@@ -520,6 +613,99 @@ impl Exporter {
     }
 }
 
+/// The answers to importers' requests, not counted yet.
+impl Exporter {
+    fn let_in(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
+        self.find(&self.records(), &newcomer.credential)?;
+        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
+        let locks_ledger = self.defers_reclaim;
+        let ledger = Ledger::create(locks_ledger);
+        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
+        let mut importers = self.importers();
+        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
+        let importer = Importer {
+            ledger: Arc::new(ledger),
+            client: Arc::downgrade(client),
+            uid: newcomer.uid,
+            attached: process::time(),
+        };
+        importers.by_owner.insert(owner, importer);
+        importers.latest = owner;
+        drop(importers);
+        if let Some(owner) = Owner::new(owner) {
+            let program = program_text(&newcomer.program);
+            self.catalog.set_peer(owner, newcomer.pid, &program);
+        }
+        Ok(Attached {
+            owner,
+            files: [catalog, Arc::new(ledger_file)],
+            locks_ledger,
+        })
+    }
+
+    fn chunks_of(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        self.find(&self.records(), credential)?;
+        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
+        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
+        let importers = self.importers();
+        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
+        let ledger = importer.ledger.extend(place.chunk());
+        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
+        // It asks once for each chunk, and again if it got no answer.
+        let ledger = ledger.ok_or(Refusal::BadRequest)?;
+        Ok([catalog, Arc::new(ledger)])
+    }
+
+    fn find_memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(memory) => {
+                let fetch = self.fetch(memory, credential.record, access)?;
+                if let Some(importer) = self.importers().by_owner.get(&owner) {
+                    importer.ledger.note_given(memory.segment);
+                }
+                Ok(fetch)
+            }
+            Exported::Event(_) => Err(Refusal::BadRequest),
+        }
+    }
+
+    fn find_arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
+        let records = self.records();
+        let file = match self.find(&records, credential)? {
+            Exported::Memory(_) => return Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
+                    Some(arena) => arena.file(),
+                    None => {
+                        let common = self.arenas.common(credential.record.index);
+                        common.and_then(|(arena, _)| arena.file())
+                    }
+                }
+            }
+        };
+        let file = file.ok_or(Refusal::Stale)?;
+        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+    }
+
+    fn find_mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
+        let records = self.records();
+        match self.find(&records, credential)? {
+            Exported::Memory(_) => Err(Refusal::BadRequest),
+            Exported::Event(event) => {
+                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
+                let mirror = mirror.ok_or(Refusal::Stale)?;
+                self.fetch(mirror, credential.record, Access::ReadWrite)
+            }
+        }
+    }
+}
+
 impl Liveness for Exporter {
     fn is_dead(&self, owner: Owner) -> bool {
         owner != Owner::EXPORTER
@@ -545,80 +731,51 @@ impl Exports for Exporter {
     }
 
     fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
-        self.find(&self.records(), &newcomer.credential)?;
-        let catalog = self.catalog.file(0).ok_or(Refusal::NoRoom)?;
-        let locks_ledger = self.defers_reclaim;
-        let ledger = Ledger::create(locks_ledger);
-        let (ledger, ledger_file) = ledger.map_err(|_| Refusal::NoRoom)?;
-        let mut importers = self.importers();
-        let owner = importers.next_owner().ok_or(Refusal::NoRoom)?;
-        let importer = Importer {
-            ledger: Arc::new(ledger),
-            client: Arc::downgrade(client),
-        };
-        importers.by_owner.insert(owner, importer);
-        importers.latest = owner;
-        drop(importers);
-        if let Some(owner) = Owner::new(owner) {
-            let program = program_text(&newcomer.program);
-            self.catalog.set_peer(owner, newcomer.pid, &program);
-        }
-        Ok(Attached {
-            owner,
-            files: [catalog, Arc::new(ledger_file)],
-            locks_ledger,
-        })
+        self.counts.count_attach(self.let_in(client, newcomer))
     }
 
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
-        self.find(&self.records(), credential)?;
-        let place = place_of(credential.record.index).ok_or(Refusal::Stale)?;
-        let catalog = self.catalog.file(place.chunk()).ok_or(Refusal::Stale)?;
-        let importers = self.importers();
-        let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
-        let ledger = importer.ledger.extend(place.chunk());
-        let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk.
-        let ledger = ledger.ok_or(Refusal::BadRequest)?;
-        Ok([catalog, Arc::new(ledger)])
+        self.counts.count_refusal(self.chunks_of(owner, credential))
     }
 
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal> {
-        let records = self.records();
-        match self.find(&records, credential)? {
-            Exported::Memory(memory) => self.fetch(memory, credential.record, access),
-            Exported::Event(_) => Err(Refusal::BadRequest),
-        }
+    fn memory(
+        &self,
+        owner: u16,
+        credential: &Credential,
+        access: Access,
+    ) -> Result<Fetch, Refusal> {
+        self.counts
+            .count_open(self.find_memory(owner, credential, access))
     }
 
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal> {
-        let records = self.records();
-        let file = match self.find(&records, credential)? {
-            Exported::Memory(_) => return Err(Refusal::BadRequest),
-            Exported::Event(event) => {
-                match event.as_ref().and_then(|event| event.isolated.as_ref()) {
-                    Some(arena) => arena.file(),
-                    None => {
-                        let common = self.arenas.common(credential.record.index);
-                        common.and_then(|(arena, _)| arena.file())
-                    }
-                }
-            }
-        };
-        let file = file.ok_or(Refusal::Stale)?;
-        Ok([file, self.arenas.liveness_file().ok_or(Refusal::Stale)?])
+        self.counts.count_open(self.find_arena(credential))
     }
 
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
-        let records = self.records();
-        match self.find(&records, credential)? {
-            Exported::Memory(_) => Err(Refusal::BadRequest),
-            Exported::Event(event) => {
-                let mirror = event.as_ref().and_then(|event| event.mirror.as_ref());
-                let mirror = mirror.ok_or(Refusal::Stale)?;
-                self.fetch(mirror, credential.record, Access::ReadWrite)
-            }
-        }
+        // Not counted: importers ask for one whether there is one or not.
+        self.find_mirror(credential)
+    }
+
+    fn describe(&self, most: usize) -> ContextReport {
+        let view = |(owner, importer): (&u16, &Importer)| ImporterView {
+            owner: *owner,
+            ledger: Arc::clone(&importer.ledger),
+            uid: importer.uid,
+            attached: importer.attached,
+        };
+        let importers = self.importers().by_owner.iter().map(view).collect();
+        let sources = Sources {
+            number: self.number,
+            label: &self.label,
+            counts: &self.counts,
+            catalog: &self.catalog,
+            arenas: &self.arenas,
+            records: &self.records,
+            own: self.own_ledger_if_any(),
+            importers,
+        };
+        describe::describe(&sources, most)
     }
 
     fn detach(&self, owner: u16) {
@@ -638,11 +795,9 @@ impl Exports for Exporter {
         let importer = self.importers().by_owner.remove(&owner);
         if let Some(importer) = &importer {
             importer.ledger.mark_hung_up();
+            self.counts.count_end_of(&importer.ledger);
         }
-        let closed = self.take_closed(usize::MAX);
-        if !closed.is_empty() {
-            driver_jobs::drop_later(closed);
-        }
+        self.reclaim_in_background();
         if let Some(importer) = importer {
             self.tell_detached(owner, &importer.ledger);
         }
@@ -706,6 +861,7 @@ mod tests {
     use crate::ipc::broker::Connection;
     use crate::ipc::broker::protocol::{ProgramName, Reply, Request};
     use crate::ipc::chunks::LedgerChunk;
+    use crate::ipc::deadline::Deadline;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Duration;
@@ -717,7 +873,8 @@ mod tests {
         let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
         let directory = std::env::temp_dir().join(name);
         let policy = PeerPolicy::default();
-        let exporter = Exporter::new(policy, Some(directory.clone()), false).unwrap();
+        let exporter =
+            Exporter::new(Label::default(), policy, Some(directory.clone()), false).unwrap();
         exporter.go_public().unwrap();
         (exporter, directory)
     }
@@ -737,14 +894,15 @@ mod tests {
     ) -> Result<(Connection, Ledger)> {
         let number = address::exporter_id()?;
         let policy = PeerPolicy::default();
-        let connection = Connection::open(number, 0, Some(directory), &policy, DEADLINE)?;
+        let deadline = Deadline::after(DEADLINE);
+        let connection = Connection::open(number, 0, Some(directory), &policy, &deadline)?;
         let request = Request::Attach {
             context: exporter.number(),
             credential,
             pid: process::pid(),
             program: ProgramName::default(),
         };
-        let (reply, [_, file]) = connection.ask_for_memory(request)?;
+        let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;
         assert!(matches!(reply, Reply::Attached { .. }));
         let ledger = Ledger::default();
         ledger.add(LedgerChunk::open(&file, 0)?);
@@ -810,7 +968,8 @@ mod tests {
         std::thread::scope(|scope| {
             let (first, _ledger) = attach(&exporter, &directory, slow).unwrap();
             let asking = scope.spawn(move || {
-                let ask = || first.ask::<1>(Request::Mirror(slow)).is_err();
+                let deadline = Deadline::after(DEADLINE);
+                let ask = || first.ask::<1>(Request::Mirror(slow), &deadline).is_err();
                 // Questions are taken again after the answer.
                 (ask(), ask())
             });

@@ -53,8 +53,8 @@ pub(super) enum LivenessLocks {
 /// A socket to the liveness thread, for one request at a time.
 pub(super) struct ThreadLink {
     socket: OwnedFd,
-    /// Files with a lock.
-    locked: BTreeSet<FileId>,
+    /// Files with locks, and their locked bytes.
+    locked: BTreeMap<FileId, BTreeSet<u64>>,
 }
 
 /// The identity of a file, which all its descriptors have in common.
@@ -69,6 +69,7 @@ struct FileId {
 pub(super) struct LivenessLock {
     locks: &'static LivenessLocks,
     file: FileId,
+    index: u64,
 }
 
 static LOCKS: OnceLock<LivenessLocks> = OnceLock::new();
@@ -98,8 +99,7 @@ impl LivenessLocks {
         matches!(self, Self::OfThread(_))
     }
 
-    /// Locks byte `index` of a file. There is one lock for each file ([`Errno::EXIST`] otherwise), so
-    /// that the thread can close its descriptor when the lock ends.
+    /// Locks byte `index` of a file. There is one lock for each byte ([`Errno::EXIST`] otherwise).
     pub(super) fn hold(
         &'static self,
         file: BorrowedFd<'_>,
@@ -116,12 +116,15 @@ impl LivenessLocks {
             inode: status.st_ino,
         };
         match self {
-            Self::OfThread(link) => link.lock().hold(file, Request::new(id, index, kind))?,
+            Self::OfThread(link) => link
+                .lock()
+                .hold(file, Request::new(id, index, Action::Lock(kind)))?,
             Self::OfProcess => lock::hold(file, index, kind)?,
         }
         Ok(LivenessLock {
             locks: self,
             file: id,
+            index,
         })
     }
 
@@ -147,7 +150,7 @@ impl LivenessLocks {
         match result {
             Ok(()) => Ok(Self::OfThread(Mutex::new(ThreadLink {
                 socket: ours,
-                locked: BTreeSet::new(),
+                locked: BTreeMap::new(),
             }))),
             // What kernels and sandboxes answer that don't know the call, or the flag.
             Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
@@ -168,7 +171,7 @@ impl Drop for LivenessLock {
         if process::is_forked() {
             return;
         }
-        let released = link.lock().release(self.file);
+        let released = link.lock().release(self.file, self.index);
         if let Err(error) = released {
             tracing::error!(%error, "a liveness lock stays until this process ends");
         }
@@ -178,21 +181,34 @@ impl Drop for LivenessLock {
 impl ThreadLink {
     /// Makes the thread lock a byte of the file behind `descriptor`.
     fn hold(&mut self, descriptor: BorrowedFd<'_>, request: Request) -> Result<(), Errno> {
-        if !self.locked.insert(request.file) {
+        let bytes = self.locked.entry(request.file).or_default();
+        // The thread has a descriptor of a file with locks. To give it another one, which it would
+        // close some day, would end them all.
+        let descriptor = bytes.is_empty().then_some(descriptor);
+        if !bytes.insert(request.index) {
             return Err(Errno::EXIST);
         }
-        let result = self.send(&request, Some(descriptor));
+        let result = self.send(&request, descriptor);
         let result = result.and_then(|()| self.receive());
         if result.is_err() {
-            self.locked.remove(&request.file);
+            self.forget(request.file, request.index);
         }
         result
     }
 
-    /// Makes the thread end the lock on a file, soon.
-    fn release(&mut self, file: FileId) -> Result<(), Errno> {
-        self.locked.remove(&file);
-        self.send(&Request::new(file, 0, LockKind::Exclusive), None)
+    /// Makes the thread end a lock, soon.
+    fn release(&mut self, file: FileId, index: u64) -> Result<(), Errno> {
+        self.forget(file, index);
+        self.send(&Request::new(file, index, Action::Unlock), None)
+    }
+
+    fn forget(&mut self, file: FileId, index: u64) {
+        if let Some(bytes) = self.locked.get_mut(&file) {
+            bytes.remove(&index);
+            if bytes.is_empty() {
+                self.locked.remove(&file);
+            }
+        }
     }
 
     /// Sends a request, and waits for room: not for long, since the thread does nothing that takes
@@ -224,12 +240,18 @@ impl ThreadLink {
     }
 }
 
-/// A request to the thread. With a descriptor: lock byte `index` of its file. Without: end the lock
-/// on `file`, which is not answered.
+/// A request to the thread. The first lock on a file comes with a descriptor. The end of a lock is not
+/// answered.
 struct Request {
     file: FileId,
     index: u64,
-    kind: LockKind,
+    action: Action,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Lock(LockKind),
+    Unlock,
 }
 
 /// Bytes in a request.
@@ -238,29 +260,43 @@ const REQUEST_BYTES: usize = 32;
 const ANSWER_BYTES: usize = 4;
 
 impl Request {
-    fn new(file: FileId, index: u64, kind: LockKind) -> Self {
-        Self { file, index, kind }
+    fn new(file: FileId, index: u64, action: Action) -> Self {
+        Self {
+            file,
+            index,
+            action,
+        }
     }
 
     fn encode(&self) -> [u8; REQUEST_BYTES] {
-        let is_shared = u64::from(self.kind == LockKind::Shared);
-        zerocopy::transmute!([self.file.device, self.file.inode, self.index, is_shared])
+        let action: u64 = match self.action {
+            Action::Lock(LockKind::Exclusive) => 0,
+            Action::Lock(LockKind::Shared) => 1,
+            Action::Unlock => 2,
+        };
+        zerocopy::transmute!([self.file.device, self.file.inode, self.index, action])
     }
 
     fn decode(bytes: [u8; REQUEST_BYTES]) -> Self {
-        let [device, inode, index, is_shared]: [u64; 4] = zerocopy::transmute!(bytes);
-        let kind = match is_shared {
-            0 => LockKind::Exclusive,
-            _ => LockKind::Shared,
+        let [device, inode, index, action]: [u64; 4] = zerocopy::transmute!(bytes);
+        let action = match action {
+            0 => Action::Lock(LockKind::Exclusive),
+            1 => Action::Lock(LockKind::Shared),
+            _ => Action::Unlock,
         };
-        Self::new(FileId { device, inode }, index, kind)
+        Self::new(FileId { device, inode }, index, action)
     }
+}
+
+/// A file with locks, as the thread has it. Closing its only descriptor ends all of them.
+struct LockedFile {
+    descriptor: OwnedFd,
+    bytes: BTreeSet<u64>,
 }
 
 /// Answers requests until the process ends. Runs on the liveness thread.
 fn serve(socket: &OwnedFd) {
-    // Closing a file's only descriptor in this table ends its lock. No map that hashes: those take random
-    // bytes, and panic where there are none.
+    // No map that hashes: those take random bytes, and panic where there are none.
     let mut held = BTreeMap::new();
     loop {
         let served = catch_unwind(AssertUnwindSafe(|| serve_one(socket, &mut held)));
@@ -276,23 +312,19 @@ fn serve(socket: &OwnedFd) {
 }
 
 /// Answers one request. Returns whether it was the last.
-fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
+fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, LockedFile>) -> bool {
     let mut request = [0; REQUEST_BYTES];
     let received = patiently(|| socket::receive_until::<OwnedFd>(socket, &mut request, None));
     let result = match received {
         Ok(Received::Message(_, mut descriptors)) => {
             let request = Request::decode(request);
-            let Some(descriptor) = descriptors.pop() else {
-                held.remove(&request.file);
-                return false;
-            };
             #[cfg(test)]
             assert!(request.index != tests::FATAL_INDEX, "as the test wants");
-            let result = lock::hold(descriptor.as_fd(), request.index, request.kind);
-            if result.is_ok() {
-                held.insert(request.file, descriptor);
-            }
-            result
+            let Action::Lock(kind) = request.action else {
+                unlock(held, &request);
+                return false;
+            };
+            lock(held, &request, kind, descriptors.pop())
         }
         // There was a descriptor, but no room for it.
         Err(Errno::MFILE) => match patiently(|| socket::drop_message(socket)) {
@@ -303,6 +335,38 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, OwnedFd>) -> bool {
         Ok(_) | Err(_) => return true,
     };
     answer(socket, result)
+}
+
+fn lock(
+    held: &mut BTreeMap<FileId, LockedFile>,
+    request: &Request,
+    kind: LockKind,
+    descriptor: Option<OwnedFd>,
+) -> Result<(), Errno> {
+    let index = request.index;
+    if let Some(file) = held.get_mut(&request.file) {
+        lock::hold(file.descriptor.as_fd(), index, kind)?;
+        file.bytes.insert(index);
+        return Ok(());
+    }
+    let descriptor = descriptor.ok_or(Errno::BADF)?;
+    lock::hold(descriptor.as_fd(), index, kind)?;
+    let bytes = BTreeSet::from([index]);
+    held.insert(request.file, LockedFile { descriptor, bytes });
+    Ok(())
+}
+
+fn unlock(held: &mut BTreeMap<FileId, LockedFile>, request: &Request) {
+    let Some(file) = held.get_mut(&request.file) else {
+        return;
+    };
+    file.bytes.remove(&request.index);
+    if file.bytes.is_empty() {
+        held.remove(&request.file);
+    } else {
+        // It fails for no byte that could be locked.
+        let _ = lock::release(file.descriptor.as_fd(), request.index);
+    }
 }
 
 /// Sends an answer. Returns whether nobody is there to receive it.
@@ -372,9 +436,7 @@ mod tests {
         let file = file();
         let lock = hold(&file, 1).expect("held");
         let same = dup(&file).expect("another descriptor");
-        for index in [1, 2] {
-            assert_eq!(hold(&same, index).err(), Some(Errno::EXIST));
-        }
+        assert_eq!(hold(&same, 1).err(), Some(Errno::EXIST));
         drop(same);
         assert_eq!(held(&file), [1]);
         drop(lock);
@@ -384,6 +446,21 @@ mod tests {
         assert_eq!(hold(&file, u64::MAX).err(), Some(Errno::INVAL));
         let _lock = hold(&file, 3).expect("held");
         assert_eq!(held(&file), [3]);
+    }
+
+    #[test]
+    fn each_lock_on_a_file_ends_by_itself() {
+        let file = file();
+        let same = dup(&file).expect("another descriptor");
+        let first = hold(&file, 1).expect("held");
+        let second = hold(&same, 2).expect("held");
+        drop(same);
+        assert_eq!(held(&file), [1, 2]);
+        drop(first);
+        assert_eq!(held(&file), [2]);
+        let _first = hold(&file, 1).expect("held again");
+        drop(second);
+        assert_eq!(held(&file), [1]);
     }
 
     #[test]

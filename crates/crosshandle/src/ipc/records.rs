@@ -9,6 +9,7 @@ use crate::ipc::broker::protocol::BackendBlob;
 use crate::observe::ExportedObject;
 use crate::os::process;
 use crate::types::Access;
+use crate::types::report::ObjectKind;
 use chacha20::ChaCha20Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 use std::any::Any;
@@ -107,6 +108,28 @@ pub(super) struct ExportedMemory {
     pub(super) access: Access,
     /// Whether asking for the descriptor calls no driver any more.
     pub(super) is_prepared: bool,
+    pub(super) particulars: Particulars,
+}
+
+/// What reports tell of shared memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Particulars {
+    pub(crate) kind: ObjectKind,
+    /// Bytes of the allocation.
+    pub(crate) len: u64,
+    /// A number that the allocation's records have in common, as long as it is there.
+    pub(crate) allocation: usize,
+}
+
+/// A record that was freed but is still open somewhere.
+pub(super) struct Retired {
+    pub(super) index: u32,
+    /// The segment, if it was memory.
+    pub(super) segment: Option<u32>,
+    /// What must not be used again until it is closed.
+    pub(super) keep: KeepAlive,
+    /// What it was, if it was memory.
+    pub(super) memory: Option<(Particulars, Access)>,
 }
 
 /// A generator of keys, seeded by the system: to ask the system for each takes longer than all the
@@ -136,9 +159,8 @@ pub(super) struct Records {
     used: u32,
     /// The object that each record lets importers fetch, if any.
     exports: Vec<Option<Export>>,
-    /// Records that were freed but are still open somewhere, each with what must not be used again
-    /// until they are closed.
-    pub(super) retired: VecDeque<(u32, KeepAlive)>,
+    /// Records that were freed but are still open somewhere.
+    pub(super) retired: VecDeque<Retired>,
     /// Whether the context allocates no more, so that nothing has to be kept.
     pub(super) is_closed: bool,
     keys: KeyGenerator,
@@ -169,6 +191,27 @@ impl Records {
 
     pub(super) fn export(&self, record: u32) -> Option<&Export> {
         self.exports.get(record as usize)?.as_ref()
+    }
+
+    /// Returns the exports of at most `most` records from `first` on; `None` behind the last record.
+    pub(super) fn exports_from(
+        &self,
+        first: u32,
+        most: u32,
+    ) -> Option<impl Iterator<Item = (u32, &Export)>> {
+        let end = self.exports.len().min((first + most) as usize);
+        let slice = self.exports.get(first as usize..end)?;
+        let records = (first..).zip(slice);
+        (!slice.is_empty())
+            .then(|| records.filter_map(|(record, export)| Some((record, export.as_ref()?))))
+    }
+
+    /// Returns the number of the segment that a record's memory lies in.
+    pub(super) fn segment_of(&self, record: u32) -> Option<u32> {
+        match &self.export(record)?.object {
+            Exported::Memory(memory) => Some(memory.segment),
+            Exported::Event(_) => None,
+        }
     }
 
     pub(super) fn export_mut(&mut self, record: u32) -> Option<&mut Export> {

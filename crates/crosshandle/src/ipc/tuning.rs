@@ -17,6 +17,12 @@ pub(super) const MAX_PIN_BYTES: usize = 2 << 20;
 /// others.
 pub(super) const RECLAIM_LOOKS: usize = 32;
 
+/// Times that an importer is sent one more chunk of its ledger in place of one that it did not get:
+/// its question had timed out, or it had no memory to map the answer. Halved: an importer of an
+/// exporter that is stopped often sooner cannot open more objects. Doubled: a hostile importer has
+/// twice the exporter's addresses for it, 3 MiB each at most.
+pub(super) const MAX_LEDGER_REPEATS: usize = 16;
+
 /// Late signals of one event that one process may have; more signals are refused meanwhile. Halved:
 /// programs that signal far ahead of their peers are refused sooner. Doubled: an event whose peer
 /// never completes costs each signaller 400 KiB more.
@@ -42,6 +48,11 @@ pub(super) const MAX_LATE_WORDS: usize = 120;
 /// the system answers.
 pub(super) const LATE_ROUND_WAIT: Duration = Duration::from_millis(100);
 
+/// Processes that an importer watches because it waits for them, for each context that it has attached
+/// to: a descriptor each. Halved: with more signallers of which it waits for each, an importer learns of
+/// some deaths by its own looks, if the exporter is stopped. Doubled: twice the descriptors.
+pub(super) const MAX_WATCHED_PEERS: usize = 16;
+
 /// Entries of a socket directory that a new exporter looks at for sockets of processes that were
 /// killed: about 2 ms. Halved: in larger directories some of them stay. Doubled: the first handle
 /// may take that much longer.
@@ -64,6 +75,11 @@ pub(super) const MAX_UNATTACHED: usize = 64;
 /// Those among [`MAX_UNATTACHED`] of one user other than the exporter's own. Halved or doubled: as
 /// there, for one other user.
 pub(super) const MAX_UNATTACHED_OF_STRANGER: usize = 16;
+
+/// Requests that a connection may send before it is attached. An importer's first one attaches it, and
+/// questions of `crosshandle ps` are one. Halved: nothing. Doubled: who asks without a handle takes
+/// twice the exporter's time before it must connect again.
+pub(super) const MAX_UNATTACHED_REQUESTS: u32 = 8;
 
 /// Time that a connection has to send its first request, and after each one until it is attached.
 /// Halved: an importer that is stopped or swapped out just then must connect again. Doubled: idle
@@ -94,6 +110,39 @@ pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 /// socket is not. Halved: twice the looks, at three system calls. Doubled: the death of an exporter
 /// whose socket somebody else has is noticed that much later.
 pub(super) const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Records that are looked at for a report while the records are locked: some microseconds. Halved or
+/// doubled: threads that export or free something meanwhile wait for less or longer.
+pub(super) const DESCRIBED_AT_ONCE: u32 = 1024;
+
+/// Objects of a kind, importers and waiters of one context that a report lists, at most. Halved: the
+/// rest of fewer objects can be seen as totals only. Doubled: a report takes twice as long to write and
+/// to read, some milliseconds.
+pub(super) const MAX_LISTED: usize = 1000;
+
+/// Objects that all contexts of a report list, at most; with many contexts, each lists fewer. Halved: as
+/// [`MAX_LISTED`], for processes with many contexts. Doubled: the longest report has twice the bytes,
+/// some ten mebibytes.
+pub(super) const MAX_LISTED_OF_ALL: usize = 8192;
+
+/// Contexts that a report describes, at most. Halved or doubled: as [`MAX_LISTED_OF_ALL`].
+pub(super) const MAX_DESCRIBED_CONTEXTS: usize = 256;
+
+/// Unfinished signals of one event that a report lists, at most. Halved: less is seen of queues that are
+/// far ahead. Doubled: a hostile peer makes reports longer.
+pub(super) const MAX_LISTED_SIGNALS: usize = 8;
+
+/// Importers that a report lists for one object, at most. Halved: less is seen of objects that many have
+/// open. Doubled: as for [`MAX_LISTED_SIGNALS`].
+pub(super) const MAX_LISTED_OPENERS: usize = 16;
+
+/// Open counts that are looked at for a report, at most: 20 ms. Halved: importers' totals are too low
+/// from half as many objects on. Doubled: reports of contexts with so many take longer.
+pub(super) const MAX_COUNT_LOOKS: usize = 1 << 22;
+
+/// Bytes of the longest report that is sent. Askers refuse one that is four times as long. Halved or
+/// doubled: no change, since what is listed has fewer.
+pub(super) const MAX_REPORT_BYTES: usize = 16 << 20;
 
 /// Time until the liveness thread and those who ask it try again what the system had no memory for.
 /// Halved: twice the tries while it is short of memory. Doubled: locks are taken that much later then.

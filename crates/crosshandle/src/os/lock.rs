@@ -30,6 +30,11 @@ pub(crate) fn hold(file: BorrowedFd<'_>, index: u64, kind: LockKind) -> Result<(
     control(file, libc::F_SETLK, kind, index).map(drop)
 }
 
+/// Ends the lock of the caller's descriptor table on byte `index`.
+pub(crate) fn release(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
+    control(file, libc::F_SETLK, libc::F_UNLCK, index).map(drop)
+}
+
 /// Returns whether another descriptor table than the caller's has a lock on byte `index`.
 pub(crate) fn is_held(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
     let lock = control(file, libc::F_GETLK, libc::F_WRLCK, index)?;

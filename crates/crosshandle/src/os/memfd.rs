@@ -102,18 +102,17 @@ pub(crate) fn is_memory(file: impl AsFd) -> bool {
 /// ordinary memory (a huge page that isn't there would be a `SIGBUS`), sealed against shrinking.
 pub(crate) fn check(file: impl AsFd) -> Result<(u64, bool), Errno> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
-    // First: other file systems may not answer.
-    if !is_memory(&file) {
+    // First, as in `is_memory`: other file systems may not answer. Seals are never taken off again.
+    let Ok(seals) = fs::fcntl_get_seals(&file) else {
         return Ok((0, false));
-    }
+    };
     let status = fs::fstat(&file)?;
     let len = status.st_size;
     // Huge pages show in the block size; only if there may be some is it worth asking further.
     let is_memory = status.st_blksize as usize == page_size()
         || fs::fstatfs(&file)?.f_type as u64 == TMPFS_MAGIC;
-    // Files that don't know seals answer EINVAL: not sealed.
-    let sealed = fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    Ok((len.try_into().unwrap_or(0), is_memory && sealed))
+    let is_sealed = seals.contains(SealFlags::SHRINK);
+    Ok((len.try_into().unwrap_or(0), is_memory && is_sealed))
 }
 
 /// Opens a file of this process's own a second time, for reading only. Needs no permission, but

@@ -103,6 +103,14 @@ impl Drop for Entry {
     }
 }
 
+/// Returns the id of the calling thread, without a system call; `None` where [`enter`] makes no entry.
+pub(crate) fn thread() -> Option<u32> {
+    if process::is_forked() {
+        return None;
+    }
+    OWN_ENTRIES.try_with(|own| own.0.thread).ok()
+}
+
 /// Returns what the sleeping threads of this process wait for.
 pub(crate) fn list() -> Vec<Sleeper> {
     if process::is_forked() {

@@ -14,11 +14,15 @@ struct Unfinished {
     /// The number of the next [`Announced`].
     next: u64,
     numbers: BTreeSet<u64>,
+    /// Threads in [`wait`]. Without any, an end is not notified: that is a system call for each message
+    /// of a peer.
+    waiting: usize,
 }
 
 static UNFINISHED: Mutex<Unfinished> = Mutex::new(Unfinished {
     next: 0,
     numbers: BTreeSet::new(),
+    waiting: 0,
 });
 /// Notified of each one that ends.
 static ENDED: Condvar = Condvar::new();
@@ -38,8 +42,11 @@ pub(super) fn announce() -> Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        UNFINISHED.lock().numbers.remove(&self.0);
-        ENDED.notify_all();
+        let mut unfinished = UNFINISHED.lock();
+        unfinished.numbers.remove(&self.0);
+        if unfinished.waiting > 0 {
+            ENDED.notify_all();
+        }
     }
 }
 
@@ -71,6 +78,7 @@ pub(crate) fn wait() {
     }
     let deadline = Instant::now() + DRIVER_JOB_WAIT;
     let mut unfinished = UNFINISHED.lock();
+    unfinished.waiting += 1;
     // The second time for the jobs that were handed on: they were announced before the work ended.
     for _ in 0..2 {
         let end = unfinished.next;
@@ -82,11 +90,13 @@ pub(crate) fn wait() {
         let is_late;
         (unfinished, is_late) = ENDED.wait_timeout_while(unfinished, left, has_earlier);
         if is_late {
+            unfinished.waiting -= 1;
             drop(unfinished);
             tracing::warn!("a driver takes long to free something in the background");
             return;
         }
     }
+    unfinished.waiting -= 1;
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod pod;
 mod program_image;
 mod queue_order;
 mod rect;
+pub(crate) mod report;
 // Copies from and to memory that other threads and processes write at the same time.
 #[allow(unsafe_code)]
 pub(crate) mod shared_bytes;

@@ -31,13 +31,17 @@ fn options(request: &Request<'_>) -> EventOptions {
     let options = EventOptions::new()
         .profiling(request.option("profiling").is_some())
         .low_power(request.option("low-power").is_some());
+    let options = match request.option("isolated") {
+        Some(isolated) => options.isolated(isolated == "yes"),
+        None => options,
+    };
     match request.option("shareable") {
         Some(shareable) => options.shareable(shareable == "yes"),
         None => options,
     }
 }
 
-/// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no]`
+/// `event NAME [profiling=yes] [low-power=yes] [shareable=yes|no] [isolated=yes]`
 fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state
         .context(request)?

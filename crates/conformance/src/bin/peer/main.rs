@@ -14,6 +14,7 @@ mod process;
 mod queues;
 mod request;
 mod state;
+mod stranger;
 
 use request::{Answer, CommandError, Request};
 use state::PeerState;
@@ -86,6 +87,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
     topics
         .iter()
         .find_map(|topic| topic(state, request))
+        .or_else(|| stranger::execute(request))
         .unwrap_or_else(|| {
             Err(CommandError::usage(format!(
                 "no command {:?}",

@@ -51,7 +51,12 @@ impl<'a> Filter<'a> {
     fn has_pid(&self, context: &ContextReport) -> bool {
         let has = |pid: &u32| self.pids.contains(pid);
         let in_event = |event: &EventReport| {
+            let mut culprits = event
+                .waiters
+                .iter()
+                .filter_map(|waiter| waiter.culprit.as_ref());
             event.waiters.iter().any(|waiter| has(&waiter.pid))
+                || culprits.any(|signal| has(&signal.pid))
                 || event.unfinished.iter().any(|signal| has(&signal.pid))
         };
         context.importers.iter().any(|importer| has(&importer.pid))

@@ -19,8 +19,13 @@ pub(crate) struct Wait<'a> {
 /// The reason why a signal is not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Culprit<'a> {
-    /// This process has submitted the signal, and has not finished it.
-    Unfinished { pid: u32, program: &'a str },
+    /// This process has submitted the signal, and has not finished it; or an earlier one that must be
+    /// complete before, if there is a number.
+    Unfinished {
+        pid: u32,
+        program: &'a str,
+        earlier: Option<u64>,
+    },
     /// No process has submitted it yet.
     NotSubmitted,
     /// It is complete, and the thread is about to wake up.
@@ -38,7 +43,7 @@ pub(crate) fn waits(reports: &[ProcessReport]) -> Vec<Wait<'_>> {
                     context,
                     event,
                     waiter,
-                    culprit: culprit(event, waiter.number),
+                    culprit: culprit(event, waiter),
                 }));
             }
         }
@@ -47,17 +52,14 @@ pub(crate) fn waits(reports: &[ProcessReport]) -> Vec<Wait<'_>> {
     waits
 }
 
-fn culprit(event: &EventReport, number: u64) -> Culprit<'_> {
-    let unfinished = event
-        .unfinished
-        .iter()
-        .find(|signal| signal.number == number);
-    match unfinished {
+fn culprit<'a>(event: &EventReport, waiter: &'a Waiter) -> Culprit<'a> {
+    match &waiter.culprit {
         Some(signal) => Culprit::Unfinished {
             pid: signal.pid,
             program: &signal.program,
+            earlier: Some(signal.number).filter(|number| *number != waiter.number),
         },
-        None if number > event.submitted => Culprit::NotSubmitted,
+        None if waiter.number > event.submitted => Culprit::NotSubmitted,
         None => Culprit::Complete,
     }
 }
@@ -75,8 +77,8 @@ impl<'a> Wait<'a> {
         while let Culprit::Unfinished { pid, .. } = last.culprit {
             let is_known =
                 pid == self.waiter.pid || chain.iter().any(|earlier| earlier.waiter.pid == pid);
-            // They are sorted, so the first one is the longest.
-            let next = all.iter().find(|wait| wait.waiter.pid == pid);
+            // They are sorted, so the first one is the longest. Who has no number here is not known.
+            let next = all.iter().find(|wait| pid != 0 && wait.waiter.pid == pid);
             match next {
                 Some(next) if !is_known => chain.push(*next),
                 _ => break,
@@ -135,8 +137,21 @@ impl<'a> Wait<'a> {
 impl std::fmt::Display for Culprit<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unfinished { pid, program } => {
-                write!(f, "{} has not finished it", text::process(*pid, program))
+            Self::Unfinished {
+                pid,
+                program,
+                earlier,
+            } => {
+                let process = text::process(*pid, program);
+                match earlier {
+                    None => write!(f, "{process} has not finished it"),
+                    Some(number) => {
+                        write!(
+                            f,
+                            "{process} has not finished signal {number}, which comes first"
+                        )
+                    }
+                }
             }
             Self::NotSubmitted => f.write_str("nobody has submitted it yet"),
             Self::Complete => f.write_str("it is complete"),
@@ -174,13 +189,13 @@ pub(in crate::commands) mod tests {
     #[test]
     fn a_circle_ends() {
         let mut reports = fixture();
-        let event = &mut reports[2].contexts[0].events[0];
-        event.submitted = 1;
         let mut signal = reports[0].contexts[0].events[0].unfinished[0].clone();
         signal.number = 1;
         signal.pid = 300;
         signal.program = "viewer".into();
-        reports[2].contexts[0].events[0].unfinished = vec![signal];
+        let event = &mut reports[2].contexts[0].events[0];
+        event.submitted = 1;
+        event.waiters[0].culprit = Some(signal);
         let all = waits(&reports);
         for wait in &all {
             assert_eq!(wait.behind(&all).len(), 1);
@@ -189,9 +204,20 @@ pub(in crate::commands) mod tests {
     }
 
     #[test]
+    fn a_signal_that_comes_first_is_named() {
+        let mut reports = fixture();
+        let waiter = &mut reports[0].contexts[0].events[0].waiters[0];
+        waiter.culprit.as_mut().expect("there is one").number = 5;
+        let all = waits(&reports);
+        let why = all[1].why(&all);
+        let expected = "200 train-worker has not finished signal 5, which comes first; 200 ";
+        assert!(why.starts_with(expected), "{why}");
+    }
+
+    #[test]
     fn a_completed_signal_has_no_culprit() {
         let mut reports = fixture();
-        reports[0].contexts[0].events[0].unfinished.clear();
+        reports[0].contexts[0].events[0].waiters[0].culprit = None;
         let all = waits(&reports);
         assert_eq!(all[1].culprit, Culprit::Complete);
     }

@@ -361,7 +361,8 @@ impl Context {
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
         let backend = self.device().info().backend;
         let queue = self.core().backend().create_queue(order)?;
-        Ok(Queue::new(queue, order, backend))
+        let copied = self.core().exporter().copied();
+        Ok(Queue::new(queue, order, backend, copied))
     }
 
     /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).

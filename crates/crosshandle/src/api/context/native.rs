@@ -115,7 +115,9 @@ impl Context {
         let value = raw_for(self.device(), native)?;
         // SAFETY: promised by the caller.
         let queue = unsafe { self.native_context()?.adopt_queue(value, ownership)? };
-        Ok(Queue::new(queue, QueueOrder::InOrder, native.backend()))
+        let copied = self.core().exporter().copied();
+        let backend = native.backend();
+        Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
     }
 
     /// Adopts a program of the driver that was loaded without this crate. A program that is

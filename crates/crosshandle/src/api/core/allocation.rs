@@ -3,12 +3,13 @@
 use super::{ContextCore, ObjectName, Pool};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, HandleKind, MemoryHandle};
-use crate::ipc::{Credential, ExportCell, KeepAlive, Shared};
+use crate::handle::{Fields, MemoryHandle};
+use crate::ipc::{Credential, ExportCell, KeepAlive, Particulars, Shared};
 use crate::os::process;
 use crate::pool::{Block, Pooled, SizeClass};
 use crate::types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -187,9 +188,12 @@ impl Allocation {
         let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
-        let kind = HandleKind::Memory;
-        let credential =
-            exporter.export_at(cell, kind, &memory, segment.number, self.len(), access)?;
+        let particulars = Particulars {
+            kind: self.kind.into(),
+            len: self.len() as u64,
+            allocation: ptr::from_ref(self).addr(),
+        };
+        let credential = exporter.export_at(cell, particulars, &memory, segment.number, access)?;
         if let Some(name) = self.name.get() {
             exporter.set_name(credential.record, &name);
         }

@@ -4,7 +4,7 @@ use super::{ContextCore, read, write};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
 use crate::handle::Fields;
-use crate::ipc::{Attachment, ContextId, Origin};
+use crate::ipc::{Attachment, ContextId, Deadline, Origin};
 use crate::observe::ImportedBytes;
 use crate::pool::DEDICATED;
 use crate::types::Access;
@@ -94,7 +94,12 @@ pub(super) struct Imports {
 impl Imports {
     /// Returns the attachment to a handle's exporter, and attaches first if that was not done yet.
     #[inline]
-    pub(super) fn attachment(&self, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
+    pub(super) fn attachment(
+        &self,
+        fields: &Fields,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Arc<Attachment>> {
         let key = ContextId::of(fields);
         let attachments = read(&self.attachments);
         if let Some(attachment) = attachments.get(&key) {
@@ -104,12 +109,18 @@ impl Imports {
             return Ok(Arc::clone(attachment));
         }
         drop(attachments);
-        self.attach(key, fields, origin)
+        self.attach(key, fields, origin, deadline)
     }
 
     #[cold]
-    fn attach(&self, key: ContextId, fields: &Fields, origin: &Origin) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, origin)?;
+    fn attach(
+        &self,
+        key: ContextId,
+        fields: &Fields,
+        origin: &Origin,
+        deadline: &Deadline,
+    ) -> Result<Arc<Attachment>> {
+        let attachment = Attachment::to(fields, origin, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -141,6 +152,7 @@ impl Imports {
         core: &ContextCore,
         fields: &Fields,
         access: Access,
+        deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
         let key = SegmentKey {
             context: ContextId::of(fields),
@@ -153,7 +165,7 @@ impl Imports {
             }
             return Ok(imported);
         }
-        self.import(core, key, fields)
+        self.import(core, key, fields, deadline)
     }
 
     #[cold]
@@ -162,9 +174,10 @@ impl Imports {
         core: &ContextCore,
         key: SegmentKey,
         fields: &Fields,
+        deadline: &Deadline,
     ) -> Result<Arc<Imported>> {
-        let attachment = core.attachment(fields)?;
-        let fetched = attachment.fetch(fields, key.access)?;
+        let attachment = core.attachment(fields, deadline)?;
+        let fetched = attachment.fetch(fields, key.access, deadline)?;
         // Before a driver hears of it.
         let (end, actual) = (fields.offset + fields.length, fetched.len);
         if end > actual {

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::hal::{BackendContext, BackendDevice};
 use crate::handle::{DeviceUuid, Fields};
 use crate::ipc::broker::address;
-use crate::ipc::{Attachment, Credential, Exporter, Origin};
+use crate::ipc::{Attachment, Credential, Deadline, Exporter, Origin};
 use crate::os::process;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
@@ -68,9 +68,10 @@ impl ContextCore {
         let backend = create(&*device.inner)?;
         let segment_numbers = Arc::new(AtomicU32::new(0));
         let pool_options = options.pool();
+        let label = options.label(&device);
         let origin = options.into_origin();
         let (policy, directory) = (origin.policy.clone(), origin.directory.clone());
-        let exporter = Exporter::new(policy, directory, backend.reuses_shared_memory())?;
+        let exporter = Exporter::new(label, policy, directory, backend.reuses_shared_memory())?;
         let pools = new_pools(&backend, pool_options, None, &segment_numbers);
         Ok(Self {
             uuid: device.info().uuid,
@@ -178,16 +179,31 @@ impl ContextCore {
         Err(Error::WrongHost)
     }
 
+    /// Returns the deadline of an open that begins now.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline::after(self.origin.timeout)
+    }
+
     /// Returns this process's attachment to the context that made a handle.
     #[inline]
-    pub(crate) fn attachment(&self, fields: &Fields) -> Result<Arc<Attachment>> {
-        self.imports.attachment(fields, &self.origin)
+    pub(crate) fn attachment(
+        &self,
+        fields: &Fields,
+        deadline: &Deadline,
+    ) -> Result<Arc<Attachment>> {
+        self.imports.attachment(fields, &self.origin, deadline)
     }
 
     /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
     #[inline]
-    pub(crate) fn imported(&self, fields: &Fields, access: Access) -> Result<Arc<Imported>> {
-        self.imports.segment(self, fields, access)
+    pub(crate) fn imported(
+        &self,
+        fields: &Fields,
+        access: Access,
+        deadline: &Deadline,
+    ) -> Result<Arc<Imported>> {
+        self.imports.segment(self, fields, access, deadline)
     }
 
     /// Records an allocation for [`find`](Self::find).

@@ -1,5 +1,6 @@
 //! Names of objects, for people.
 
+use crate::ipc::MAX_NAME_BYTES;
 use crate::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +14,11 @@ pub(crate) struct ObjectName {
 
 impl ObjectName {
     pub(crate) fn set(&self, name: &str) {
-        *self.text.lock() = name.into();
+        // As importers see it.
+        let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()))];
+        let mut text = self.text.lock();
+        *text = name.into();
+        // Under the lock, so that of two names set at once one wins in both places.
         self.is_set.store(!name.is_empty(), Ordering::Release);
     }
 
@@ -30,5 +35,23 @@ impl ObjectName {
         if self.is_set.load(Ordering::Relaxed) {
             self.set("");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_importers_see_of_it() {
+        let name = ObjectName::default();
+        assert_eq!(name.get(), None);
+        name.set("weights of the größte model, layer 17");
+        assert_eq!(
+            name.get().as_deref(),
+            Some("weights of the größte model, l")
+        );
+        name.clear();
+        assert_eq!(name.get(), None);
     }
 }

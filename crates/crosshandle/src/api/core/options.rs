@@ -1,14 +1,19 @@
 //! Options of a context.
 
-use crate::ipc::Origin;
+use crate::api::device::Device;
 use crate::ipc::broker::PeerPolicy;
+use crate::ipc::{Label, Origin};
 use crate::pool::PoolOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Bytes of the longest name of a context that reports show.
+const MAX_NAME_BYTES: usize = 64;
+
 /// The behaviour of a context. [`ContextOptions::new`] suits most programs.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
+    name: Option<String>,
     pooling: bool,
     huge_pages: bool,
     socket_dir: Option<PathBuf>,
@@ -26,12 +31,19 @@ impl ContextOptions {
     /// Returns the usual options.
     pub fn new() -> Self {
         Self {
+            name: None,
             pooling: true,
             huge_pages: true,
             socket_dir: None,
             peers: PeerPolicy::SameUser,
             exchange_timeout: Duration::from_secs(10),
         }
+    }
+
+    /// Gives the context a name, for people: `crosshandle ps` shows it. Names are no place for secrets.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
     }
 
     /// Sets whether small allocations share segments (default: yes). Without pooling each
@@ -69,10 +81,23 @@ impl ContextOptions {
         self
     }
 
-    /// Sets how long opening a handle may wait for a living exporter to answer (default: 10 s).
+    /// Sets how long opening a handle may wait for a living exporter, however many answers it takes
+    /// (default: 10 s).
     pub fn exchange_timeout(mut self, timeout: Duration) -> Self {
         self.exchange_timeout = timeout;
         self
+    }
+
+    /// Returns what reports call a context with these options.
+    pub(super) fn label(&self, device: &Device) -> Label {
+        let name = self.name.as_deref().unwrap_or_default();
+        // As much of it as lines can show.
+        let name = name.get(..name.floor_char_boundary(MAX_NAME_BYTES.min(name.len())));
+        Label {
+            name: name.filter(|name| !name.is_empty()).map(str::to_owned),
+            device: device.to_string(),
+            backend: device.info().backend.to_string(),
+        }
     }
 
     pub(super) fn pool(&self) -> PoolOptions {

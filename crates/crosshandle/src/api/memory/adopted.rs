@@ -3,9 +3,11 @@
 use crate::api::core::{ContextCore, ObjectName};
 use crate::error::{Error, Result};
 use crate::hal::Segment;
-use crate::handle::{Fields, HandleKind, MemoryHandle};
-use crate::ipc::{ExportCell, Shared};
+use crate::handle::{Fields, MemoryHandle};
+use crate::ipc::{ExportCell, Particulars, Shared};
+use crate::types::report::ObjectKind;
 use crate::types::{Access, Address};
+use std::ptr;
 use std::sync::Arc;
 
 /// A part of an allocation that belongs to the program.
@@ -78,9 +80,13 @@ impl Adopted {
                 let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
                 let exporter = self.core.exporter();
-                let kind = HandleKind::Memory;
+                let particulars = Particulars {
+                    kind: ObjectKind::Device,
+                    len: self.len as u64,
+                    allocation: ptr::from_ref(self).addr(),
+                };
                 let exported =
-                    exporter.export_at(cell, kind, &memory, self.number, self.len, access)?;
+                    exporter.export_at(cell, particulars, &memory, self.number, access)?;
                 if let Some(name) = self.name.get() {
                     exporter.set_name(exported.record, &name);
                 }

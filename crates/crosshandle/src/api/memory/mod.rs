@@ -17,7 +17,7 @@ use crate::hal::common::leak_registry;
 use crate::handle::MemoryHandle;
 use crate::types::{Access, Address, MemoryKind, Pod, SharedBytes, TypedSlice};
 use adopted::Adopted;
-use opened::Opened;
+pub(crate) use opened::Opened;
 use std::any::Any;
 use std::fmt;
 use std::mem;

@@ -2,7 +2,7 @@
 
 use crate::api::core::{ContextCore, Imported};
 use crate::error::{Error, Result};
-use crate::hal::Segment;
+use crate::hal::{Operand, Segment};
 use crate::handle::{Fields, HandleKind};
 use crate::ipc::Credential;
 use crate::observe;
@@ -22,13 +22,15 @@ impl Opened {
     #[inline]
     pub(super) fn open(core: &Arc<ContextCore>, fields: &Fields, access: Access) -> Result<Self> {
         core.check_memory(fields, access)?;
-        let imported = core.imported(fields, access)?;
+        let deadline = core.deadline();
+        let imported = core.imported(fields, access, &deadline)?;
         // Cannot overflow: the handle was checked. What is mapped is what counts.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
         if end > actual {
             return Err(Error::Extent { end, actual });
         }
-        imported.attachment.hold(&Credential::of(fields))?;
+        let credential = Credential::of(fields);
+        imported.attachment.hold(&credential, &deadline)?;
         let opened = Self {
             record: fields.record,
             offset: fields.offset as usize,
@@ -42,6 +44,15 @@ impl Opened {
             opened.name()
         });
         Ok(opened)
+    }
+
+    /// Tells the exporter of an operand's memory that a command copies so many of its bytes.
+    #[inline]
+    pub(crate) fn count_copied(operand: &Operand, bytes: usize) {
+        let opened = operand.keep.as_ref().and_then(|keep| keep.downcast_ref());
+        if let Some(Self { imported, .. }) = opened {
+            imported.attachment.ledger().add_copied(bytes as u64);
+        }
     }
 
     #[inline]

@@ -1,12 +1,12 @@
 //! Asks the exporters of the socket directories, all at once and with one deadline.
 
-use super::dead::exporter_of;
-use super::schema::ProcessReport;
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
+use crate::ipc::broker::address;
 use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
 use crate::os::socket::{self, Granted, Guard, Received};
 use crate::threads::disposer::{PeerDescriptor, PeerStream};
+use crate::types::report::ProcessReport;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -146,7 +146,7 @@ pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<Proce
 }
 
 /// Returns the sockets of exporters in a directory, no links.
-pub(super) fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -158,6 +158,12 @@ pub(super) fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     }
     sockets.sort();
     Ok(sockets)
+}
+
+/// Returns the exporter whose socket has this path.
+fn exporter_of(socket: &Path) -> Option<u64> {
+    let (exporter, is_unnamed) = address::exporter_of(socket.file_name()?.to_str()?)?;
+    (!is_unnamed).then_some(exporter)
 }
 
 /// Waits until at least one answer can be read. Returns whether there is time left.

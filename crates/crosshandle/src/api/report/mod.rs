@@ -24,12 +24,11 @@
 
 mod ask;
 mod dead;
-mod schema;
 mod tuning;
 
-pub use ask::{Silent, SilentReason, exporters};
-pub use dead::{DeadSocket, dead_sockets, remove_dead};
-pub use schema::{
+pub use crate::types::report::{
     ContextReport, Counters, EventReport, ImporterReport, MemoryReport, ObjectAccess, ObjectKind,
     OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,
 };
+pub use ask::{Silent, SilentReason, exporters};
+pub use dead::{DeadSocket, dead_sockets, remove_dead};

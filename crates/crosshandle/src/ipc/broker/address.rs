@@ -98,7 +98,7 @@ pub(super) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
 
 /// Returns the exporter whose socket has this name, and whether it is the name of one that does not listen
 /// yet. `None` for names that no exporter uses.
-pub(super) fn exporter_of(name: &str) -> Option<(u64, bool)> {
+pub(crate) fn exporter_of(name: &str) -> Option<(u64, bool)> {
     let (number, kind) = name.split_once('.')?;
     let is_unnamed = match kind {
         "sock" => false,

@@ -1,16 +1,17 @@
 //! Admission: how many connections an exporter keeps, and for whom.
 //!
 //! Who connects takes a descriptor of the exporter before it has shown that it may. So
-//! connections that are not attached to a context are few, and have little time. If there are too
-//! many, the oldest one that has sent nothing goes, so that an importer, which sends its request at
-//! once, gets through between thousands that don't. Attached ones are limited too, and more so
-//! those of other users.
+//! connections that are not attached to a context are few, and have little time and few requests. If
+//! there are too many, the oldest one goes that has been answered and is not attached all the same, or
+//! else the oldest one that has sent nothing. So an importer, whose first request attaches it, gets
+//! through between thousands that say nothing, and thousands that ask and ask. Attached ones are
+//! limited too, and more so those of other users.
 //!
 //! This is the policy and its account alone; the listener and the clients hang up.
 
 use crate::ipc::tuning::{
     MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
-    MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, UNATTACHED_TIME,
+    MAX_UNATTACHED, MAX_UNATTACHED_OF_STRANGER, MAX_UNATTACHED_REQUESTS, UNATTACHED_TIME,
 };
 use crate::sync::HashMap;
 use std::cmp::Reverse;
@@ -52,7 +53,8 @@ impl Limits {
 /// A connection that is not attached to a context. `C`: what it takes to hang up.
 struct Unattached<C> {
     uid: u32,
-    has_spoken: bool,
+    /// How often it has sent something.
+    requests: u32,
     deadline: Instant,
     connection: C,
 }
@@ -119,7 +121,7 @@ impl<C> Admission<C> {
         if !matches!(verdict, Verdict::Refused) {
             let newcomer = Unattached {
                 uid,
-                has_spoken: false,
+                requests: 0,
                 deadline: now + UNATTACHED_TIME,
                 connection,
             };
@@ -128,12 +130,15 @@ impl<C> Admission<C> {
         verdict
     }
 
-    /// Takes note that a connection has sent something: it gets more time.
-    pub(super) fn spoke(&mut self, number: Number, now: Instant) {
-        if let Some(connection) = self.unattached.get_mut(&number) {
-            connection.has_spoken = true;
-            connection.deadline = now + UNATTACHED_TIME;
-        }
+    /// Takes note that a connection has sent something: it gets more time. Returns whether it may have
+    /// an answer; if not, it is to be hung up.
+    pub(super) fn spoke(&mut self, number: Number, now: Instant) -> bool {
+        let Some(connection) = self.unattached.get_mut(&number) else {
+            return true;
+        };
+        connection.requests += 1;
+        connection.deadline = now + UNATTACHED_TIME;
+        connection.requests <= MAX_UNATTACHED_REQUESTS
     }
 
     /// Returns whether there is room for a connection among the attached ones. Not if it is to be hung
@@ -197,10 +202,11 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Takes out the oldest connection of some users that has sent nothing, or else the oldest.
+    /// Takes out the oldest connection of some users that was answered without being attached, or else
+    /// the oldest.
     fn take_oldest(&mut self, is_theirs: impl Fn(u32) -> bool) -> Verdict<C> {
         let theirs = self.unattached.iter().filter(|(_, of)| is_theirs(of.uid));
-        let oldest = theirs.min_by_key(|(number, of)| (of.has_spoken, **number));
+        let oldest = theirs.min_by_key(|(number, of)| (of.requests == 0, **number));
         let number = oldest.map(|(number, _)| *number);
         match number.and_then(|number| self.unattached.remove(&number)) {
             Some(of) => Verdict::InsteadOf(of.connection),
@@ -260,27 +266,47 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_has_sent_nothing_goes() {
+    fn the_oldest_goes() {
         let mut exporter = Exporter::new(1 << 16);
         let all: Vec<_> = (0..MAX_UNATTACHED).map(|_| exporter.welcome(OWN)).collect();
-        exporter.admission.spoke(all[0], exporter.now);
         assert!(exporter.attach(all[1]));
         exporter.welcome(OWN);
+        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[0]));
         assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[2]));
-        assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[3]));
         // Hung up already.
         assert!(!exporter.attach(all[2]));
-        assert!(exporter.attach(all[0]));
+        assert!(exporter.attach(all[3]));
     }
 
     #[test]
-    fn those_that_have_spoken_go_when_there_are_no_others() {
+    fn those_that_were_answered_in_vain_go_first() {
         let mut exporter = Exporter::new(1 << 16);
         let all: Vec<_> = (0..MAX_UNATTACHED).map(|_| exporter.welcome(OWN)).collect();
-        for number in &all {
-            exporter.admission.spoke(*number, exporter.now);
+        for number in &all[5..] {
+            assert!(exporter.admission.spoke(*number, exporter.now));
+        }
+        // Newcomers stay, who have had no time to say anything.
+        for number in &all[5..] {
+            let (newcomer, verdict) = exporter.connect(OWN);
+            assert_eq!(verdict, Verdict::InsteadOf(*number));
+            assert!(exporter.attach(newcomer));
+            exporter.welcome(OWN);
         }
         assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[0]));
+    }
+
+    #[test]
+    fn requests_before_attaching_are_few() {
+        let mut exporter = Exporter::new(1 << 16);
+        let (number, attached) = (exporter.welcome(OWN), exporter.welcome(OWN));
+        assert!(exporter.attach(attached));
+        for _ in 0..MAX_UNATTACHED_REQUESTS {
+            assert!(exporter.admission.spoke(number, exporter.now));
+        }
+        assert!(!exporter.admission.spoke(number, exporter.now));
+        for _ in 0..2 * MAX_UNATTACHED_REQUESTS {
+            assert!(exporter.admission.spoke(attached, exporter.now));
+        }
     }
 
     #[test]

@@ -1,28 +1,32 @@
 //! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
 //! importer arrive here.
 
-use super::address::PeerPolicy;
+use super::address::{self, PeerPolicy};
 use super::admission::{Admission, Limits, Number, Verdict};
 use super::protocol::{
     BackendBlob, BadMessage, ProgramName, REPLY_SIZE, REQUEST_SIZE, Refusal, Reply, Request,
     program_text,
 };
+use super::reports;
 use crate::error::Result;
 use crate::ipc::record::Credential;
+use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
+use crate::os::process;
 use crate::os::socket::{self, Guard, Peer, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, watch};
 use crate::types::Access;
+use crate::types::report::{ContextReport, ProcessReport};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::any::Any;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 /// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
@@ -37,14 +41,19 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory.
-    fn memory(&self, credential: &Credential, access: Access) -> Result<Fetch, Refusal>;
+    /// Finds memory for an importer.
+    fn memory(&self, owner: u16, credential: &Credential, access: Access)
+    -> Result<Fetch, Refusal>;
 
     /// Finds the arena of an event, and the file of locks.
     fn arena(&self, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
+
+    /// Describes the context for people, and lists at most so many objects of each kind. May take
+    /// milliseconds: not for the exchange thread.
+    fn describe(&self, most: usize) -> ContextReport;
 
     /// Takes note that an importer has hung up: fails its unfinished signals and forgets its opens.
     fn detach(&self, owner: u16);
@@ -61,6 +70,7 @@ pub(crate) struct Newcomer {
     pub(crate) credential: Credential,
     /// The process id in this process's PID namespace; 0 if it has none there.
     pub(crate) pid: u32,
+    pub(crate) uid: u32,
     pub(crate) program: ProgramName,
 }
 
@@ -102,8 +112,14 @@ struct Published {
 /// All contexts of this process that have exported something, by number.
 static PUBLISHED: LazyLock<RwLock<HashMap<u32, Published>>> = LazyLock::new(RwLock::default);
 
+/// When this process began to export, in nanoseconds since 1970.
+static STARTED: OnceLock<u64> = OnceLock::new();
+/// Requests and connections that were refused before they were any context's.
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
 /// Makes a context reachable for importers.
 pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Exports>) {
+    STARTED.get_or_init(process::time);
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(context, Published { policy, exports });
 }
@@ -133,6 +149,36 @@ fn with<R>(exports: Option<Arc<dyn Exports>>, f: impl FnOnce(&dyn Exports) -> R)
     let result = f(&*exports);
     exports.release();
     Some(result)
+}
+
+/// Describes what this process exports. May take milliseconds.
+fn describe() -> ProcessReport {
+    let mut exports: Vec<_> = {
+        let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
+        let all = all.iter();
+        all.filter_map(|(number, of)| Some((*number, of.exports.upgrade()?)))
+            .collect()
+    };
+    exports.sort_by_key(|(number, _)| *number);
+    let most = MAX_LISTED_OF_ALL / exports.len().clamp(1, MAX_DESCRIBED_CONTEXTS);
+    let mut report = ProcessReport {
+        pid: process::pid(),
+        program: process::program(),
+        exporter: address::exporter_id().map_or(String::new(), |id| format!("{id:016x}")),
+        started_unix_s: STARTED.get().copied().unwrap_or(0) / 1_000_000_000,
+        taken_ns: process::monotonic_nanoseconds(),
+        refusals: REFUSALS.load(Ordering::Relaxed),
+        ..ProcessReport::default()
+    };
+    for (_, exports) in exports {
+        // The rest are released all the same.
+        let is_described = report.contexts.len() < MAX_DESCRIBED_CONTEXTS;
+        let described = with(Some(exports), |exports| {
+            is_described.then(|| exports.describe(most))
+        });
+        report.contexts.extend(described.flatten());
+    }
+    report
 }
 
 /// Returns the answer to a request that could not be read for lack of descriptors.
@@ -233,6 +279,7 @@ impl Client {
             return Ok(());
         };
         if !is_admitted_anywhere(uid) {
+            REFUSALS.fetch_add(1, Ordering::Relaxed);
             observe::refused(Refusal::NotAdmitted.reason(), pid);
             let refusal = Reply::Refused(Refusal::NotAdmitted).encode(0);
             let _ = socket::send(&stream, &refusal, &[]);
@@ -258,6 +305,7 @@ impl Client {
             Verdict::Welcome => {}
             Verdict::InsteadOf(other) => hang_up_all([other]),
             Verdict::Refused => {
+                REFUSALS.fetch_add(1, Ordering::Relaxed);
                 observe::refused(Refusal::Busy.reason(), pid);
                 let refusal = Reply::Refused(Refusal::Busy).encode(0);
                 let _ = socket::send(&client.stream, &refusal, &[]);
@@ -288,6 +336,7 @@ impl Client {
             Err(BadMessage::Version) => return self.refuse(Refusal::Version, 0),
             Err(BadMessage::Malformed(_)) => return self.refuse(Refusal::BadRequest, 0),
         };
+        let is_mirror = matches!(request, Request::Mirror(_));
         let fetch = match request {
             Request::Attach {
                 context,
@@ -306,12 +355,12 @@ impl Client {
                 return self.answer(sent, serial);
             }
             Request::Memory { credential, access } => {
-                self.with_exports(|exports, _| exports.memory(&credential, access))
+                self.with_exports(|exports, owner| exports.memory(owner, &credential, access))
             }
             Request::Mirror(credential) => {
                 self.with_exports(|exports, _| exports.mirror(&credential))
             }
-            Request::Describe => Err(Refusal::BadRequest),
+            Request::Describe => return self.describe(serial, registration),
         };
         match fetch {
             Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
@@ -322,7 +371,7 @@ impl Client {
                 self.is_answering.store(true, Ordering::Relaxed);
                 let paused = registration.pause();
                 driver_jobs::run(move || {
-                    if client.answer(call().map(Into::into), serial).is_err() {
+                    if client.answer(as_answer(call(), is_mirror), serial).is_err() {
                         client.hang_up();
                     }
                     client.is_answering.store(false, Ordering::Release);
@@ -330,8 +379,30 @@ impl Client {
                 });
                 Ok(())
             }
-            Err(refusal) => self.refuse(refusal, serial),
+            Err(refusal) => self.answer(as_answer(Err(refusal), is_mirror), serial),
         }
+    }
+
+    /// Answers with a report, from a background thread.
+    fn describe(&self, serial: u32, registration: Registration) -> Result<(), Errno> {
+        // Whatever contexts say of others: the report is about all of them.
+        if self.uid != rustix::process::geteuid().as_raw() {
+            return self.refuse(Refusal::NotAdmitted, serial);
+        }
+        let Some(client) = self.this.upgrade() else {
+            return Err(Errno::CONNRESET);
+        };
+        self.is_answering.store(true, Ordering::Relaxed);
+        let paused = registration.pause();
+        reports::make_for(describe, move |file| {
+            let answer = file.map(|file| Answer::new(Reply::Sent, [file]));
+            if client.answer(answer, serial).is_err() {
+                client.hang_up();
+            }
+            client.is_answering.store(false, Ordering::Release);
+            drop(paused);
+        });
+        Ok(())
     }
 
     fn refuse(&self, refusal: Refusal, serial: u32) -> Result<(), Errno> {
@@ -339,6 +410,13 @@ impl Client {
     }
 
     fn answer(&self, answer: Result<Answer, Refusal>, serial: u32) -> Result<(), Errno> {
+        if answer
+            .as_ref()
+            .is_err_and(|refusal| refusal.is_of_no_context())
+            && !matches!(&*self.seat.lock(), Seat::Attached(..))
+        {
+            REFUSALS.fetch_add(1, Ordering::Relaxed);
+        }
         let answer = answer.unwrap_or_else(|refusal| {
             observe::refused(refusal.reason(), self.pid);
             Answer::new(Reply::Refused(refusal), [])
@@ -368,6 +446,7 @@ impl Client {
         let newcomer = Newcomer {
             credential,
             pid: self.pid,
+            uid: self.uid,
             program,
         };
         let number = self.stream.counted().0;
@@ -422,6 +501,15 @@ impl Client {
     }
 }
 
+/// Returns the answer to a request for an object. Importers ask for a mirror whether there is one or not, so
+/// that there is none is no refusal.
+fn as_answer(fetched: Result<Fetched, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
+    match fetched {
+        Err(none @ Refusal::Stale) if is_mirror => Ok(Answer::new(Reply::Refused(none), [])),
+        fetched => fetched.map(Into::into),
+    }
+}
+
 impl From<Fetched> for Answer {
     fn from(fetched: Fetched) -> Self {
         let Fetched {
@@ -458,8 +546,11 @@ impl Source for Client {
             Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
-                ADMISSION.lock().spoke(number, Instant::now());
-                self.handle(&buffer[..len], registration)
+                let may_ask = ADMISSION.lock().spoke(number, Instant::now());
+                match may_ask {
+                    true => self.handle(&buffer[..len], registration),
+                    false => Err(Errno::CONNRESET),
+                }
             }
             // Importers send no descriptors.
             Ok(Received::Unwanted | Received::HungUp) => Err(Errno::CONNRESET),

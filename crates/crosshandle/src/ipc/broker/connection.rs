@@ -4,6 +4,7 @@ use super::address::{self, PeerPolicy};
 use super::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request, Serial};
 use super::sweep;
 use crate::error::{Error, Result};
+use crate::ipc::deadline::Deadline;
 use crate::ipc::tuning::EXPORTER_LOOK_INTERVAL;
 use crate::os::socket::{self, Granted, Guard, Peer, Received};
 use crate::sync::{Condvar, Mutex};
@@ -28,7 +29,6 @@ pub(crate) struct Connection {
     is_self: bool,
     /// The exporter's process id, for messages.
     pid: u32,
-    timeout: Duration,
     has_hung_up: AtomicBool,
     directory: PathBuf,
     exporter: u64,
@@ -51,9 +51,9 @@ impl Connection {
         pid: u32,
         directory: Option<&Path>,
         policy: &PeerPolicy,
-        timeout: Duration,
+        deadline: &Deadline,
     ) -> Result<Self> {
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = deadline.get();
         let mut denied = None;
         for directory in address::directories(directory) {
             let path = address::socket_path(&directory, exporter);
@@ -86,7 +86,6 @@ impl Connection {
                 uid,
                 is_self,
                 pid,
-                timeout,
                 has_hung_up: AtomicBool::new(false),
                 directory,
                 exporter,
@@ -112,9 +111,10 @@ impl Connection {
     pub(crate) fn ask<const N: usize>(
         &self,
         request: Request,
+        deadline: &Deadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
-        let serial = self.await_turn()?;
-        let result = self.exchange(request, serial);
+        let serial = self.await_turn(deadline)?;
+        let result = self.exchange(request, serial, deadline.get());
         let mut questions = self.questions.lock();
         questions.is_busy = false;
         if questions.waiting > 0 {
@@ -132,8 +132,9 @@ impl Connection {
     pub(crate) fn ask_for_memory<const N: usize>(
         &self,
         request: Request,
+        deadline: &Deadline,
     ) -> Result<(Reply, [OwnedFd; N])> {
-        let (reply, granted) = self.ask::<N>(request)?;
+        let (reply, granted) = self.ask::<N>(request, deadline)?;
         let memory: Result<Vec<_>, _> = granted
             .into_iter()
             .map(PeerDescriptor::into_memory)
@@ -152,11 +153,6 @@ impl Connection {
         self.has_hung_up.load(Ordering::Relaxed)
     }
 
-    /// Returns the longest time that an answer may take.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// Returns the user that the exporter runs as.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
@@ -173,11 +169,11 @@ impl Connection {
         self.stream.hang_up();
     }
 
-    /// Waits until no other thread asks, but not longer than an answer may take, and returns the
-    /// number of the caller's question.
-    fn await_turn(&self) -> Result<Serial> {
+    /// Waits until no other thread asks, and returns the number of the caller's question.
+    fn await_turn(&self, deadline: &Deadline) -> Result<Serial> {
         // A condition variable's clock has an end.
-        let timeout = self.timeout.min(Duration::from_secs(1 << 32));
+        let timeout = deadline.left().unwrap_or(Duration::MAX);
+        let timeout = timeout.min(Duration::from_secs(1 << 32));
         let mut questions = self.questions.lock();
         questions.waiting += 1;
         let is_busy = |questions: &mut Questions| questions.is_busy;
@@ -201,6 +197,7 @@ impl Connection {
         &self,
         request: Request,
         serial: Serial,
+        deadline: Option<Instant>,
     ) -> Result<(Reply, Granted<PeerDescriptor>)> {
         let gone = || {
             self.has_hung_up.store(true, Ordering::Relaxed);
@@ -210,8 +207,6 @@ impl Connection {
             Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => gone(),
             errno => Error::os("talking to the exporter")(errno),
         };
-        // `None`: beyond all time.
-        let deadline = Instant::now().checked_add(self.timeout);
         match socket::send(&self.stream, &request.encode(serial), &[]) {
             // It has hung up, but may have said before why.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}

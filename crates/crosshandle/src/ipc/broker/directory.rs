@@ -96,6 +96,26 @@ impl SocketDirectory {
         })
     }
 
+    /// Opens a directory to look after what this user has in it; `None` if there is none. It may be one
+    /// that nobody should listen in.
+    pub(super) fn existing(path: &Path) -> Result<Option<Self>, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let place = match fs::open(path, flags, Mode::empty()) {
+            Ok(place) => place,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let status = fs::fstat(&place)?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            place,
+            id: DirectoryId {
+                device: status.st_dev,
+                inode: status.st_ino,
+            },
+        }))
+    }
+
     /// Makes a directory if there is none, and finds it. `None`: it is a symbolic link that another user
     /// may have placed there.
     fn find(path: &Path, shared: bool) -> Result<Option<OwnedFd>, Errno> {

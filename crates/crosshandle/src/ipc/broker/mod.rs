@@ -13,6 +13,7 @@ mod connection;
 mod directory;
 mod listener;
 pub(crate) mod protocol;
+mod reports;
 mod sweep;
 
 pub use address::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
@@ -21,4 +22,4 @@ pub(crate) use client::{
 };
 pub(crate) use connection::Connection;
 pub(crate) use listener::Broker;
-pub(crate) use sweep::lock_of as dead_socket_lock;
+pub(crate) use sweep::dead_sockets;

@@ -379,6 +379,18 @@ impl Refusal {
         }
     }
 
+    /// Returns whether a request is refused so before a context is asked.
+    pub(super) fn is_of_no_context(self) -> bool {
+        matches!(
+            self,
+            Self::BadRequest
+                | Self::Version
+                | Self::UnknownContext
+                | Self::NotAdmitted
+                | Self::Busy
+        )
+    }
+
     fn from_status(status: u16) -> Option<Self> {
         [
             Self::BadRequest,

@@ -9,6 +9,7 @@
 
 use super::address::{exporter_of, socket_path};
 use super::directory::SocketDirectory;
+use crate::error::{Error, Result};
 use crate::ipc::tuning::{MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES, MIN_UNNAMED_AGE};
 use crate::os::{descriptor, lock, socket};
 use rustix::fs::Stat;
@@ -16,11 +17,11 @@ use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Returns the byte of the socket directory that an exporter locks. Offsets of files end at 2⁶³.
-pub(crate) fn lock_of(exporter: u64) -> u64 {
+pub(super) fn lock_of(exporter: u64) -> u64 {
     exporter >> 2
 }
 
@@ -42,40 +43,81 @@ pub(super) fn is_known_dead(directory: &Path, exporter: u64) -> bool {
         })
 }
 
+/// A socket whose process has ended.
+pub(crate) struct DeadSocket {
+    pub(crate) path: PathBuf,
+    pub(crate) exporter: u64,
+}
+
 /// Removes this user's dead sockets, at most a few. Called without a lock; never waits.
 pub(super) fn remove_dead_sockets(directory: &SocketDirectory) {
-    let (Ok(entries), Ok(opened)) = (directory.entries(), directory.open_entries()) else {
+    let Ok(Some(dead)) = find_dead(directory, MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES) else {
         return;
     };
+    for (name, _) in dead {
+        let _ = directory.remove(&name);
+    }
+}
+
+/// Returns all of this user's dead sockets in the directory at `path`, which may not exist. `removes`:
+/// removes them too, and returns those that it has removed.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a directory that other machines may have too; [`Error::Os`].
+pub(crate) fn dead_sockets(path: &Path, removes: bool) -> Result<Vec<DeadSocket>> {
+    let failed = Error::os("reading the socket directory");
+    let Some(directory) = SocketDirectory::existing(path).map_err(&failed)? else {
+        return Ok(Vec::new());
+    };
+    let dead = find_dead(&directory, usize::MAX, usize::MAX).map_err(&failed)?;
+    let dead = dead.ok_or_else(|| {
+        Error::Unsupported(format!(
+            "other machines may use the socket directory {} too, and their sockets look dead from here; \
+             remove the dead ones on the machine that made them",
+            path.display()
+        ))
+    })?;
+    let mut found = Vec::new();
+    for (name, exporter) in dead {
+        match removes.then(|| directory.remove(&name)) {
+            // Another process has removed it.
+            Some(Err(Errno::NOENT)) => {}
+            Some(Err(errno)) => return Err(Error::os("removing a dead socket")(errno)),
+            _ => found.push(DeadSocket {
+                path: directory.path_of(&name),
+                exporter,
+            }),
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the names of this user's dead sockets and their exporters, after at most so many looks at
+/// entries and attempts to connect; `None` if that cannot be told from here.
+fn find_dead(
+    directory: &SocketDirectory,
+    looks: usize,
+    probes: usize,
+) -> Result<Option<Vec<(String, u64)>>, Errno> {
+    let (entries, opened) = (directory.entries()?, directory.open_entries()?);
     if !descriptor::is_on_this_machine_alone(&opened) {
-        return;
+        return Ok(None);
     }
     // A lock that cannot be asked for says nothing.
     let is_locked = |exporter| lock::is_held(opened.as_fd(), lock_of(exporter)).unwrap_or(false);
-    let mut probes = 0;
-    for entry in entries.flatten().take(MAX_SWEEP_LOOKS) {
-        let Some(name) = entry.file_name().to_str().ok() else {
-            continue;
-        };
-        let Some((exporter, is_unnamed)) = exporter_of(name) else {
-            continue;
-        };
-        let Some(status) = directory.own_socket(name) else {
-            continue;
-        };
+    let suspects = entries.flatten().take(looks).filter_map(|entry| {
+        let name = entry.file_name().to_str().ok()?.to_owned();
+        let (exporter, is_unnamed) = exporter_of(&name)?;
+        let status = directory.own_socket(&name)?;
         // An exporter without a lock is between two steps: it does not listen yet.
-        if is_locked(exporter) || is_unnamed && age(&status) < MIN_UNNAMED_AGE {
-            continue;
-        }
-        if probes == MAX_SWEEP_PROBES {
-            return;
-        }
-        probes += 1;
-        // A socket gets its name only once its exporter listens, so no new one is removed here.
-        if socket::try_connect(&directory.path_of(name)) == Err(Errno::CONNREFUSED) {
-            let _ = directory.remove(name);
-        }
-    }
+        let is_dead = !(is_locked(exporter) || is_unnamed && age(&status) < MIN_UNNAMED_AGE);
+        is_dead.then_some((name, exporter))
+    });
+    // A socket gets its name only once its exporter listens, so no new one is taken for dead.
+    let refuses = |(name, _): &(String, u64)| {
+        socket::try_connect(&directory.path_of(name)) == Err(Errno::CONNREFUSED)
+    };
+    Ok(Some(suspects.take(probes).filter(refuses).collect()))
 }
 
 /// Returns the time since an entry was made or changed; zero if that is in the future.

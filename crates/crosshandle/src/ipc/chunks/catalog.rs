@@ -55,6 +55,11 @@ pub(crate) struct PeerDescription {
     pub(crate) ended: u64,
 }
 
+const _: () = assert!(
+    cfg!(target_pointer_width = "64"),
+    "importers load eight bytes from memory that they cannot write"
+);
+
 /// A mapped chunk of a catalog.
 pub(crate) struct CatalogChunk {
     mapping: Mapping,
@@ -134,7 +139,9 @@ impl CatalogChunk {
     unsafe fn at<T>(&self, offset: usize) -> &T {
         // SAFETY: in bounds and aligned, as the caller promises. The file is sealed against
         // shrinking, and the mapping lives as long as `self`. All processes access it atomically,
-        // any bits are valid, and nothing here writes where the mapping is for reading.
+        // and any bits are valid. An importer, whose mapping is for reading, only loads, at most
+        // eight bytes: on machines of 64 bits that is an instruction that writes nothing, in all
+        // orders. (The standard library promises so much for relaxed loads alone.)
         unsafe { self.mapping.start().add(offset).cast().as_ref() }
     }
 
@@ -268,6 +275,13 @@ impl Catalog {
         if let Some(first) = self.chunks[0].get() {
             first.peer(owner).ended.store(time, Ordering::Release);
         }
+    }
+
+    /// Returns the process id of a process, as the exporter knows it; 0 if it does not.
+    #[inline]
+    pub(crate) fn peer_pid(&self, owner: Owner) -> u32 {
+        let first = self.chunks[0].get();
+        first.map_or(0, |first| first.peer(owner).pid.load(Ordering::Relaxed))
     }
 
     /// Returns what is known of a process.

@@ -7,6 +7,7 @@ use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
+use crate::ipc::tuning::MAX_LEDGER_REPEATS;
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
 use crate::os::memfd;
@@ -14,6 +15,7 @@ use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::Mutex;
 use crate::types::Access;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -70,6 +72,8 @@ pub(crate) struct Sleeper {
 pub(crate) struct LedgerChunk {
     mapping: Mapping,
     chunk: usize,
+    /// The chunk that was sent in place of this one, which the importer did not get.
+    instead: OnceLock<Box<LedgerChunk>>,
 }
 
 const fn counts_at(chunk: usize) -> usize {
@@ -106,7 +110,20 @@ impl LedgerChunk {
         let mapping = Mapping::shared(file, len, 1, Access::ReadWrite)
             .map_err(Error::memory("mapping a ledger", len))?;
         mapping.exclude_from_dumps();
-        Ok(Self { mapping, chunk })
+        Ok(Self {
+            mapping,
+            chunk,
+            instead: OnceLock::new(),
+        })
+    }
+
+    /// Returns the chunk that was sent last, and how many were sent before it.
+    fn latest(&self) -> (&Self, usize) {
+        let mut latest = (self, 0);
+        while let Some(next) = latest.0.instead.get() {
+            latest = (next, latest.1 + 1);
+        }
+        latest
     }
 
     /// Returns the header. The first chunk only.
@@ -138,6 +155,9 @@ pub(crate) struct Ledger {
     making: Mutex<()>,
     /// Whether the importer has hung up, so that its counts no longer matter.
     has_hung_up: AtomicBool,
+    /// The segments that the importer was given, in the exporter. What it counts in others keeps
+    /// nothing: whoever has one object's handle can write all counts.
+    given: Mutex<BTreeSet<u32>>,
     /// The file of the first chunk, where the importer shows by a lock that it lives.
     file: Option<OwnedFd>,
     /// That lock, in the importer.
@@ -161,23 +181,29 @@ impl Ledger {
         Ok((ledger, file))
     }
 
-    /// Makes a chunk for an importer, and returns the descriptor to send; `None` if the importer
-    /// has one already.
+    /// Makes a chunk for an importer, and returns the descriptor to send. An importer that asks again
+    /// did not get the first one, as its question timed out, say: from now on the new one counts.
+    /// `None` if it has asked too often, or for the first chunk, with which ledgers begin.
     pub(crate) fn extend(&self, chunk: usize) -> Result<Option<OwnedFd>> {
         let _making = self.making.lock();
-        if self.chunks[chunk].get().is_some() {
+        let latest = self.chunks[chunk].get().map(LedgerChunk::latest);
+        if chunk == 0 || latest.is_some_and(|(_, before)| before >= MAX_LEDGER_REPEATS) {
             return Ok(None);
         }
         let (made, file) = LedgerChunk::create(chunk)?;
-        self.add(made);
+        match latest {
+            None => self.add(made),
+            Some((latest, _)) => drop(latest.instead.set(Box::new(made))),
+        }
         Ok(Some(file))
     }
 
     /// Makes sure that a record's count is there. For a process's opens of its own exports.
     pub(crate) fn ensure(&self, record: u32) -> Result<()> {
         let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
+        let _making = self.making.lock();
         if self.chunks[chunk].get().is_none() {
-            self.extend(chunk)?;
+            self.add(LedgerChunk::create(chunk)?.0);
         }
         Ok(())
     }
@@ -273,9 +299,30 @@ impl Ledger {
         first.is_some_and(|first| first.header().has_left.load(Ordering::Acquire) != 0)
     }
 
+    /// Returns how often the importer has a record open.
+    pub(crate) fn times_open(&self, record: u32) -> u32 {
+        let count = self.count(record);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the importer is given a segment. Before the descriptor is sent.
+    pub(crate) fn note_given(&self, segment: u32) {
+        self.given.lock().insert(segment);
+    }
+
+    /// Returns whether the importer has a record open, of memory in a segment or of an event.
+    pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
+        let is_given = |segment: u32| self.given.lock().contains(&segment);
+        self.is_open(record) && segment.is_none_or(is_given)
+    }
+
     /// Returns whether the importer has a record open.
     pub(crate) fn is_open(&self, record: u32) -> bool {
-        self.count(record).is_some_and(open_count::is_open)
+        let Some(place) = place_of(record) else {
+            return false;
+        };
+        let chunk = self.chunks[place.chunk()].get();
+        chunk.is_some_and(|chunk| open_count::is_open(chunk.latest().0.count(place)))
     }
 
     /// Notes that the importer has hung up.
@@ -330,5 +377,23 @@ mod tests {
         assert_eq!(view.sleepers(), []);
         ledger.add_copied(40);
         assert_eq!(view.copied(), 40);
+    }
+
+    #[test]
+    fn an_importer_that_did_not_get_a_chunk_gets_another_which_counts() {
+        let (ledger, _) = Ledger::create(false).expect("a ledger");
+        let record = 5_000;
+        let chunk = place_of(record).expect("a place").chunk();
+        for _ in 0..=MAX_LEDGER_REPEATS {
+            let file = ledger.extend(chunk).expect("made").expect("another");
+            assert!(!ledger.is_open(record));
+            let importer = Ledger::default();
+            importer.add(LedgerChunk::open(&file, chunk).expect("the same"));
+            let count = importer.count(record).expect("there");
+            count.fetch_add(1, Ordering::SeqCst);
+            assert!(ledger.is_open(record));
+        }
+        assert!(ledger.extend(chunk).expect("no error").is_none());
+        assert!(ledger.is_open(record));
     }
 }

@@ -8,8 +8,8 @@
 mod catalog;
 mod ledger;
 
-pub(crate) use catalog::{Catalog, CatalogChunk};
-pub(crate) use ledger::{Ledger, LedgerChunk};
+pub(crate) use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
+pub(crate) use ledger::{Ledger, LedgerChunk, Sleeper};
 
 use crate::os::mapping::page_size;
 

@@ -44,8 +44,9 @@ type Key = (usize, u32);
 /// What the job needs of an event. It keeps the event's memory, and nothing of a driver's.
 struct KeptSlot {
     slot: SlotPlace,
-    /// The context's arenas, and the event's own if it has one.
-    _arenas: (Arc<EventArenas>, Option<Arc<EventArena>>),
+    _arenas: Arc<EventArenas>,
+    /// The event's own arena, if it has one.
+    isolated: Option<Arc<EventArena>>,
     role: WeakRole,
 }
 
@@ -276,7 +277,8 @@ impl LateEvent {
         Self {
             kept: Arc::new(KeptSlot {
                 slot,
-                _arenas: (arenas, core.isolated.clone()),
+                _arenas: arenas,
+                isolated: core.isolated.clone(),
                 role: WeakRole::of(&core.role),
             }),
             record: core.record(),
@@ -322,7 +324,8 @@ impl LateEvent {
         driver_jobs::run(move || {
             if let Some(role) = self.kept.role.upgrade() {
                 for _ in 0..self.given_back_later {
-                    role.give_back(self.record, self.exported);
+                    let isolated = self.kept.isolated.clone();
+                    role.give_back(self.record, self.exported, isolated);
                 }
             }
         });

@@ -15,6 +15,8 @@ pub(crate) use native_mirror::MirrorHold;
 pub(crate) use profile::{Profile, Timestamps};
 
 use super::attachment::Attachment;
+use super::chunks::{Ledger, Sleeper};
+use super::deadline::Deadline;
 use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
@@ -25,6 +27,7 @@ use crate::event_protocol::{
 };
 use crate::handle::{HandleKind, Key};
 use crate::observe;
+use crate::os::{process, sleepers};
 use crate::sync::Mutex;
 use native_mirror::NativeMirror;
 use std::sync::Arc;
@@ -116,19 +119,20 @@ impl EventCore {
         isolated: bool,
         mode: WaitMode,
         mirror: Option<Arc<dyn DriverEvents>>,
+        deadline: &Deadline,
     ) -> Result<Arc<Self>> {
         let (slot, arena) = if isolated {
-            let arena = attachment.isolated_event(&credential)?;
+            let arena = attachment.isolated_event(&credential, deadline)?;
             arena.mark_shared(0);
             // SAFETY: `Self` keeps the event's own arena.
             (unsafe { SlotPlace::new(arena.slot(0)) }, Some(arena))
         } else {
-            let (common, index) = attachment.event(&credential)?;
+            let (common, index) = attachment.event(&credential, deadline)?;
             common.mark_shared(index);
             // SAFETY: `Self` keeps the attachment, which keeps its arenas.
             (unsafe { SlotPlace::new(common.slot(index)) }, None)
         };
-        attachment.hold(&credential)?;
+        attachment.hold(&credential, deadline)?;
         let (index, name) = (credential.record.index, || {
             attachment.name_of(credential.record.index)
         });
@@ -249,7 +253,7 @@ impl EventCore {
     }
 
     fn liveness(&self) -> &dyn Liveness {
-        self.role.liveness()
+        self
     }
 
     /// Signals from the host without blocking, and returns the signal's number. The signal
@@ -513,23 +517,62 @@ impl EventCore {
     }
 }
 
+/// What the event's role knows; and sleeping threads are entered into this process's ledger.
+impl Liveness for EventCore {
+    fn is_dead(&self, owner: Owner) -> bool {
+        self.role.liveness().is_dead(owner)
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.role.liveness().is_abandoned()
+    }
+
+    fn is_known_abandoned(&self) -> bool {
+        self.role.liveness().is_known_abandoned()
+    }
+
+    fn begin_sleep(&self, number: u64) -> Option<usize> {
+        if let Role::Creator(exporter) = &self.role {
+            // Nobody asks about an event that nobody else has. The ledger is made once.
+            if !self.is_exported() || exporter.own_ledger().is_err() {
+                return None;
+            }
+        }
+        self.role.ledger()?.enter(Sleeper {
+            record: self.index,
+            number,
+            thread: sleepers::thread()?,
+            since: process::monotonic_nanoseconds(),
+        })
+    }
+
+    fn end_sleep(&self, place: usize) {
+        if let Some(ledger) = self.role.ledger() {
+            ledger.leave(place);
+        }
+    }
+}
+
 impl Drop for EventCore {
     fn drop(&mut self) {
         let exported = *self.exported.get_mut();
         let is_given_back_later =
             *self.has_late.get_mut() && late_completion::give_back_later(self, exported);
         if !is_given_back_later {
-            self.role.give_back(self.record(), exported);
+            let isolated = self.isolated.take();
+            self.role.give_back(self.record(), exported, isolated);
         }
     }
 }
 
 impl Role {
-    /// Gives an event's record back. May call a driver.
-    fn give_back(&self, record: Record, exported: bool) {
+    /// Gives an event's record back, and its arena if it has one to itself. May call a driver.
+    fn give_back(&self, record: Record, exported: bool, isolated: Option<Arc<EventArena>>) {
         match self {
             Self::Creator(exporter) => {
-                exporter.retire(record, exported, None);
+                // Kept until importers have closed the event: deaths among them are told there.
+                let keep = isolated.map(|arena| Box::new(arena) as _);
+                exporter.retire(record, exported, keep);
                 if exported {
                     exporter.reclaim();
                 }
@@ -538,6 +581,14 @@ impl Role {
                 attachment.release(record.index);
                 observe::closed(HandleKind::Event);
             }
+        }
+    }
+
+    /// Returns the ledger in which this process counts its opens.
+    fn ledger(&self) -> Option<&Ledger> {
+        match self {
+            Self::Creator(exporter) => exporter.own_ledger_if_any(),
+            Self::Opener(attachment) => Some(attachment.ledger()),
         }
     }
 
@@ -574,5 +625,39 @@ fn explain(error: IssueError) -> Error {
         IssueError::TooFarAhead(most) => Error::invalid(format!(
             "the event's value can be raised to {most} at most in one step"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::broker::PeerPolicy;
+    use crate::ipc::describe::Label;
+
+    #[test]
+    fn an_isolated_arena_is_kept_until_importers_have_closed_the_event() {
+        let name = format!("xh-isolated-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let exporter = Exporter::new(
+            Label::default(),
+            PeerPolicy::default(),
+            Some(directory.clone()),
+            false,
+        );
+        let exporter = exporter.expect("an exporter");
+        let event = EventCore::create(&exporter, WaitMode::LowPower, true, false, None);
+        let event = event.expect("an event");
+        let exported = event.export().expect("exported").expect("ours");
+        let Record { index, .. } = exported.record;
+        let ledger = exporter.own_ledger().expect("a ledger");
+        let count = ledger.count(index).expect("in the first chunk");
+        count.store(1, Ordering::SeqCst);
+        drop(event);
+        assert!(exporter.arenas().isolated(exported.record).is_some());
+        count.store(0, Ordering::SeqCst);
+        exporter.reclaim();
+        assert!(exporter.arenas().isolated(exported.record).is_none());
+        drop(exporter);
+        let _ = std::fs::remove_dir(directory);
     }
 }

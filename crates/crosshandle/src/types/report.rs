@@ -1,6 +1,6 @@
-//! What a report says. The field names are those of the JSON.
+//! What a report of an exporting process says. The field names are those of the JSON.
 
-use crate::types::{Access, MemoryKind};
+use super::{Access, MemoryKind};
 use serde::{Deserialize, Serialize};
 
 /// One exporting process and what it shares.
@@ -22,7 +22,7 @@ pub struct ProcessReport {
     /// Connections that the process turned away before they named a context: strangers, other
     /// versions, other users.
     pub refusals: u64,
-    /// The contexts that have exported something.
+    /// The contexts that have exported something. Limited in number.
     pub contexts: Vec<ContextReport>,
 }
 
@@ -81,7 +81,7 @@ pub struct MemoryReport {
     pub access: ObjectAccess,
     /// Whether the exporter has freed the memory, and importers keep it.
     pub freed: bool,
-    /// Who has it open.
+    /// Who has it open. Limited in number.
     pub opened_by: Vec<OpenedBy>,
 }
 
@@ -156,12 +156,12 @@ pub struct EventReport {
     pub submitted: u64,
     /// The greatest number up to which all signals are complete.
     pub completed: u64,
-    /// The signals that were submitted and are not complete, in the order of their numbers, and who
-    /// submitted them.
+    /// The first signals that were submitted and are not complete, in the order of their numbers, and
+    /// who submitted them. Limited in number: a waiter has [its own](Waiter::culprit).
     pub unfinished: Vec<UnfinishedSignal>,
-    /// The threads that sleep until a signal of this event is complete.
+    /// The threads that sleep until a signal of this event is complete. Limited in number.
     pub waiters: Vec<Waiter>,
-    /// Who has it open.
+    /// Who has it open. Limited in number.
     pub opened_by: Vec<OpenedBy>,
 }
 
@@ -174,7 +174,7 @@ pub struct UnfinishedSignal {
     pub number: u64,
     /// The submitter's number in the context; 1 is the exporter itself.
     pub owner: u16,
-    /// The submitter's process id, in its own PID namespace.
+    /// The submitter's process id in the exporter's PID namespace; 0 if it has none there.
     pub pid: u32,
     /// The name of the submitter's program.
     pub program: String,
@@ -187,16 +187,19 @@ pub struct UnfinishedSignal {
 pub struct Waiter {
     /// The number in the context of the process that waits; 1 is the exporter itself.
     pub owner: u16,
-    /// The id of the process that waits, in its own PID namespace.
+    /// The id of the process that waits, in the exporter's PID namespace; 0 if it has none there.
     pub pid: u32,
     /// The name of the program that waits.
     pub program: String,
-    /// The id of the thread, in the same namespace.
+    /// The id of the thread, in its own PID namespace.
     pub thread: u32,
     /// The number of the signal that the thread waits for.
     pub number: u64,
     /// How long the thread had been waiting when the report was made, in nanoseconds.
     pub waiting_ns: u64,
+    /// The signal whose end the thread waits for: the awaited one, or an earlier one that must be
+    /// complete before it. `None` if nobody has submitted the awaited signal, or if it is complete.
+    pub culprit: Option<UnfinishedSignal>,
 }
 
 /// A process that is attached to a context.
@@ -206,7 +209,7 @@ pub struct Waiter {
 pub struct ImporterReport {
     /// The importer's number in the context.
     pub owner: u16,
-    /// The process id, in its own PID namespace.
+    /// The process id in the exporter's PID namespace; 0 if it has none there.
     pub pid: u32,
     /// The name of the program.
     pub program: String,
@@ -214,9 +217,10 @@ pub struct ImporterReport {
     pub user: u32,
     /// When the process attached, in seconds since 1970.
     pub attached_unix_s: u64,
-    /// The objects that the process has open, each counted once.
+    /// The objects that the process has open, each record counted once. In a context that shares very
+    /// many, not all are looked at.
     pub objects: u64,
-    /// Bytes of the memory that the process has open, each allocation counted once.
+    /// Bytes of the memory among them.
     pub bytes: u64,
 }
 
@@ -225,7 +229,8 @@ pub struct ImporterReport {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Bytes that commands of this context's queues copied.
+    /// Bytes that commands of this context's queues copied, and commands of its importers from or to
+    /// memory that they have open.
     pub copied_bytes: u64,
     /// Signals that were submitted to this context's shared events, by whichever process.
     pub signals: u64,
