@@ -74,8 +74,7 @@ impl Counts {
     pub(super) fn count_end_of(&self, ledger: &Ledger) {
         let copied = ledger.copied();
         self.copied_by_ended.fetch_add(copied, Ordering::Relaxed);
-        // Who closes all that it has open hangs up after that.
-        if ledger.has_opens() {
+        if !ledger.has_left() {
             self.deaths.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -411,9 +410,9 @@ fn found(object: &Exported) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handle::HandleKind;
-    use crate::handle::Key;
+    use crate::handle::{HandleKind, Key};
     use crate::ipc::records::Export;
+    use crate::observe::ExportedObject;
     use crate::types::report::ObjectKind;
 
     /// A context of a test, with one importer.
@@ -468,10 +467,11 @@ mod tests {
         fn export(&self, record: u32, object: Exported) {
             self.catalog.ensure(record).expect("made");
             let key = Key::from_bytes([1; 16]);
+            let _counted = ExportedObject::new(HandleKind::Memory, 0);
             let export = Export {
                 key,
                 object,
-                _counted: crate::observe::ExportedObject::new(HandleKind::Memory, 0),
+                _counted,
             };
             self.records.lock().set_export(record, export);
         }

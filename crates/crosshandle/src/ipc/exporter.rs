@@ -197,7 +197,8 @@ impl Exporter {
     }
 
     /// Makes a record that lets importers fetch memory.
-    fn export(&self, kind: HandleKind, memory: ExportedMemory, len: usize) -> Result<Credential> {
+    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
+        let len = memory.particulars.len as usize;
         let _counted = ExportedObject::new(kind, len);
         let mut records = self.records_with_room();
         let key = records.next_key();
@@ -296,7 +297,7 @@ impl Exporter {
     }
 
     /// Returns the credential in `place`, made now if there is none. The caller has prepared the
-    /// memory; `segment` is its number, and handles name `len` bytes of it.
+    /// memory; `segment` is its number.
     pub(crate) fn export_at(
         &self,
         place: &ExportCell,
@@ -317,7 +318,7 @@ impl Exporter {
             ObjectKind::Physical => HandleKind::PhysicalMemory,
             _ => HandleKind::Memory,
         };
-        let credential = self.export(kind, memory, particulars.len as usize)?;
+        let credential = self.export(kind, memory)?;
         let set = place.get_or_set(credential);
         if set != credential {
             // Another thread was faster.

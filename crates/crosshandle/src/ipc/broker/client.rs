@@ -11,7 +11,7 @@ use super::reports;
 use crate::error::Result;
 use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
-use crate::observe::{self, Peer as Observed, Side};
+use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::process;
 use crate::os::socket::{self, Guard, Peer, Received};
 use crate::sync::{HashMap, Mutex};
@@ -277,7 +277,12 @@ impl Client {
         match watch(client) {
             // Watched until it hangs up.
             Ok(watch) => mem::forget(watch),
-            Err(error) => tracing::warn!(%error, "an importer cannot be served"),
+            Err(error) => {
+                static LIMIT: Limit = Limit::new();
+                if let Some(suppressed) = LIMIT.admit() {
+                    tracing::warn!(%error, suppressed, "an importer cannot be served");
+                }
+            }
         }
         Ok(())
     }
@@ -342,6 +347,7 @@ impl Client {
             Err(BadMessage::Version) => return self.refuse(Refusal::Version, 0),
             Err(BadMessage::Malformed(_)) => return self.refuse(Refusal::BadRequest, 0),
         };
+        let is_mirror = matches!(request, Request::Mirror(_));
         let fetch = match request {
             Request::Attach {
                 context,
@@ -376,7 +382,7 @@ impl Client {
                 self.is_answering.store(true, Ordering::Relaxed);
                 let paused = registration.pause();
                 driver_jobs::run(move || {
-                    if client.answer(call().map(Into::into), serial).is_err() {
+                    if client.answer(as_answer(call(), is_mirror), serial).is_err() {
                         client.hang_up();
                     }
                     client.is_answering.store(false, Ordering::Release);
@@ -384,7 +390,7 @@ impl Client {
                 });
                 Ok(())
             }
-            Err(refusal) => self.refuse(refusal, serial),
+            Err(refusal) => self.answer(as_answer(Err(refusal), is_mirror), serial),
         }
     }
 
@@ -503,6 +509,15 @@ impl Client {
         if let Seat::Attached(exports, owner) = seat {
             with(exports.upgrade(), |exports| exports.detach(owner));
         }
+    }
+}
+
+/// Returns the answer to a request for an object. Importers ask for a mirror whether there is one or not, so
+/// that there is none is no refusal.
+fn as_answer(fetched: Result<Fetched, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
+    match fetched {
+        Err(none @ Refusal::Stale) if is_mirror => Ok(Answer::new(Reply::Refused(none), [])),
+        fetched => fetched.map(Into::into),
     }
 }
 

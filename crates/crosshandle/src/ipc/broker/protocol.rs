@@ -363,18 +363,6 @@ impl Reply {
 }
 
 impl Refusal {
-    /// Returns whether a request is refused so before a context is asked.
-    pub(super) fn is_of_no_context(self) -> bool {
-        matches!(
-            self,
-            Self::BadRequest
-                | Self::Version
-                | Self::UnknownContext
-                | Self::NotAdmitted
-                | Self::Busy
-        )
-    }
-
     /// Returns the reason as the program is told it.
     pub(crate) fn reason(self) -> Reason {
         match self {
@@ -389,6 +377,18 @@ impl Refusal {
             Self::NoReadOnly => Reason::NoReadOnly,
             Self::Busy => Reason::Busy,
         }
+    }
+
+    /// Returns whether a request is refused so before a context is asked.
+    pub(super) fn is_of_no_context(self) -> bool {
+        matches!(
+            self,
+            Self::BadRequest
+                | Self::Version
+                | Self::UnknownContext
+                | Self::NotAdmitted
+                | Self::Busy
+        )
     }
 
     fn from_status(status: u16) -> Option<Self> {

@@ -3,7 +3,7 @@
 //!
 //! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
 
-use super::{CHUNKS, RecordPlace, capacity, end_of, file_len, place_of};
+use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
 use crate::ipc::open_count;
@@ -286,32 +286,6 @@ impl Ledger {
         })
     }
 
-    /// Returns how often the importer has a record open.
-    pub(crate) fn times_open(&self, record: u32) -> u32 {
-        let count = self.count(record);
-        count.map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-
-    /// Returns whether the importer has anything open.
-    pub(crate) fn has_opens(&self) -> bool {
-        self.chunks.iter().filter_map(OnceLock::get).any(|chunk| {
-            let end = end_of(chunk.chunk as u32) as u32;
-            let first = end - capacity(chunk.chunk) as u32;
-            (first..end).any(|record| self.is_open(record))
-        })
-    }
-
-    /// Notes that the importer is given a segment. Before the descriptor is sent.
-    pub(crate) fn note_given(&self, segment: u32) {
-        self.given.lock().insert(segment);
-    }
-
-    /// Returns whether the importer has a record open, of memory in a segment or of an event.
-    pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
-        let is_given = |segment: u32| self.given.lock().contains(&segment);
-        self.is_open(record) && segment.is_none_or(is_given)
-    }
-
     /// Notes, for the exporter, that this process detaches and has nothing open any more.
     pub(crate) fn leave_all(&self) {
         if let Some(first) = self.chunks[0].get() {
@@ -323,6 +297,23 @@ impl Ledger {
     pub(crate) fn has_left(&self) -> bool {
         let first = self.chunks[0].get();
         first.is_some_and(|first| first.header().has_left.load(Ordering::Acquire) != 0)
+    }
+
+    /// Returns how often the importer has a record open.
+    pub(crate) fn times_open(&self, record: u32) -> u32 {
+        let count = self.count(record);
+        count.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the importer is given a segment. Before the descriptor is sent.
+    pub(crate) fn note_given(&self, segment: u32) {
+        self.given.lock().insert(segment);
+    }
+
+    /// Returns whether the importer has a record open, of memory in a segment or of an event.
+    pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
+        let is_given = |segment: u32| self.given.lock().contains(&segment);
+        self.is_open(record) && segment.is_none_or(is_given)
     }
 
     /// Returns whether the importer has a record open.
