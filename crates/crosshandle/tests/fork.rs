@@ -92,9 +92,10 @@ enum Way {
 
 /// Makes a child that lives as long as this process's parent, and returns its number.
 fn fork_child(way: Way) -> libc::pid_t {
-    // SAFETY: the child makes system calls only, and has a copy of this stack.
     let child = match way {
+        // SAFETY: the child makes system calls only, and has a copy of this stack.
         Way::Fork => unsafe { libc::fork() },
+        // SAFETY: as above.
         Way::Clone => unsafe {
             libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
         },
