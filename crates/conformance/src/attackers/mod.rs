@@ -39,7 +39,7 @@ pub trait Attacker: Sync {
         false
     }
 
-    /// Attacks until it is told to stop. Calls [`Stop::begun`] after the first blow.
+    /// Attacks until it is told to stop. Calls `Stop::begun` after the first blow.
     ///
     /// # Errors
     /// Fails if this machine doesn't permit the attack.
