@@ -125,7 +125,9 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
             slowest = slowest.max(taken);
             // Another exporter's objects, with the disposal under way; and the end of everything.
             let began = Instant::now();
-            importer.ask(format!("open-memory n {memory} context=hasty"))?;
+            importer
+                .ask(format!("open-memory n {memory} context=hasty"))
+                .map_err(|refused| Failure::new(format!("{what}, then: {refused}")))?;
             importer.ask("check n 0 1 100")?;
             importer.ask("close n hasty")?;
             check_in_time(&what, began.elapsed())?;

@@ -171,6 +171,9 @@ impl Attachment {
     /// connections, to those that have said nothing yet.
     fn connect(fields: &Fields, origin: &Origin, deadline: &Deadline) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
+        // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
+        // as long as the owner of a hostile one likes. Who needs it asks again for the error.
+        let _ = LivenessLocks::get();
         loop {
             let connection = Self::open_connection(fields, origin, deadline)?;
             let request = Request::Attach {
