@@ -88,7 +88,7 @@ enum Link {
         connection: Connection,
         /// The longest time that a question may take which no open asks.
         timeout: Duration,
-        /// When that was noticed, in nanoseconds since 1970; 0: it has not.
+        /// When the exporter was found to have hung up, in nanoseconds since 1970; 0: it has not.
         hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },

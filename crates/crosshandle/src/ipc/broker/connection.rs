@@ -236,8 +236,9 @@ impl Connection {
                 Err(errno) => return Err(lost(errno)),
             };
             match Reply::decode(&buffer[..len]) {
-                // 0: the broker could not even read the question.
-                Ok((reply, of)) if of == serial || of == 0 => break (reply, granted),
+                Ok((reply, of)) if of == serial => break (reply, granted),
+                // The broker could not even read the question.
+                Ok((reply @ Reply::Refused(_), 0)) => break (reply, granted),
                 // Late: it belongs to a question that was given up.
                 Ok(_) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
                 Ok(_) => return Err(late),
