@@ -145,7 +145,10 @@ pub use api::command::Command;
 pub use api::context::{Context, NativeEvent};
 pub use api::core::ContextOptions;
 pub use api::device::{BackendStatus, Device};
-pub use api::event::{Event, EventOptions, EventProfile, EventStatus};
+pub use api::event::{
+    Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
+    Values,
+};
 pub use api::kernel::Kernel;
 pub use api::memory::{
     Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,

@@ -203,8 +203,25 @@ impl Slot {
 }
 
 impl Target<'_> {
-    fn word(&self) -> &AtomicU64 {
+    pub(super) fn word(&self) -> &AtomicU64 {
         self.slot.word(self.number)
+    }
+
+    /// Returns the address of the word that the signal finishes on.
+    pub(super) fn word_address(&self) -> usize {
+        ptr::from_ref(self.word()).addr()
+    }
+
+    /// Returns the result of the wait, or an error if the signal never comes; `None` while the signal is
+    /// unfinished. With `is_check_due`, first fails what a dead process left on the word.
+    pub(super) fn look(&self, is_check_due: bool) -> Option<Result<(), WaitError>> {
+        if let Some(result) = self.result_so_far() {
+            return Some(result);
+        }
+        match self.check_liveness_if(is_check_due) {
+            Ok(()) => self.result_so_far(),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Returns the result of the wait; `None` while the signal is unfinished.
@@ -264,7 +281,7 @@ impl Target<'_> {
 
     /// Counts the caller among the sleepers of its word, and returns the sequence to sleep on.
     /// `None`: the word has changed, poll again.
-    fn register(&self) -> Option<u32> {
+    pub(super) fn register(&self) -> Option<u32> {
         let word = self.word();
         let before = word.load(Ordering::Acquire);
         // Only a hostile peer counts this far. Sleeps are short, so sleeping uncounted is safe.
@@ -287,8 +304,14 @@ impl Target<'_> {
         Some(sequence)
     }
 
+    /// Returns whether the word still counts a sleeper that it counted at `before`.
+    pub(super) fn is_registered(&self, before: u32) -> bool {
+        let word = self.word().load(Ordering::Acquire);
+        sequence(word) == before && word & SLEEPERS != 0
+    }
+
     /// Removes the caller from the count, unless a completion has already set it to zero.
-    fn deregister(&self, before: u32) {
+    pub(super) fn deregister(&self, before: u32) {
         let word = self.word();
         let mut current = word.load(Ordering::Acquire);
         while sequence(current) == before && current & SLEEPERS != 0 {
@@ -307,19 +330,19 @@ impl Target<'_> {
     /// Returns what this process's tools show of the wait.
     fn awaited(&self) -> platform::Awaited {
         platform::Awaited {
-            word: ptr::from_ref(self.word()).addr(),
+            word: self.word_address(),
             slot: ptr::from_ref(self.slot).addr(),
             number: self.number,
         }
     }
 
     /// Has the process watched that took the number.
-    fn watch_owner(&self) {
+    pub(super) fn watch_owner(&self) {
         self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
     /// Returns whether the exporter is known to have ended before anybody took the number.
-    fn never_comes(&self) -> bool {
+    pub(super) fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
     }
 

@@ -4,6 +4,7 @@
 //! driver has events of its own, and `late_completion` the signals that were completed before their
 //! turn.
 
+pub(crate) mod awaiting;
 mod device;
 mod driver_event;
 pub(crate) mod late_completion;
@@ -532,6 +533,10 @@ impl Liveness for EventCore {
 
     fn is_known_abandoned(&self) -> bool {
         self.role.liveness().is_known_abandoned()
+    }
+
+    fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
+        self.role.liveness().watch(owner);
     }
 
     fn begin_sleep(&self, number: u64) -> Option<usize> {
