@@ -12,7 +12,7 @@ use super::event_arena::{EventArena, EventArenas};
 use super::open_count;
 use super::record::{Credential, Record};
 use super::records::{
-    Export, ExportCell, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
+    Export, ExportCells, Exported, ExportedEvent, ExportedMemory, KeepAlive, MIRROR_SEGMENT,
     Particulars, Records, Retired, Shared,
 };
 use super::tuning::RECLAIM_LOOKS;
@@ -188,36 +188,11 @@ impl Exporter {
 
     /// Puts a record whose chunk is there to use.
     fn start_use(&self, index: u32, kind: HandleKind) -> Record {
-        self.catalog.clear_name(index);
-        let generation = self.catalog.generation(index).expect("its chunk is there");
+        let generation = self.catalog.start_use(index, kind as u64);
         Record {
             index,
-            generation: open_count::start_generation(generation, kind as u64),
+            generation: generation.expect("its chunk is there"),
         }
-    }
-
-    /// Makes a record that lets importers fetch memory.
-    fn export(&self, kind: HandleKind, memory: ExportedMemory) -> Result<Credential> {
-        let len = memory.particulars.len as usize;
-        let _counted = ExportedObject::new(kind, len);
-        let mut records = self.records_with_room();
-        let key = records.next_key();
-        let index = records.take_index()?;
-        if let Err(error) = self.catalog.ensure(index) {
-            records.free.push(index);
-            return Err(error);
-        }
-        let object = Exported::Memory(memory);
-        let export = Export {
-            key,
-            object,
-            _counted,
-        };
-        records.set_export(index, export);
-        let record = self.start_use(index, kind);
-        drop(records);
-        observe::exported(self.number, index, kind, len);
-        Ok(Credential { record, key })
     }
 
     /// Lets importers open an event, and returns its key. `mirror` is its native mirror.
@@ -296,35 +271,53 @@ impl Exporter {
         })
     }
 
-    /// Returns the credential in `place`, made now if there is none. The caller has prepared the
-    /// memory; `segment` is its number.
+    /// Returns an object's credential for an access, made now if there is none. The caller has prepared
+    /// the memory; `segment` is its number.
     pub(crate) fn export_at(
         &self,
-        place: &ExportCell,
+        cells: &ExportCells,
         particulars: Particulars,
         memory: &Arc<dyn Shared>,
         segment: u32,
         access: Access,
     ) -> Result<Credential> {
         self.go_public()?;
-        let memory = ExportedMemory {
+        let kind = match particulars.kind {
+            ObjectKind::Physical => HandleKind::PhysicalMemory,
+            _ => HandleKind::Memory,
+        };
+        let len = particulars.len as usize;
+        let object = Exported::Memory(ExportedMemory {
             object: Arc::clone(memory),
             segment,
             access,
             is_prepared: true,
             particulars,
-        };
-        let kind = match particulars.kind {
-            ObjectKind::Physical => HandleKind::PhysicalMemory,
-            _ => HandleKind::Memory,
-        };
-        let credential = self.export(kind, memory)?;
-        let set = place.get_or_set(credential);
-        if set != credential {
+        });
+        let _counted = ExportedObject::new(kind, len);
+        let mut records = self.records_with_room();
+        if let Some(credential) = cells.get(access) {
             // Another thread was faster.
-            self.retire(credential.record, false, None);
+            return Ok(credential);
         }
-        Ok(set)
+        let key = records.next_key();
+        let index = records.take_index()?;
+        if let Err(error) = self.catalog.ensure(index) {
+            records.free.push(index);
+            return Err(error);
+        }
+        let export = Export {
+            key,
+            object,
+            _counted,
+        };
+        records.set_export(index, export);
+        let record = self.start_use(index, kind);
+        let credential = Credential { record, key };
+        cells.set(access, credential);
+        drop(records);
+        observe::exported(self.number, index, kind, len);
+        Ok(credential)
     }
 
     /// Frees an object: its handles are stale from now on, and `keep` is dropped once no importer has
@@ -337,12 +330,9 @@ impl Exporter {
         if let Some(generation) = self.catalog.generation(record.index) {
             open_count::end_generation(generation);
         }
-        let segment = match exported {
-            true => self.records().segment_of(record.index),
-            false => None,
-        };
-        let is_open = exported && self.is_open(record.index, segment);
         let mut records = self.records();
+        let segment = records.segment_of(record.index);
+        let is_open = exported && self.is_open(record.index, segment);
         let export = records.take_export(record.index);
         let memory = self.note_freed(record.index, export.as_ref());
         let mut keep = Some(keep);

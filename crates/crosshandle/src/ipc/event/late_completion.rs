@@ -278,7 +278,7 @@ impl LateEvent {
             kept: Arc::new(KeptSlot {
                 slot,
                 _arenas: arenas,
-                isolated: core.isolated.clone(),
+                isolated: core.isolated().cloned(),
                 role: WeakRole::of(&core.role),
             }),
             record: core.record(),
