@@ -68,8 +68,7 @@ pub(crate) struct ContextId {
 
 impl Hash for ContextId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // The numbers of exporters are random, and those of contexts small.
-        state.write_u64(self.exporter ^ u64::from(self.context));
+        state.write_u64(self.to_word());
     }
 }
 
@@ -84,6 +83,13 @@ impl ContextId {
             },
             context: fields.context,
         }
+    }
+
+    /// Returns a word that few contexts have in common: the numbers of exporters are random. Contexts of
+    /// one exporter differ in its upper half.
+    #[inline]
+    pub(crate) fn to_word(self) -> u64 {
+        self.exporter ^ u64::from(self.context) << 32
     }
 }
 

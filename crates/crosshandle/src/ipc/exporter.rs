@@ -28,7 +28,7 @@ use crate::types::report::{ContextReport, ObjectKind};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A process that is attached.
@@ -59,6 +59,9 @@ pub(crate) struct Exporter {
     directory: Option<PathBuf>,
     broker: OnceLock<Arc<Broker>>,
     records: Mutex<Records>,
+    /// Whether there may be retired records, so that looking costs nothing while there are none. Changed
+    /// under the lock on the records.
+    has_retired: AtomicBool,
     importers: Mutex<Importers>,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
@@ -104,6 +107,7 @@ impl Exporter {
             directory,
             broker: OnceLock::new(),
             records,
+            has_retired: AtomicBool::new(false),
             importers: Mutex::new(Importers {
                 by_owner: HashMap::default(),
                 latest: Owner::EXPORTER.get(),
@@ -214,13 +218,10 @@ impl Exporter {
                 arena.mark_shared(index);
             }
         }
-        let mirror = mirror.map(|object| ExportedMemory {
-            object,
-            segment: MIRROR_SEGMENT,
-            access: Access::ReadWrite,
-            is_prepared: false,
-            particulars: Particulars::default(),
-        });
+        let event = match (isolated, mirror) {
+            (None, None) => None,
+            (isolated, mirror) => Some(ExportedEvent::boxed(isolated.cloned(), mirror)),
+        };
         let _counted = ExportedObject::new(HandleKind::Event, 0);
         let mut records = self.records();
         // Another thread may have been faster.
@@ -231,13 +232,9 @@ impl Exporter {
             });
         }
         let key = records.next_key();
-        let isolated = isolated.cloned();
-        let event = ExportedEvent { isolated, mirror };
-        let is_plain = event.isolated.is_none() && event.mirror.is_none();
-        let object = Exported::Event((!is_plain).then(|| Box::new(event)));
         let export = Export {
             key,
-            object,
+            object: Exported::Event(event),
             _counted,
         };
         records.set_export(record.index, export);
@@ -348,6 +345,7 @@ impl Exporter {
                 keep,
                 memory,
             }));
+            self.has_retired.store(true, Ordering::Relaxed);
         } else {
             is_deferred = self.defers_reclaim;
         }
@@ -428,6 +426,9 @@ impl Exporter {
             return closed;
         }
         closed._deferred = deferred_reclaim::take_closed(most);
+        if !self.has_retired.load(Ordering::Relaxed) {
+            return closed;
+        }
         let mut records = self.records();
         for _ in 0..records.retired.len().min(most) {
             let Some(retired) = records.retired.pop_front() else {
@@ -441,6 +442,8 @@ impl Exporter {
                 closed.kept.push((retired.index, retired.keep));
             }
         }
+        let has_retired = !records.retired.is_empty();
+        self.has_retired.store(has_retired, Ordering::Relaxed);
         drop(records);
         for (index, _) in &closed.kept {
             observe::reclaimed(self.number, *index);

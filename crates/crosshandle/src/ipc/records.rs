@@ -152,6 +152,24 @@ pub(super) struct ExportedEvent {
     pub(super) mirror: Option<ExportedMemory>,
 }
 
+impl ExportedEvent {
+    /// Returns what an event has that few have: an arena to itself, a native mirror.
+    #[cold]
+    pub(super) fn boxed(
+        isolated: Option<Arc<EventArena>>,
+        mirror: Option<Arc<dyn Shared>>,
+    ) -> Box<Self> {
+        let mirror = mirror.map(|object| ExportedMemory {
+            object,
+            segment: MIRROR_SEGMENT,
+            access: Access::ReadWrite,
+            is_prepared: false,
+            particulars: Particulars::default(),
+        });
+        Box::new(Self { isolated, mirror })
+    }
+}
+
 impl Exported {
     /// Returns the memory, or the event's native mirror.
     pub(super) fn memory_mut(&mut self) -> Option<&mut ExportedMemory> {
@@ -207,12 +225,11 @@ impl KeyGenerator {
     }
 
     fn next(&mut self) -> Key {
-        // Whole words, which takes half the time of sixteen bytes.
-        let words = [self.0.next_u64(), self.0.next_u64()];
-        let mut key: [u8; 16] = zerocopy::transmute!(words);
+        // Whole words: a key that is written byte by byte is waited for where it is read.
+        let mut words = [self.0.next_u64(), self.0.next_u64()];
         // A handle with an all-zero key is refused, so this one never occurs.
-        key[0] |= u8::from(key == [0; 16]);
-        Key::from_bytes(key)
+        words[0] |= u64::from(words == [0; 2]);
+        Key::from_bytes(zerocopy::transmute!(words))
     }
 }
 

@@ -49,11 +49,9 @@ struct SegmentKey {
 }
 
 impl Hash for SegmentKey {
-    // In few words: each takes as long as the one before.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.context.hash(state);
-        let is_read_only = self.access == Access::ReadOnly;
-        state.write_u64(u64::from(self.segment) << 1 | u64::from(is_read_only));
+        // One word, because a table waits for each. Few segments are mapped for both accesses.
+        state.write_u64(self.context.to_word() ^ u64::from(self.segment));
     }
 }
 

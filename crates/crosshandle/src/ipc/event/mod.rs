@@ -582,6 +582,7 @@ impl Liveness for EventCore {
 }
 
 impl Drop for EventCore {
+    #[inline]
     fn drop(&mut self) {
         let exported = *self.exported.get_mut();
         let is_given_back_later =
@@ -595,6 +596,7 @@ impl Drop for EventCore {
 
 impl Role {
     /// Gives an event's record back, and its arena if it has one to itself. May call a driver.
+    #[inline]
     fn give_back(&self, record: Record, exported: bool, isolated: Option<Arc<EventArena>>) {
         match self {
             Self::Creator(exporter) => {
