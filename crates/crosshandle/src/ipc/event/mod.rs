@@ -588,8 +588,8 @@ impl Drop for EventCore {
         let is_given_back_later =
             *self.has_late.get_mut() && late_completion::give_back_later(self, exported);
         if !is_given_back_later {
-            let isolated = self.extras.take().and_then(|extras| extras.isolated);
-            self.role.give_back(self.record(), exported, isolated);
+            self.role
+                .give_back(self.record(), exported, self.isolated());
         }
     }
 }
@@ -597,16 +597,9 @@ impl Drop for EventCore {
 impl Role {
     /// Gives an event's record back, and its arena if it has one to itself. May call a driver.
     #[inline]
-    fn give_back(&self, record: Record, exported: bool, isolated: Option<Arc<EventArena>>) {
+    fn give_back(&self, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
         match self {
-            Self::Creator(exporter) => {
-                // Kept until importers have closed the event: deaths among them are told there.
-                let keep = isolated.map(|arena| Box::new(arena) as _);
-                exporter.retire(record, exported, keep);
-                if exported {
-                    exporter.reclaim();
-                }
-            }
+            Self::Creator(exporter) => retire(exporter, record, exported, isolated),
             Self::Opener(attachment) => {
                 attachment.release(record.index);
                 observe::closed(HandleKind::Event);
@@ -627,6 +620,16 @@ impl Role {
             Self::Creator(exporter) => &**exporter,
             Self::Opener(attachment) => &**attachment,
         }
+    }
+}
+
+/// Frees an event that this process created. May call a driver.
+fn retire(exporter: &Exporter, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
+    // Kept until importers have closed the event: deaths among them are told there.
+    let keep = isolated.map(|arena| Box::new(Arc::clone(arena)) as _);
+    exporter.retire(record, exported, keep);
+    if exported {
+        exporter.reclaim();
     }
 }
 
