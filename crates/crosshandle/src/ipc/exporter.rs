@@ -270,6 +270,7 @@ impl Exporter {
 
     /// Returns an object's credential for an access, made now if there is none. The caller has prepared
     /// the memory; `segment` is its number.
+    #[inline]
     pub(crate) fn export_at(
         &self,
         cells: &ExportCells,

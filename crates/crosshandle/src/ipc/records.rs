@@ -262,6 +262,8 @@ impl Records {
         })
     }
 
+    // In its caller, which would write it in pieces, to be read here as a whole: a wait of the processor.
+    #[inline]
     pub(super) fn set_export(&mut self, record: u32, export: Export) {
         let record = record as usize;
         match self.exports.get_mut(record) {
@@ -327,5 +329,39 @@ impl Records {
         }
         self.used += 1;
         Ok(self.used - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_has_a_credential_for_each_access() {
+        let mut keys = KeyGenerator::new().expect("a generator");
+        let mut credential = |index| Credential {
+            record: Record {
+                index,
+                generation: 1 << 40 | u64::from(index),
+            },
+            key: keys.next(),
+        };
+        let (first, second) = (credential(3), credential(5));
+        assert_ne!(first.key, second.key);
+        let both = [
+            (Access::ReadWrite, Access::ReadOnly),
+            (Access::ReadOnly, Access::ReadWrite),
+        ];
+        for (access, other) in both {
+            let cells = ExportCells::default();
+            assert!(!cells.has_some());
+            cells.set(access, first);
+            assert_eq!((cells.get(access), cells.get(other)), (Some(first), None));
+            assert!(cells.has_some());
+            cells.set(other, second);
+            assert_eq!(cells.get(access), Some(first));
+            assert_eq!(cells.get(other), Some(second));
+            assert_eq!(cells.all().count(), 2);
+        }
     }
 }
