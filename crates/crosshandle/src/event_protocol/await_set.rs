@@ -9,7 +9,7 @@
 
 use super::tuning::{
     LIVENESS_INTERVAL, LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP,
-    STEPS, SWEEP_CHECKS, SWEEP_LOOKS,
+    STEP_TIME_PER_WORD, STEPS, SWEEP_CHECKS, SWEEP_LOOKS,
 };
 use super::wait::{Target, WaitError};
 use crate::platform::{AtomicU64, Instant};
@@ -87,8 +87,8 @@ pub(crate) struct AwaitSet<S, W> {
 
 /// A word with what is awaited on it.
 struct Word<S, W> {
-    /// By number and id, and never empty between two calls of the set.
-    awaited: BTreeMap<(u64, u64), Awaited<S, W>>,
+    /// Never empty between two calls of the set.
+    awaited: OfWord<S, W>,
     sleep: Option<Sleep>,
 }
 
@@ -102,11 +102,21 @@ struct Sleep {
     token: u64,
     /// The word's upper half when it began.
     before: u32,
+    /// The number whose submitter is watched; `None` while nobody has taken the first one.
+    watched: Option<u64>,
     /// Where others are told of it.
     told: Option<usize>,
 }
 
 impl Sleep {
+    /// Has the process watched that took the number, if that is not done.
+    fn watch_owner(&mut self, first: &Target<'_>) {
+        if self.watched != Some(first.number) && first.is_taken() {
+            first.watch_owner();
+            self.watched = Some(first.number);
+        }
+    }
+
     /// Takes the thread out of the word's sleepers, and returns of how many sleeps others are told no
     /// more. `target` is any signal on the word.
     fn deregister(self, target: &Target<'_>) -> usize {
@@ -118,31 +128,61 @@ impl Sleep {
     }
 }
 
+/// What is awaited on a word, by number and id.
+type OfWord<S, W> = BTreeMap<(u64, u64), Awaited<S, W>>;
+
+/// Returns the first signal that is awaited on a word.
+fn first_of<S: Subject, W>(awaited: &OfWord<S, W>) -> Option<Target<'_>> {
+    let (&(number, _), first) = awaited.first_key_value()?;
+    Some(first.subject.target(number))
+}
+
 impl<S: Subject, W> Word<S, W> {
     /// Returns the first signal that is awaited.
     fn first(&self) -> Option<Target<'_>> {
-        let (&(number, _), first) = self.awaited.first_key_value()?;
-        Some(first.subject.target(number))
+        first_of(&self.awaited)
     }
 
     /// Takes out what is finished or never comes, and adds it to `settled`. With `is_check_due`, first
     /// fails what a dead process left on the word.
     fn settle(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
-        while let Some(first) = self.awaited.first_entry() {
-            let (number, _) = *first.key();
-            let target = first.get().subject.target(number);
-            let Some(result) = target.look(is_check_due) else {
-                // Signals of one word finish in order.
-                return;
-            };
-            let Awaited { subject, waiter } = first.remove();
-            settled.push(Settled {
-                subject,
-                number,
-                waiter,
-                result,
-            });
+        // Signals of one word finish in order.
+        while self.settle_from((0, 0), is_check_due, settled) {}
+        let Some(first) = self.first() else {
+            return;
+        };
+        if first.is_taken() && (is_check_due || first.liveness.is_known_abandoned()) {
+            // Those that nobody has taken may never come, however long the first one takes.
+            let untaken = (first.slot.issued() + 1, 0);
+            while self.settle_from(untaken, is_check_due, settled) {}
         }
+    }
+
+    /// Takes out the first signal at or after `from` if it is finished or never comes. Returns whether it
+    /// is.
+    fn settle_from(
+        &mut self,
+        from: (u64, u64),
+        is_check_due: bool,
+        settled: &mut Vec<Settled<S, W>>,
+    ) -> bool {
+        let Some((&key, first)) = self.awaited.range(from..).next() else {
+            return false;
+        };
+        let (number, _) = key;
+        let Some(result) = first.subject.target(number).look(is_check_due) else {
+            return false;
+        };
+        let Some(Awaited { subject, waiter }) = self.awaited.remove(&key) else {
+            return false;
+        };
+        settled.push(Settled {
+            subject,
+            number,
+            waiter,
+            result,
+        });
+        true
     }
 }
 
@@ -257,13 +297,17 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Returns the time between two looks at words that nobody wakes; `None` if there are none.
     fn step(&self, now: Instant) -> Option<Duration> {
-        match self.newest_of_devices {
+        let step = match self.newest_of_devices {
             Some(since) if !self.of_devices.is_empty() => {
                 let waited = now.saturating_duration_since(since);
-                Some((waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP))
+                (waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP)
             }
-            _ => (!self.restless.is_empty()).then_some(LONGEST_STEP),
-        }
+            _ if self.restless.is_empty() => return None,
+            _ => LONGEST_STEP,
+        };
+        let words = self.of_devices.len() + self.restless.len();
+        let least = STEP_TIME_PER_WORD.saturating_mul(words.try_into().unwrap_or(u32::MAX));
+        Some(step.max(least))
     }
 
     fn sweep_interval(&self) -> Duration {
@@ -296,13 +340,18 @@ impl<S: Subject, W> AwaitSet<S, W> {
                 return;
             };
             word.settle(is_check_due, &mut self.settled);
-            let Some(first) = word.first() else {
+            let Some(first) = first_of(&word.awaited) else {
                 self.end_last_sleep(address, sleeps);
                 return;
             };
-            if let Some(sleep) = &word.sleep
+            if let Some(sleep) = &mut word.sleep
                 && first.is_registered(sleep.before)
             {
+                sleep.watch_owner(&first);
+                // The wake that comes with the mark may have come too early for the sleep.
+                if first.slot.is_device_signalled() {
+                    self.add_of_device(address);
+                }
                 return;
             }
             if word.sleep.is_some() {
@@ -324,6 +373,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         let Some(first) = word.first() else {
             return true;
         };
+        let is_taken = first.is_taken();
         first.watch_owner();
         let Some(before) = first.register() else {
             return false;
@@ -338,19 +388,28 @@ impl<S: Subject, W> AwaitSet<S, W> {
         };
         self.told += usize::from(told.is_some());
         let is_device_signalled = first.slot.is_device_signalled();
+        let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
         word.sleep = Some(Sleep {
             token,
             before,
+            watched: is_taken.then_some(number),
             told,
         });
         self.next_token += 1;
         self.sleeping.insert(token, address);
-        if is_device_signalled && self.of_devices.insert(address) {
-            self.newest_of_devices = Some(Instant::now());
+        if is_device_signalled {
+            self.add_of_device(address);
         }
         true
+    }
+
+    /// Takes note that devices signal the event of a word.
+    fn add_of_device(&mut self, address: usize) {
+        if self.of_devices.insert(address) {
+            self.newest_of_devices = Some(Instant::now());
+        }
     }
 
     /// Ends the sleep on a word, if there is one.
