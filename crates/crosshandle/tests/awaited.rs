@@ -170,6 +170,34 @@ fn a_function_that_panics_holds_up_no_other() {
     told.recv_timeout(DEADLINE).unwrap();
 }
 
+/// Does something of the program's when it is dropped.
+struct AtDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// What a cancelled function holds is dropped on the thread that serves all.
+#[test]
+fn a_cancelled_function_that_panics_holds_up_no_other() {
+    let event = context().create_event().unwrap();
+    let (tell, told) = channel();
+    let held = AtDrop(|| panic!("on purpose"));
+    drop(event.on_signal(2, move |_| drop(held)).unwrap());
+    // It may run the program's code, which awaits more.
+    let other = event.clone();
+    let held = AtDrop(move || {
+        let tell = tell.clone();
+        let function = move |result| tell.send(result).unwrap();
+        other.on_signal(1, function).unwrap().detach();
+    });
+    drop(event.on_signal(2, move |_| drop(held)).unwrap());
+    event.signal().unwrap();
+    told.recv_timeout(DEADLINE).unwrap().unwrap();
+}
+
 /// Waits until a notifier's descriptor can be read from.
 fn poll(notifier: &Notifier, timeout: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};

@@ -131,6 +131,9 @@ impl Doorbells {
         });
         if began != Some(true) {
             self.woken.push(token);
+            // Memory without sleeps may be unmapped.
+            self.listened
+                .retain(|_, listened| !listened.sleeps.is_empty());
         }
     }
 
@@ -294,6 +297,24 @@ mod tests {
             }
             assert!(began.elapsed() < DEADLINE);
         }
+    }
+
+    /// A thread that listened to memory which may be unmapped would look at all its words in turn.
+    #[test]
+    fn sleeps_that_end_at_once_leave_no_doorbell() {
+        static OWN: AtomicU64 = AtomicU64::new(0);
+        let memory = [Words::new(), Words::new()];
+        let mut doorbells = Doorbells::default();
+        doorbells.begin(1, &memory[0].words[0], 7);
+        doorbells.begin(2, &memory[1].words[0], 0);
+        doorbells.begin(3, &memory[1].words[1], 7);
+        assert_eq!(doorbells.listened.len(), 1, "only the second sleep goes on");
+        let mut woken = Vec::new();
+        doorbells.sleep((&OWN, 0), DEADLINE, &mut woken);
+        woken.sort_unstable();
+        assert_eq!(woken, [1, 3]);
+        doorbells.end(2);
+        assert!(doorbells.listened.is_empty());
     }
 
     #[test]
