@@ -7,15 +7,17 @@
 mod atomics;
 mod chance;
 mod clock;
+mod doorbell;
 mod fate;
 mod futex;
 
 pub(crate) use atomics::{AtomicU32, AtomicU64};
 pub(crate) use chance::{one_in, pick};
 pub(crate) use clock::Instant;
+pub(crate) use doorbell::{add_doorbell, listen, mute_doorbells, ring, rings};
 pub(crate) use fate::live_for;
 pub(crate) use futex::{
-    allow_timeouts, allow_timeouts_up_to, sleep, sleep_any, sleepers, sleeps, wake_all, wakes,
+    Ring, allow_timeouts, allow_timeouts_up_to, sleep, sleep_any, sleepers, sleeps, wake_all, wakes,
 };
 pub(crate) use std::sync::atomic::Ordering;
 
