@@ -387,10 +387,11 @@ impl<S: Subject, W> AwaitSet<S, W> {
             false => None,
         };
         self.told += usize::from(told.is_some());
-        let is_device_signalled = first.slot.is_device_signalled();
         let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
+        // A mark that comes later ends the sleep.
+        let is_device_signalled = first.slot.is_device_signalled();
         word.sleep = Some(Sleep {
             token,
             before,

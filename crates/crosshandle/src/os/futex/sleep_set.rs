@@ -362,22 +362,21 @@ mod tests {
         }
     }
 
-    /// A thread that listened to memory which may be unmapped would look at all its words in turn.
+    /// A thread that listened to memory which may be unmapped would look at all words in turn.
     #[test]
     fn sleeps_that_end_at_once_leave_no_doorbell() {
         static OWN: AtomicU64 = AtomicU64::new(0);
-        let memory = [Words::new(), Words::new()];
-        let mut doorbells = Doorbells::default();
-        doorbells.begin(1, &memory[0].words[0], 7);
-        doorbells.begin(2, &memory[1].words[0], 0);
-        doorbells.begin(3, &memory[1].words[1], 7);
-        assert_eq!(doorbells.listened.len(), 1, "only the second sleep goes on");
+        let memory = [Words::new(2, 2), Words::new(2, 2)];
+        let mut set = SleepSet::new(&OWN);
+        set.begin(1, &memory[0].words[0], 7);
+        set.begin(2, &memory[1].words[0], 0);
+        set.begin(3, &memory[1].words[1], 7);
+        assert_eq!(set.listened.len(), 1, "only the second sleep goes on");
         let mut woken = Vec::new();
-        doorbells.sleep((&OWN, 0), DEADLINE, &mut woken);
-        woken.sort_unstable();
+        set.sleep(0, DEADLINE, &mut woken);
         assert_eq!(woken, [1, 3]);
-        doorbells.end(2);
-        assert!(doorbells.listened.is_empty());
+        set.end(2);
+        assert!(set.listened.is_empty());
     }
 
     #[test]
