@@ -12,7 +12,7 @@ use crate::check::check;
 use crate::event_protocol::{Liveness, Owner, WaitError};
 use crate::hostile::Hostile;
 use crate::ledger::Ledger;
-use crate::platform::{self, one_in, pick};
+use crate::platform::{self, Doorbell, one_in, pick};
 use crate::stream::{Stream, stream};
 use crate::wake_ups::signal_somehow;
 use crate::world::{Process, World};
@@ -118,12 +118,19 @@ fn a_thread_that_reads_its_word_after_the_messages_is_found() {
 #[test]
 #[should_panic = "deadlock"]
 fn a_thread_that_looks_before_it_listens_is_found() {
-    let kind = Kind::DoorbellsLookingFirst;
-    check(1500, move || in_any_order(kind, Fault::None));
+    check(1500, || in_any_order(Kind::LookingFirst, Fault::None));
 }
 
-/// A signaller rings a doorbell after it has completed the word. `early`: before, which is wrong.
-fn doorbells(early: bool) {
+#[test]
+#[should_panic = "deadlock"]
+fn a_thread_that_reads_the_log_before_it_listens_is_found() {
+    check(1500, || in_any_order(Kind::ReadingFirst, Fault::None));
+}
+
+/// A signaller rings a doorbell after it has completed the word. `early`: before, which is wrong. `first`:
+/// the first entry's number.
+fn doorbells(early: bool, first: u32) {
+    platform::number_entries_from(first);
     let world = World::new();
     let event = Event::of(&world);
     let server = serve(Kind::Doorbells, Fault::None, [&world]);
@@ -145,13 +152,19 @@ fn doorbells(early: bool) {
 
 #[test]
 fn a_doorbell_rings_after_the_word() {
-    check(1500, || doorbells(false));
+    check(1500, || doorbells(false, 1));
 }
 
 #[test]
 #[should_panic = "deadlock"]
 fn a_doorbell_that_rings_before_the_word_is_found() {
-    check(1500, || doorbells(true));
+    check(1500, || doorbells(true, 1));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn a_log_whose_first_entry_looks_written_is_found() {
+    check(1500, || doorbells(false, 0));
 }
 
 /// All signals are immediate: only `WATCHED` tells their signallers that somebody awaits them.
@@ -598,11 +611,12 @@ fn beside_a_hostile_event(kind: Kind, rings: bool) {
     let memory = Memory::of(slots);
     let writer = hostile.start_writing(pick(12));
     let ringer = {
-        let doorbell = memory.doorbell();
+        let doorbell = Arc::clone(&memory.doorbell);
         spawn(move || {
-            for _ in 0..pick(6) * u64::from(rings) {
-                let value = pick(3) << 32 | [0, 1, u64::from(u32::MAX)][pick(3) as usize];
-                doorbell.store(value, Ordering::SeqCst);
+            for _ in 0..pick(9) * u64::from(rings) {
+                let value = pick(5) << 32 | [0, 1, u64::from(u32::MAX)][pick(3) as usize];
+                let value = [value, pick(9), u64::MAX][pick(3) as usize];
+                doorbell.overwrite(pick(Doorbell::WORDS as u64) as usize, value);
             }
         })
     };

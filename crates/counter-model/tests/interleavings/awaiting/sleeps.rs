@@ -1,24 +1,22 @@
-//! The sleeps of the thread that serves waiters, in three ways.
+//! The sleeps of the thread that serves waiters, in two ways.
 
 use crate::event_protocol::{RING, Sleeps, Slot};
-use crate::platform::{self, AtomicU64, Ordering, Ring, one_in, pick};
+use crate::platform::{self, AtomicU64, Doorbell, Ordering, one_in};
 use std::collections::BTreeMap;
+use std::mem;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The token of the thread's own word.
-const OWN: u64 = u64::MAX;
-
 /// A stretch of shared memory: events with one doorbell.
 pub(super) struct Memory {
     slots: Vec<Arc<Slot>>,
-    doorbell: Arc<AtomicU64>,
+    pub(super) doorbell: Arc<Doorbell>,
 }
 
 impl Memory {
     pub(super) fn of(slots: impl IntoIterator<Item = Arc<Slot>>) -> Self {
-        let doorbell = Arc::new(AtomicU64::new(0));
+        let doorbell = Arc::new(Doorbell::new());
         let slots = Vec::from_iter(slots);
         for slot in &slots {
             platform::add_doorbell(&**slot, &doorbell);
@@ -26,16 +24,10 @@ impl Memory {
         Self { slots, doorbell }
     }
 
-    pub(super) fn doorbell(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.doorbell)
-    }
-
     /// Returns the word at an address.
     fn word(&self, address: usize) -> Option<&AtomicU64> {
-        let mut words = self
-            .slots
-            .iter()
-            .flat_map(|slot| (0..RING).map(|number| slot.word_of(number)));
+        let slots = self.slots.iter();
+        let mut words = slots.flat_map(|slot| (0..RING).map(|number| slot.word_of(number)));
         words.find(|word| ptr::from_ref(*word).addr() == address)
     }
 }
@@ -45,48 +37,64 @@ impl Memory {
 pub(super) enum Kind {
     /// In one call for all of them, which looks at each word anew.
     AllAtOnce,
-    /// In the kernel, which keeps every sleep until it ends: `os/futex/ring.rs`.
-    Ring,
     /// On the doorbells of their memory: `os/futex/sleep_set.rs`.
     Doorbells,
-    /// Wrongly: looks at a word before it listens to the doorbell.
-    DoorbellsLookingFirst,
+    /// Wrongly: looks at a word, and listens to the doorbell then.
+    LookingFirst,
+    /// Wrongly: reads the log, and listens to the doorbell then.
+    ReadingFirst,
 }
 
 impl Kind {
     /// Returns one of those that are right.
     pub(super) fn any() -> Self {
-        [Self::AllAtOnce, Self::Ring, Self::Doorbells][pick(3) as usize]
+        match one_in(3) {
+            true => Self::AllAtOnce,
+            false => Self::Doorbells,
+        }
     }
-}
-
-/// A sleep on a word.
-#[derive(Clone, Copy)]
-struct Sleep {
-    address: usize,
-    expected: u32,
 }
 
 /// Memory to whose doorbell the thread listens.
 struct Listened {
-    /// How often the doorbell was rung when the thread began to listen.
-    rings: u32,
-    sleeps: BTreeMap<u64, Sleep>,
+    /// How often the doorbell was rung when the thread began to listen; `None` if it was rung since.
+    rings: Option<u32>,
+    /// The entries of the log that the thread has read.
+    read: u64,
+    /// The sleeps by the word's address: the token, and the expected upper half.
+    sleeps: BTreeMap<usize, (u64, u32)>,
+}
+
+impl Listened {
+    /// Returns the sleeps that have ended, and listens from now on.
+    fn ended(&mut self, memory: &Memory, kind: Kind) -> Vec<u64> {
+        let doorbell = &memory.doorbell;
+        let mut words = None;
+        if kind == Kind::ReadingFirst {
+            words = Some(doorbell.read(&mut self.read));
+        }
+        if self.rings.is_none_or(|rings| doorbell.is_rung(rings)) {
+            self.rings = Some(doorbell.listen());
+        }
+        let words = words.unwrap_or_else(|| doorbell.read(&mut self.read));
+        let has_ended = |(address, (_, expected)): &(&usize, &(u64, u32))| match &words {
+            Some(words) => words.contains(&(**address as u32)),
+            None => upper(memory.word(**address).expect("a word of it")) != *expected,
+        };
+        let ended = self.sleeps.iter().filter(has_ended);
+        ended.map(|(_, (token, _))| *token).collect()
+    }
 }
 
 /// The sleeps of one thread.
 pub(super) struct WordSleeps {
     kind: Kind,
     memory: Vec<Memory>,
-    /// Those of `AllAtOnce`, and those of `Ring` that the kernel does not know yet.
-    begun: BTreeMap<u64, Sleep>,
-    /// Of `Ring`: sleeps that the kernel is to end.
-    cancelled: Vec<u64>,
-    ring: Ring,
-    is_armed: bool,
-    /// Of `Doorbells`, by index in `memory`.
+    /// The address of each sleep's word, and its expected upper half.
+    begun: BTreeMap<u64, (usize, u32)>,
+    /// By index in `memory`.
     listened: BTreeMap<usize, Listened>,
-    /// Of `Doorbells`: sleeps that have ended.
+    /// Sleeps that have ended.
     ended: Vec<u64>,
 }
 
@@ -96,9 +104,6 @@ impl WordSleeps {
             kind,
             memory,
             begun: BTreeMap::new(),
-            cancelled: Vec::new(),
-            ring: Ring::new(),
-            is_armed: false,
             listened: BTreeMap::new(),
             ended: Vec::new(),
         }
@@ -107,23 +112,36 @@ impl WordSleeps {
     /// Sleeps until a sleep ends or the upper half of `own` is not `expected`, at most for `limit`. Adds
     /// the tokens of the sleeps that have ended.
     pub(super) fn sleep(&mut self, own: (&AtomicU64, u32), limit: Duration, woken: &mut Vec<u64>) {
-        match self.kind {
-            Kind::AllAtOnce => self.sleep_on_all(own, limit, woken),
-            Kind::Ring => self.sleep_in_ring(own, limit, woken),
-            Kind::Doorbells | Kind::DoorbellsLookingFirst => {
-                self.sleep_on_doorbells(own, limit, woken);
-            }
+        if self.kind == Kind::AllAtOnce {
+            return self.sleep_on_all(own, limit, woken);
+        }
+        self.collect();
+        if self.ended.is_empty() {
+            let bells = self.listened.iter().filter_map(|(index, listened)| {
+                let bell = self.memory[*index].doorbell.word();
+                Some((bell, listened.rings?))
+            });
+            platform::sleep_any(&Vec::from_iter(bells.chain([own])), limit);
+            self.collect();
+        }
+        for token in mem::take(&mut self.ended) {
+            self.end(token);
+            woken.push(token);
         }
     }
 
     fn sleep_on_all(&mut self, own: (&AtomicU64, u32), limit: Duration, woken: &mut Vec<u64>) {
         let memory = &self.memory;
+        let word = |address| {
+            let word = memory.iter().find_map(|memory| memory.word(address));
+            word.expect("a word of the memory")
+        };
         let words = self.begun.values();
-        let words = words.map(|sleep| (word(memory, sleep.address), sleep.expected));
+        let words = words.map(|(address, expected)| (word(*address), *expected));
         platform::sleep_any(&Vec::from_iter(words.chain([own])), limit);
-        self.begun.retain(|token, sleep| {
+        self.begun.retain(|token, (address, expected)| {
             // Sleeps end for no reason, too.
-            let has_ended = upper(word(memory, sleep.address)) != sleep.expected || one_in(16);
+            let has_ended = upper(word(*address)) != *expected || one_in(16);
             if has_ended {
                 woken.push(*token);
             }
@@ -131,60 +149,10 @@ impl WordSleeps {
         });
     }
 
-    fn sleep_in_ring(&mut self, own: (&AtomicU64, u32), limit: Duration, woken: &mut Vec<u64>) {
-        if !self.is_armed {
-            self.ring.begin(OWN, own.0, own.1);
-            self.is_armed = true;
-        }
-        for (token, sleep) in std::mem::take(&mut self.begun) {
-            let word = word(&self.memory, sleep.address);
-            self.ring.begin(token, word, sleep.expected);
-        }
-        for token in self.cancelled.drain(..) {
-            self.ring.end(token);
-        }
-        self.ring.wait(limit, woken);
-        let before = woken.len();
-        woken.retain(|token| *token != OWN);
-        self.is_armed = woken.len() == before;
-    }
-
-    fn sleep_on_doorbells(
-        &mut self,
-        own: (&AtomicU64, u32),
-        limit: Duration,
-        woken: &mut Vec<u64>,
-    ) {
-        if self.ended.is_empty() {
-            let doorbells = self.listened.iter().map(|(index, listened)| {
-                let doorbell = &*self.memory[*index].doorbell;
-                (doorbell, listened.rings)
-            });
-            let words = Vec::from_iter(doorbells.chain([own]));
-            platform::sleep_any(&words, limit);
-        }
+    fn collect(&mut self) {
         for (index, listened) in &mut self.listened {
-            let memory = &self.memory[*index];
-            if platform::rings(&memory.doorbell) == listened.rings {
-                continue;
-            }
-            let is_first = self.kind == Kind::Doorbells;
-            if is_first {
-                listened.rings = platform::listen(&memory.doorbell);
-            }
-            for (token, sleep) in &listened.sleeps {
-                let word = memory.word(sleep.address).expect("a word of the memory");
-                if upper(word) != sleep.expected {
-                    self.ended.push(*token);
-                }
-            }
-            if !is_first {
-                listened.rings = platform::listen(&memory.doorbell);
-            }
-        }
-        for token in std::mem::take(&mut self.ended) {
-            self.end(token);
-            woken.push(token);
+            let ended = listened.ended(&self.memory[*index], self.kind);
+            self.ended.extend(ended);
         }
     }
 
@@ -193,21 +161,26 @@ impl WordSleeps {
         let is_here = |memory: &Memory| memory.word(address).is_some();
         let place = self.memory.iter().position(is_here);
         let place = place.expect("the memory has a doorbell");
-        let changed_early = self.kind != Kind::Doorbells && upper(word) != expected;
+        let doorbell = &self.memory[place].doorbell;
+        let looks_first = self.kind == Kind::LookingFirst;
+        let has_changed = looks_first && upper(word) != expected;
         let listened = self.listened.entry(place).or_insert_with(|| Listened {
-            rings: platform::listen(&self.memory[place].doorbell),
+            rings: None,
+            read: doorbell.written(),
             sleeps: BTreeMap::new(),
         });
-        let changed = match self.kind {
-            Kind::Doorbells => upper(word) != expected,
-            _ => changed_early,
-        };
-        if changed {
+        listened.rings.get_or_insert_with(|| doorbell.listen());
+        if has_changed || !looks_first && upper(word) != expected {
             self.ended.push(token);
         } else {
-            let sleep = Sleep { address, expected };
-            listened.sleeps.insert(token, sleep);
+            let former = listened.sleeps.insert(address, (token, expected));
+            assert_eq!(former, None, "two sleeps on one word");
+            self.begun.insert(token, (address, expected));
         }
+        self.forget_idle();
+    }
+
+    fn forget_idle(&mut self) {
         self.listened
             .retain(|_, listened| !listened.sleeps.is_empty());
     }
@@ -216,38 +189,23 @@ impl WordSleeps {
 impl Sleeps for WordSleeps {
     fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
         match self.kind {
-            Kind::AllAtOnce | Kind::Ring => {
-                let address = ptr::from_ref(word).addr();
-                let sleep = Sleep { address, expected };
+            Kind::AllAtOnce => {
+                let sleep = (ptr::from_ref(word).addr(), expected);
                 let former = self.begun.insert(token, sleep);
-                assert!(former.is_none(), "two sleeps with one token");
+                assert_eq!(former, None, "two sleeps with one token");
             }
-            Kind::Doorbells | Kind::DoorbellsLookingFirst => {
-                self.listen_and_look(token, word, expected);
-            }
+            _ => self.listen_and_look(token, word, expected),
         }
     }
 
     fn end(&mut self, token: u64) {
-        match self.kind {
-            Kind::AllAtOnce => {
-                self.begun.remove(&token);
+        if let Some((address, _)) = self.begun.remove(&token) {
+            for listened in self.listened.values_mut() {
+                listened.sleeps.remove(&address);
             }
-            Kind::Ring => self.cancelled.push(token),
-            Kind::Doorbells | Kind::DoorbellsLookingFirst => {
-                for listened in self.listened.values_mut() {
-                    listened.sleeps.remove(&token);
-                }
-                self.listened
-                    .retain(|_, listened| !listened.sleeps.is_empty());
-            }
+            self.forget_idle();
         }
     }
-}
-
-fn word(memory: &[Memory], address: usize) -> &AtomicU64 {
-    let word = memory.iter().find_map(|memory| memory.word(address));
-    word.expect("a word of the memory")
 }
 
 fn upper(word: &AtomicU64) -> u32 {

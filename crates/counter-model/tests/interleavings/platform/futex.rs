@@ -10,19 +10,15 @@ use super::doorbell;
 use super::fate::step;
 use shuttle::sync::{Condvar, Mutex};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as PlainMutex};
 use std::time::Duration;
 
 /// One process that sleeps on some words.
 struct Sleeper {
     words: Vec<usize>,
     wake_up: Arc<Condvar>,
-    /// For a sleep of a [`Ring`]: its token, and where that goes when the sleep ends.
-    report: Option<(u64, Tokens)>,
 }
-
-type Tokens = Arc<PlainMutex<Vec<u64>>>;
 
 #[derive(Default)]
 struct Kernel {
@@ -83,7 +79,9 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     if !step() || one_in(16) {
         return;
     }
-    let ends = begin(limit);
+    KERNEL.sleeps.lock().unwrap().push((Instant::now(), limit));
+    let ends = KERNEL.allow_timeouts.load(Ordering::Relaxed)
+        && limit.as_nanos() <= u128::from(KERNEL.longest.load(Ordering::Relaxed));
     let mut sleepers = KERNEL.sleepers.lock().unwrap();
     if words
         .iter()
@@ -95,7 +93,6 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     sleepers.push(Sleeper {
         words: words.iter().map(|(word, _)| address(word)).collect(),
         wake_up: wake_up.clone(),
-        report: None,
     });
     let position = |sleepers: &Vec<Sleeper>| {
         sleepers
@@ -116,13 +113,6 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     }
 }
 
-/// Records the begin of a sleep, and returns whether it times out.
-fn begin(limit: Duration) -> bool {
-    KERNEL.sleeps.lock().unwrap().push((Instant::now(), limit));
-    KERNEL.allow_timeouts.load(Ordering::Relaxed)
-        && limit.as_nanos() <= u128::from(KERNEL.longest.load(Ordering::Relaxed))
-}
-
 /// Wakes all sleepers of the word, and rings the doorbell of the memory that it lies in.
 pub(crate) fn wake_all(word: &Word) {
     wake_word(word);
@@ -139,79 +129,10 @@ pub(super) fn wake_word(word: &Word) {
     sleepers.retain(|sleeper| {
         let woken = sleeper.words.contains(&address(word));
         if woken {
-            if let Some((token, tokens)) = &sleeper.report {
-                tokens.lock().unwrap().push(*token);
-            }
             sleeper.wake_up.notify_one();
         }
         !woken
     });
-}
-
-/// Sleeps on single words which go on between the calls of the thread that began them, as those of
-/// io_uring(7) do.
-pub(crate) struct Ring {
-    wake_up: Arc<Condvar>,
-    ended: Tokens,
-}
-
-impl Ring {
-    pub(crate) fn new() -> Self {
-        Self {
-            wake_up: Arc::new(Condvar::new()),
-            ended: Tokens::default(),
-        }
-    }
-
-    /// Begins a sleep, which ends at once if the word's upper half is not `expected`.
-    pub(crate) fn begin(&self, token: u64, word: &Word, expected: u32) {
-        let mut sleepers = KERNEL.sleepers.lock().unwrap();
-        if (word.peek() >> 32) as u32 != expected {
-            self.ended.lock().unwrap().push(token);
-            return;
-        }
-        sleepers.push(Sleeper {
-            words: vec![address(word)],
-            wake_up: Arc::clone(&self.wake_up),
-            report: Some((token, Arc::clone(&self.ended))),
-        });
-    }
-
-    /// Ends a sleep, if it has not ended.
-    pub(crate) fn end(&self, token: u64) {
-        let mut sleepers = KERNEL.sleepers.lock().unwrap();
-        let is_it = |sleeper: &Sleeper| {
-            let report = sleeper.report.as_ref();
-            Arc::ptr_eq(&sleeper.wake_up, &self.wake_up)
-                && report.is_some_and(|(other, _)| *other == token)
-        };
-        if let Some(index) = sleepers.iter().position(is_it) {
-            sleepers.remove(index);
-            self.ended.lock().unwrap().push(token);
-        }
-    }
-
-    /// Waits until a sleep has ended, at most for `limit`, and adds the tokens of those that have.
-    pub(crate) fn wait(&self, limit: Duration, ended: &mut Vec<u64>) {
-        let has_ended = || !self.ended.lock().unwrap().is_empty();
-        if !one_in(16) {
-            let ends = begin(limit);
-            let mut sleepers = KERNEL.sleepers.lock().unwrap();
-            while !has_ended() {
-                if !ends {
-                    sleepers = self.wake_up.wait(sleepers).unwrap();
-                } else if one_in(4) {
-                    clock::pass(limit);
-                    break;
-                } else {
-                    drop(sleepers);
-                    shuttle::thread::yield_now();
-                    sleepers = KERNEL.sleepers.lock().unwrap();
-                }
-            }
-        }
-        ended.append(&mut self.ended.lock().unwrap());
-    }
 }
 
 fn address(word: &Word) -> usize {
