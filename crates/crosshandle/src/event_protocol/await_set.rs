@@ -77,8 +77,9 @@ pub(crate) struct AwaitSet<S, W> {
     /// The addresses after which the next sweep begins to look and to check.
     looked_to: usize,
     checked_to: usize,
-    /// Whether a sweep has met an event whose exporter has ended.
-    has_orphans: bool,
+    /// Words that sweeps have looked at since they met an event whose exporter has ended; `None` if there
+    /// is no such event.
+    since_orphan: Option<usize>,
     /// Sleeps of which others are told.
     told: usize,
     next_token: u64,
@@ -198,7 +199,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
             swept_at: None,
             looked_to: 0,
             checked_to: 0,
-            has_orphans: false,
+            since_orphan: None,
             told: 0,
             next_token: 0,
             settled: Vec::new(),
@@ -255,6 +256,9 @@ impl<S: Subject, W> AwaitSet<S, W> {
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
+            if self.is_orphan(address) {
+                self.since_orphan = Some(0);
+            }
         }
     }
 
@@ -311,23 +315,30 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     fn sweep_interval(&self) -> Duration {
-        match self.has_orphans {
-            true => ORPHAN_INTERVAL,
-            false => LIVENESS_INTERVAL,
+        match self.since_orphan {
+            Some(_) => ORPHAN_INTERVAL,
+            None => LIVENESS_INTERVAL,
         }
+    }
+
+    /// Returns whether the exporter of a word's event is known to have ended: nobody tells of deaths then.
+    fn is_orphan(&self, address: usize) -> bool {
+        let first = self.words.get(&address).and_then(Word::first);
+        first.is_some_and(|first| first.liveness.is_known_abandoned())
     }
 
     /// Looks at the next words, so many that a sweep costs little however many there are, and at a
     /// few of them whether the process still lives that they wait for.
     fn sweep(&mut self, sleeps: &mut impl Sleeps) {
-        let looked_at = next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS);
-        let mut has_orphans = looked_at.len() < self.words.len() && self.has_orphans;
-        for address in looked_at {
-            let first = self.words.get(&address).and_then(Word::first);
-            has_orphans |= first.is_some_and(|first| first.liveness.is_known_abandoned());
+        for address in next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS) {
             self.attend(address, false, sleeps);
+            self.since_orphan = match self.is_orphan(address) {
+                true => Some(0),
+                false => self.since_orphan.map(|words| words + 1),
+            };
         }
-        self.has_orphans = has_orphans;
+        let words = self.words.len();
+        self.since_orphan = self.since_orphan.filter(|looked_at| *looked_at < words);
         for address in next_after(&mut self.checked_to, &self.words, SWEEP_CHECKS) {
             self.attend(address, true, sleeps);
         }

@@ -26,7 +26,7 @@ const WORD: usize = size_of::<AtomicU64>();
 /// Index of the first entry: it starts a cache line.
 const ENTRIES_AT: usize = 8;
 /// Index of the number of entries.
-const WRITTEN: usize = 1;
+pub(super) const WRITTEN: usize = 1;
 /// The bits of the first word that count listeners.
 const LISTENERS: u64 = u32::MAX as u64;
 /// The most entries: as many as may be woken while a listener looks at what was woken before.
