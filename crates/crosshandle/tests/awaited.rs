@@ -184,16 +184,28 @@ impl<F: FnMut()> Drop for AtDrop<F> {
 fn a_cancelled_function_that_panics_holds_up_no_other() {
     let event = context().create_event().unwrap();
     let (tell, told) = channel();
-    let held = AtDrop(|| panic!("on purpose"));
-    drop(event.on_signal(2, move |_| drop(held)).unwrap());
-    // It may run the program's code, which awaits more.
+    let panics = AtDrop(|| panic!("on purpose"));
+    drop(event.on_signal(2, move |_| drop(panics)).unwrap());
+    let function = move |result| tell.send(result).unwrap();
+    event.on_signal(1, function).unwrap().detach();
+    event.signal().unwrap();
+    told.recv_timeout(DEADLINE).unwrap().unwrap();
+}
+
+#[test]
+fn a_cancelled_function_may_await_more() {
+    let event = context().create_event().unwrap();
+    let (tell, told) = channel();
+    let (begin, begun) = channel();
     let other = event.clone();
-    let held = AtDrop(move || {
+    let awaits = AtDrop(move || {
         let tell = tell.clone();
         let function = move |result| tell.send(result).unwrap();
         other.on_signal(1, function).unwrap().detach();
+        begin.send(()).unwrap();
     });
-    drop(event.on_signal(2, move |_| drop(held)).unwrap());
+    drop(event.on_signal(2, move |_| drop(awaits)).unwrap());
+    begun.recv_timeout(DEADLINE).unwrap();
     event.signal().unwrap();
     told.recv_timeout(DEADLINE).unwrap().unwrap();
 }
