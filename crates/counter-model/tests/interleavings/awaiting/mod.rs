@@ -164,7 +164,7 @@ fn a_doorbell_that_rings_before_the_word_is_found() {
 #[test]
 #[should_panic = "deadlock"]
 fn a_log_whose_first_entry_looks_written_is_found() {
-    check(1500, || doorbells(false, 0));
+    check(10_000, || doorbells(false, 0));
 }
 
 /// All signals are immediate: only `WATCHED` tells their signallers that somebody awaits them.
