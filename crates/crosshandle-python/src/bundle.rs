@@ -97,7 +97,12 @@ fn encode(structure: &str, entries: &[Entry]) -> Vec<u8> {
     bytes.extend((entries.len() as u32).to_le_bytes());
     bytes.extend((structure.len() as u32).to_le_bytes());
     bytes.extend(structure.as_bytes());
-    for Entry { handle, read_only, layout } in entries {
+    for Entry {
+        handle,
+        read_only,
+        layout,
+    } in entries
+    {
         bytes.extend(handle.as_bytes());
         let dtype = layout.dtype;
         bytes.extend([dtype.kind as u8, dtype.bits, u8::from(*read_only)]);
@@ -161,17 +166,28 @@ fn entry(reader: &mut Reader<'_>) -> Result<Entry, String> {
     let handle = MemoryHandle::from_bytes(reader.take(HANDLE_BYTES)?);
     let handle = handle.map_err(|error| format!("a handle of the bundle is none: {error}"))?;
     let [code, bits, read_only, dimensions] = reader.array()?;
-    let dtype = Dtype::from_code(code, bits)
-        .ok_or_else(|| format!("the bundle has elements of an unknown type ({code}, {bits} bits)"))?;
+    let dtype = Dtype::from_code(code, bits).ok_or_else(|| {
+        format!("the bundle has elements of an unknown type ({code}, {bits} bits)")
+    })?;
     if usize::from(dimensions) > MAX_DIMENSIONS || read_only > 1 {
         return Err("the bundle has an array that cannot be".into());
     }
     let too_large = |_| "the bundle has an array that is too large for this machine".to_owned();
-    let offset = u64::from_le_bytes(reader.array()?).try_into().map_err(too_large)?;
+    let offset = u64::from_le_bytes(reader.array()?)
+        .try_into()
+        .map_err(too_large)?;
     let (mut shape, mut strides) = (Vec::new(), Vec::new());
     for _ in 0..dimensions {
-        shape.push(u64::from_le_bytes(reader.array()?).try_into().map_err(too_large)?);
-        strides.push(i64::from_le_bytes(reader.array()?).try_into().map_err(too_large)?);
+        shape.push(
+            u64::from_le_bytes(reader.array()?)
+                .try_into()
+                .map_err(too_large)?,
+        );
+        strides.push(
+            i64::from_le_bytes(reader.array()?)
+                .try_into()
+                .map_err(too_large)?,
+        );
     }
     let layout = Layout {
         dtype,

@@ -1,5 +1,6 @@
 //! Contexts.
 
+use crate::array::{Array, Dtype, Layout};
 use crate::device::Device;
 use crate::error::Result;
 use crate::event::Event;
@@ -9,7 +10,7 @@ use crate::memory::Memory;
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{AllocationOptions, ContextOptions, EventOptions, QueueOrder};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
@@ -143,6 +144,19 @@ impl Context {
         Ok(Queue(detached(py, || self.0.create_queue_with(order))?))
     }
 
+    /// Makes an array in new memory, of elements that are zero. `shape` is a number or a tuple, `dtype` a NumPy dtype
+    /// or a name.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn empty(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Array> {
+        let asked = Layout::of(Some(shape), dtype, 0, 0)?;
+        self.empty_of(py, asked.dtype, asked.shape)
+    }
+
     /// Returns the handle of the memory that an address points into, if it is this context's.
     fn memory_handle_at(&self, address: usize) -> Result<MemoryHandle> {
         let pointer = std::ptr::without_provenance(address);
@@ -151,6 +165,30 @@ impl Context {
 
     fn __repr__(&self) -> String {
         format!("<crosshandle.Context on {}>", self.0.device())
+    }
+}
+
+impl Context {
+    /// Makes an array in new memory.
+    pub(crate) fn empty_of(
+        &self,
+        py: Python<'_>,
+        dtype: Dtype,
+        shape: Vec<usize>,
+    ) -> PyResult<Array> {
+        let sizes = shape.iter().copied().chain([dtype.bytes()]);
+        let bytes = sizes.reduce(|product, size| product.saturating_mul(size));
+        let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as usize);
+        let layout = Layout::contiguous(dtype, shape, 0);
+        let (Some(bytes), Some(layout)) = (bytes, layout) else {
+            return Err(PyValueError::new_err(
+                "the shape has more bytes than there are addresses",
+            ));
+        };
+        // An array without elements has an address all the same.
+        let memory = detached(py, || self.0.allocate(bytes.max(1)))?;
+        let memory = Memory::allocated(memory, self.0.clone());
+        Array::new(memory.shared()?, layout)
     }
 }
 

@@ -2,10 +2,9 @@
 
 use crate::error::Result;
 use crate::handle::EventHandle;
-use crate::interrupt::{self, timeout};
+use crate::interrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
-use std::time::Duration;
 
 /// A counter of signals that processes share.
 ///
@@ -20,10 +19,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    pub(crate) fn new(
-        event: crosshandle::Event,
-        handle: Option<crosshandle::EventHandle>,
-    ) -> Self {
+    pub(crate) fn new(event: crosshandle::Event, handle: Option<crosshandle::EventHandle>) -> Self {
         Self { event, handle }
     }
 }
@@ -57,7 +53,9 @@ impl Event {
         if done? {
             return Ok(());
         }
-        interrupt::wait(py, limit, |slice| self.event.wait_value_timeout(value, slice))
+        interrupt::wait(py, limit, |slice| {
+            self.event.wait_value_timeout(value, slice)
+        })
     }
 
     /// Returns whether signal `value` (default: the latest) has completed. Raises as `wait` does.
@@ -145,7 +143,10 @@ impl Event {
     }
 
     fn __repr__(&self) -> String {
-        let name = self.event.name().map_or(String::new(), |name| format!(" {name:?}"));
+        let name = self
+            .event
+            .name()
+            .map_or(String::new(), |name| format!(" {name:?}"));
         let (submitted, completed) = (self.event.submitted(), self.event.completed());
         format!("<crosshandle.Event{name}, {submitted} submitted, {completed} completed>")
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyString};
 
 /// Defines the class of one kind of handle.
 macro_rules! handle_class {
-    ($(#[$doc:meta])* $Class:ident) => {
+    ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
         /// `bytes(handle)` are its 104 bytes and `str(handle)` is its text, to be sent in any way; both give
@@ -21,7 +21,7 @@ macro_rules! handle_class {
         #[pymethods]
         impl $Class {
             #[new]
-            fn new(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+            pub(crate) fn new(value: &Bound<'_, PyAny>) -> PyResult<Self> {
                 if let Ok(own) = value.cast::<Self>() {
                     return Ok(Self(own.get().0));
                 }
@@ -38,7 +38,7 @@ macro_rules! handle_class {
                 self.0.exporter_pid()
             }
 
-            fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+            pub(crate) fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
                 PyBytes::new(py, self.0.as_bytes())
             }
 
@@ -59,32 +59,31 @@ macro_rules! handle_class {
             ) -> (Bound<'py, PyAny>, (Bound<'py, PyBytes>,)) {
                 (slf.get_type().into_any(), (slf.get().__bytes__(py),))
             }
+
+            $($method)*
         }
     };
 }
 
 handle_class! {
     /// A handle to memory.
-    MemoryHandle
+    MemoryHandle {
+        /// The bytes that it is for.
+        #[getter]
+        fn nbytes(&self) -> u64 {
+            self.0.len()
+        }
+
+        /// Whether it grants reading only.
+        #[getter]
+        fn read_only(&self) -> bool {
+            self.0.is_read_only()
+        }
+    }
 }
 handle_class! {
     /// A handle to an event.
-    EventHandle
-}
-
-#[pymethods]
-impl MemoryHandle {
-    /// The bytes that it is for.
-    #[getter]
-    fn nbytes(&self) -> u64 {
-        self.0.len()
-    }
-
-    /// Whether it grants reading only.
-    #[getter]
-    fn read_only(&self) -> bool {
-        self.0.is_read_only()
-    }
+    EventHandle {}
 }
 
 /// What a handle can be given as.

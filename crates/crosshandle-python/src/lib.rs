@@ -33,6 +33,8 @@ mod _crosshandle {
     #[pymodule_export]
     use crate::array::Array;
     #[pymodule_export]
+    use crate::array::foreign::{adopt, copied};
+    #[pymodule_export]
     use crate::bundle::{pack, unpack};
     #[pymodule_export]
     use crate::context::Context;

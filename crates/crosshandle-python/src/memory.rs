@@ -169,7 +169,11 @@ impl Memory {
 
     /// Closes it for this process, as far as no array keeps it open.
     fn close(&self, py: Python<'_>) {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let shared = self
+            .shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         py.detach(|| drop(shared));
     }
 
@@ -206,9 +210,18 @@ impl Memory {
             return "<crosshandle.Memory, closed>".into();
         };
         let name = shared.memory.name().map_or(String::new(), |name| {
-            format!(" {}", PyString::new(py, &name).repr().map_or(name, |quoted| quoted.to_string()))
+            format!(
+                " {}",
+                PyString::new(py, &name)
+                    .repr()
+                    .map_or(name, |quoted| quoted.to_string())
+            )
         });
-        let access = if shared.is_read_only() { ", read-only" } else { "" };
+        let access = if shared.is_read_only() {
+            ", read-only"
+        } else {
+            ""
+        };
         let (len, device) = (shared.memory.len(), shared.context.device());
         format!("<crosshandle.Memory{name} of {len} bytes on {device}{access}>")
     }

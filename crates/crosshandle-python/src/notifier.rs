@@ -37,7 +37,12 @@ impl Notifier {
     fn next<'py>(&self, py: Python<'py>) -> Option<(u64, Option<Bound<'py, PyAny>>)> {
         let notification = self.0.next()?;
         let error = notification.result.err();
-        let error = error.map(|error| exception(py, &error).into_value(py).into_bound(py).into_any());
+        let error = error.map(|error| {
+            exception(py, &error)
+                .into_value(py)
+                .into_bound(py)
+                .into_any()
+        });
         Some((notification.token, error))
     }
 }

@@ -16,7 +16,10 @@ impl Queue {
     /// Submits a copy of `nbytes` bytes (default: all of the source). It waits for the events in `after` and
     /// signals `signal` when it is done. Submitting does not wait.
     #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = Vec::new(), signal = None))]
-    #[expect(clippy::too_many_arguments, reason = "most have defaults and are given by name")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "most have defaults and are given by name"
+    )]
     fn copy(
         &self,
         source: &Memory,
@@ -31,7 +34,9 @@ impl Queue {
         let all = source.memory.len().saturating_sub(source_offset);
         let nbytes = nbytes.unwrap_or(all);
         let submit = || {
-            let source = source.memory.range(source_offset..source_offset.saturating_add(nbytes))?;
+            let source = source
+                .memory
+                .range(source_offset..source_offset.saturating_add(nbytes))?;
             let end = destination_offset.saturating_add(nbytes);
             let destination = destination.memory.range(destination_offset..end)?;
             self.submit(Command::copy(source, destination)?, &after, signal)
@@ -94,7 +99,9 @@ impl Queue {
         after: &[PyRef<'_, Event>],
         signal: Option<&Event>,
     ) -> crosshandle::Result<()> {
-        let command = after.iter().fold(command, |command, event| command.after(&event.event));
+        let command = after
+            .iter()
+            .fold(command, |command, event| command.after(&event.event));
         let command = match signal {
             Some(event) => command.signal(&event.event),
             None => command,

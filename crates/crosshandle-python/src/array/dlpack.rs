@@ -81,7 +81,12 @@ trait Managed: Sized {
 
     /// Makes a managed tensor of an array, which `delete` frees.
     fn make(array: &Array, device: (i32, i32)) -> *mut Self {
-        let Layout { dtype, shape, strides, .. } = &array.layout;
+        let Layout {
+            dtype,
+            shape,
+            strides,
+            ..
+        } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
         let mut steps = Box::from_iter(strides.iter().map(|stride| *stride as i64 / size));
@@ -161,7 +166,9 @@ pub(super) fn device(memory: &SharedMemory) -> PyResult<(i32, i32)> {
         "host" => Ok((CPU, 0)),
         "cuda" => Ok((CUDA, index)),
         "level_zero" => Ok((ONE_API, index)),
-        other => Err(PyBufferError::new_err(format!("DLPack has no number for {other} devices"))),
+        other => Err(PyBufferError::new_err(format!(
+            "DLPack has no number for {other} devices"
+        ))),
     }
 }
 

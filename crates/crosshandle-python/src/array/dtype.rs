@@ -24,8 +24,10 @@ pub(crate) enum Kind {
     Bool = 6,
 }
 
-/// Each type by name, with NumPy's letter for it and the buffer protocol's.
-const TYPES: [(&str, Kind, u8, Option<char>, Option<&str>); 16] = [
+/// A type: its name, kind and bits, NumPy's letter for it and the buffer protocol's, if they have it.
+type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
+
+const TYPES: [Entry; 16] = [
     ("bool", Kind::Bool, 8, Some('b'), Some("?")),
     ("int8", Kind::Int, 8, Some('i'), Some("b")),
     ("int16", Kind::Int, 16, Some('i'), Some("h")),
@@ -54,7 +56,9 @@ impl Dtype {
 
     /// Returns the type with a DLPack code and a number of bits, if there is one.
     pub(crate) fn from_code(code: u8, bits: u8) -> Option<Self> {
-        let found = TYPES.iter().find(|(_, kind, size, ..)| (*kind as u8, *size) == (code, bits))?;
+        let found = TYPES
+            .iter()
+            .find(|(_, kind, size, ..)| (*kind as u8, *size) == (code, bits))?;
         Some(Self {
             kind: found.1,
             bits: found.2,
@@ -66,7 +70,10 @@ impl Dtype {
         let text = match value.extract::<String>() {
             Ok(text) => text,
             // `numpy.dtype`, and NumPy's scalar classes by way of it; torch's dtypes by their text.
-            Err(_) => match value.getattr("str").and_then(|text| text.extract::<String>()) {
+            Err(_) => match value
+                .getattr("str")
+                .and_then(|text| text.extract::<String>())
+            {
                 Ok(text) => text,
                 Err(_) => match value.getattr("__name__").and_then(|name| name.extract()) {
                     Ok(name) => name,
@@ -75,7 +82,13 @@ impl Dtype {
             },
         };
         let text = text.strip_prefix("torch.").unwrap_or(&text);
-        let text = if text == "float" { "float64" } else if text == "int" { "int64" } else { text };
+        let text = if text == "float" {
+            "float64"
+        } else if text == "int" {
+            "int64"
+        } else {
+            text
+        };
         let found = TYPES.iter().find(|(name, _, bits, letter, _)| {
             let typestr = letter.map(|letter| typestr(letter, *bits));
             *name == text || typestr.as_deref() == Some(text)
@@ -88,6 +101,30 @@ impl Dtype {
             kind: *kind,
             bits: *bits,
         })
+    }
+
+    /// Reads the buffer protocol's name of a type with so many bytes.
+    pub(crate) fn from_format(format: &str, bytes: usize) -> Option<Self> {
+        let native = if cfg!(target_endian = "little") {
+            '<'
+        } else {
+            '>'
+        };
+        let format = format
+            .strip_prefix(['@', '=', '|', native])
+            .unwrap_or(format);
+        // `long` has the size of one of the others.
+        let format = match (format, bytes) {
+            ("l", 8) => "q",
+            ("l", 4) => "i",
+            ("L", 8) => "Q",
+            ("L", 4) => "I",
+            ("c", 1) => "B",
+            (format, _) => format,
+        };
+        let found = TYPES.iter().find(|(.., own)| *own == Some(format))?;
+        let (kind, bits) = (found.1, found.2);
+        (usize::from(bits) / 8 == bytes).then_some(Self { kind, bits })
     }
 
     pub(crate) fn bytes(self) -> usize {
@@ -104,8 +141,8 @@ impl Dtype {
         self.entry().4
     }
 
-    fn entry(self) -> &'static (&'static str, Kind, u8, Option<char>, Option<&'static str>) {
-        let is_it = |(_, kind, bits, ..): &&(_, Kind, u8, _, _)| (*kind, *bits) == (self.kind, self.bits);
+    fn entry(self) -> &'static Entry {
+        let is_it = |(_, kind, bits, ..): &&Entry| (*kind, *bits) == (self.kind, self.bits);
         TYPES.iter().find(is_it).expect("made from the table")
     }
 }

@@ -36,7 +36,9 @@ impl Layout {
             },
         };
         let layout = Self::contiguous(dtype, shape, offset);
-        layout.ok_or_else(|| PyValueError::new_err("the shape has more bytes than there are addresses"))
+        layout.ok_or_else(|| {
+            PyValueError::new_err("the shape has more bytes than there are addresses")
+        })
     }
 
     /// Returns a layout without gaps, the last dimension the densest; `None` if it has more bytes than
@@ -83,7 +85,11 @@ impl Layout {
             }
         }
         let size = self.dtype.bytes();
-        let end = if elements == 0 { self.offset as i128 } else { last.saturating_add(size as i128) };
+        let end = if elements == 0 {
+            self.offset as i128
+        } else {
+            last.saturating_add(size as i128)
+        };
         if elements > isize::MAX as i128 || first < 0 || end > len as i128 {
             return refused(format!(
                 "the array has bytes up to {end} of its memory, which has {len}"

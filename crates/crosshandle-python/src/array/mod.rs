@@ -3,6 +3,7 @@
 mod buffer;
 mod dlpack;
 mod dtype;
+pub(crate) mod foreign;
 mod layout;
 
 pub(crate) use dtype::Dtype;
@@ -138,7 +139,11 @@ impl Array {
         let py = slf.py();
         if !slf.get().read_only {
             let tensor = Self::import(py, "torch", "from_dlpack")?.call1((slf,))?;
-            return if copy { tensor.call_method0("clone") } else { Ok(tensor) };
+            return if copy {
+                tensor.call_method0("clone")
+            } else {
+                Ok(tensor)
+            };
         }
         if !copy {
             return Err(PyBufferError::new_err(
@@ -162,7 +167,9 @@ impl Array {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if !self.is_on_host() {
-            return Err(PyAttributeError::new_err("the host cannot access this memory"));
+            return Err(PyAttributeError::new_err(
+                "the host cannot access this memory",
+            ));
         }
         self.interface(py, 3)
     }
@@ -170,7 +177,9 @@ impl Array {
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if self.memory.context.device().info().backend.to_string() != "cuda" {
-            return Err(PyAttributeError::new_err("this memory is not a CUDA device's"));
+            return Err(PyAttributeError::new_err(
+                "this memory is not a CUDA device's",
+            ));
         }
         // Without a stream: who takes it waits for the event that says that the bytes are there.
         let interface = self.interface(py, 3)?;
@@ -188,12 +197,15 @@ impl Array {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         // The bytes are there when the program says so, by an event: there is no stream to wait for.
-        drop(stream);
+        let _ = stream;
         let own = slf.get();
         if copy == Some(true) {
-            return Err(PyBufferError::new_err("this memory is shared: copy it with the importing library"));
+            return Err(PyBufferError::new_err(
+                "this memory is shared: copy it with the importing library",
+            ));
         }
-        if dl_device.is_some_and(|device| Ok(device) != own.__dlpack_device__()) {
+        let device = own.__dlpack_device__()?;
+        if dl_device.is_some_and(|wanted| wanted != device) {
             return Err(PyBufferError::new_err("this memory is on another device"));
         }
         dlpack::capsule(slf, max_version)
@@ -237,6 +249,9 @@ impl Array {
         let shape = Vec::from_iter(shape).join(", ");
         let device = self.memory.context.device();
         let access = if self.read_only { ", read-only" } else { "" };
-        format!("<crosshandle.Array ({shape}) of {} on {device}{access}>", self.layout.dtype)
+        format!(
+            "<crosshandle.Array ({shape}) of {} on {device}{access}>",
+            self.layout.dtype
+        )
     }
 }
