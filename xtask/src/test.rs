@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, wheel};
 
 /// Seconds that each fuzz target runs.
 const FUZZ_SECONDS: u64 = 20;
@@ -81,6 +81,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.prepare(&mut build);
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
+
+    wheel::test(workspace)?;
 
     say(&format!("checks passed in {}", seconds(started.elapsed())));
     match skipped.as_slice() {
