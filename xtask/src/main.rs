@@ -107,7 +107,11 @@ enum Task {
         check: bool,
     },
     /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
-    Wheel,
+    Wheel {
+        /// Build it without optimisation instead, and run its tests.
+        #[arg(long)]
+        test: bool,
+    },
     /// Pack the programs that test GPUs into `target/gpu`, for a machine without Rust.
     GpuPack,
 }
@@ -132,7 +136,8 @@ fn main() -> ExitCode {
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => soak::planted(&workspace, &filter),
         Task::Bindings { check } => bindings::run(&workspace, check),
-        Task::Wheel => wheel::build(&workspace),
+        Task::Wheel { test: false } => wheel::build(&workspace),
+        Task::Wheel { test: true } => wheel::test(&workspace),
         Task::GpuPack => gpu::pack(&workspace),
     });
     match outcome {

@@ -142,7 +142,8 @@ def test_nothing_leaks() -> None:
             with crosshandle.share(array) as bundle:
                 crosshandle.open(bundle, context=context)
             memoryview(array).release()
-            context.open_event(context.event().handle())
+            event = context.event()
+            context.open_event(event.handle())
 
     once()
     gc.collect()

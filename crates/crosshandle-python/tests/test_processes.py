@@ -173,8 +173,8 @@ def test_trio_awaits(start: Start) -> None:
 
 def wait_for_ever(pipe: Any) -> None:
     event = crosshandle.default_context().event()
-    pipe.send("waiting")
     try:
+        pipe.send("waiting")
         event.wait_value(1)
     except KeyboardInterrupt:
         pipe.send("interrupted")

@@ -76,8 +76,10 @@ def open(data: Any, *, context: Context | None = None, writable: bool = True) ->
     Returns what was shared: an array or a tree of arrays, memory, or an event. What is read-only opens so
     that it can be read only; `writable=False` opens everything so.
     """
-    if isinstance(data, Bundle):
-        data = bytes(data)
+    # Until its memory is open, a bundle keeps it.
+    bundle = data if isinstance(data, Bundle) else None
+    if bundle is not None:
+        data = bytes(bundle)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:4]) == b"xhb1":
         structure, arrays = _rust.unpack(context or default_context(), builtins.bytes(data), writable=writable)
         rest = iter(arrays)

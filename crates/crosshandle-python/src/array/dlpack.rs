@@ -5,6 +5,7 @@ use crate::memory::SharedMemory;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -188,6 +189,27 @@ pub(super) fn capsule<'py>(
         ));
     }
     wrap(array.py(), Unversioned::make(own, device))
+}
+
+/// Shows an array to a library that never writes, in the form that cannot say what is read-only.
+#[pyclass(frozen)]
+pub(super) struct NeverWritten(pub(super) Py<Array>);
+
+#[pymethods]
+impl NeverWritten {
+    #[pyo3(signature = (**_options))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        _options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let array = self.0.get();
+        wrap(py, Unversioned::make(array, device(&array.memory)?))
+    }
+
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        device(&self.0.get().memory)
+    }
 }
 
 fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>> {

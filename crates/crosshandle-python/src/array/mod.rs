@@ -156,7 +156,8 @@ impl Array {
 
     /// Returns a JAX array of the same bytes, which nobody may write as long as it lives.
     fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        Self::import(slf.py(), "jax", "dlpack.from_dlpack")?.call1((slf,))
+        let never_written = dlpack::NeverWritten(slf.clone().unbind());
+        Self::import(slf.py(), "jax", "dlpack.from_dlpack")?.call1((never_written,))
     }
 
     /// Returns a CuPy array of the same bytes, for memory of a GPU.
