@@ -14,6 +14,7 @@
 
 pub mod attackers;
 mod cases;
+mod executor;
 mod failure;
 #[doc(hidden)]
 pub mod faults;
@@ -28,6 +29,7 @@ mod suite;
 #[doc(hidden)]
 pub mod tamper;
 
+pub use executor::{block_on, is_pending, next};
 pub use failure::{Failure, Verdict};
 pub use harness::{Devices, Harness, SLOWDOWN, Transfer, slowdown};
 pub use kernels::Kernels;
