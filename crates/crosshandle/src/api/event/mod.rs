@@ -376,6 +376,15 @@ impl Event {
         waited(wait_many::wait_all(unfinished.collect(), timeout))
     }
 
+    /// Waits until all events have reached the values beside them, for at most `timeout`. Any number
+    /// of events may be given.
+    ///
+    /// # Errors
+    /// As [`wait_all`](Self::wait_all).
+    pub fn wait_all_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<()> {
+        waited(wait_many::wait_all(events.to_vec(), timeout))
+    }
+
     /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
     /// and returns that event's index in the list. Any number of events may be given.
     ///

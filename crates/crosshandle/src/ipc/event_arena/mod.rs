@@ -15,7 +15,7 @@ use super::liveness::{LivenessLock, LivenessLocks};
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::event_protocol::{Liveness, Owner, Slot};
-use crate::os::futex::{DOORBELL_BYTES, Doorbell};
+use crate::os::futex::{Doorbell, doorbell_bytes};
 use crate::os::is_planted;
 use crate::os::lock::{self, LockKind};
 use crate::os::mapping::Mapping;
@@ -57,7 +57,7 @@ pub(crate) struct EventArena {
 
 /// Returns the length of the file of an arena: so many slots, then the doorbell.
 pub(crate) fn arena_len(slots: usize) -> usize {
-    file_len(slots * size_of::<Slot>() + DOORBELL_BYTES)
+    file_len(slots * size_of::<Slot>() + doorbell_bytes(slots))
 }
 
 /// The place of an event's slot, for an object that keeps the arena.
@@ -112,7 +112,7 @@ impl EventArena {
         mapping.exclude_from_dumps();
         // SAFETY: the arena has room for the doorbell behind its slots, is mapped for reading and writing,
         // and keeps the mapping for longer than the doorbell. All processes access it atomically.
-        let doorbell = unsafe { Doorbell::new(mapping.start(), slots * size_of::<Slot>()) };
+        let doorbell = unsafe { Doorbell::new(mapping.start(), slots * size_of::<Slot>(), slots) };
         Ok(Self {
             _doorbell: doorbell,
             pins: Pins::default(),

@@ -6,7 +6,7 @@ mod doorbell;
 mod ring;
 mod sleep_set;
 
-pub(crate) use doorbell::{DOORBELL_BYTES, Doorbell};
+pub(crate) use doorbell::{Doorbell, doorbell_bytes};
 pub(crate) use sleep_set::SleepSet;
 
 use super::is_planted;

@@ -2,7 +2,7 @@
 //!
 //! Linux can since 6.7, where no sandbox forbids it: container runtimes do as a rule.
 
-use super::{process_bits, upper};
+use super::{UPPER, process_bits};
 use crate::os::tuning::POLL_INTERVAL;
 use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 /// Entries that one call submits.
@@ -62,15 +62,15 @@ impl Ring {
         // A sandbox may permit to make it and nothing else.
         let mut woken = Vec::new();
         let word = AtomicU64::new(0);
-        ring.begin(TRIAL, &word, 1);
+        ring.begin(TRIAL, ptr::from_ref(&word).addr(), 1);
         ring.sleep(Duration::from_secs(1), &mut woken).ok()?;
         (woken == [TRIAL]).then_some(ring)
     }
 
-    /// Adds a sleep on the upper half of a word. When the word is unmapped before the sleep has ended,
-    /// nobody wakes it any more, and that is all.
-    pub(super) fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
-        let word = ptr::from_ref(upper(word)).cast();
+    /// Adds a sleep on the upper half of the word at an address. If nothing is mapped there, it ends at
+    /// once.
+    pub(super) fn begin(&mut self, token: u64, word: usize, expected: u32) {
+        let word = ptr::without_provenance(word + UPPER * size_of::<AtomicU32>());
         let mask = process_bits().get().into();
         let sleep = opcode::FutexWait::new(word, expected.into(), mask, SIZE_U32);
         self.push(sleep.build().user_data(token));
