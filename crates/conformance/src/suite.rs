@@ -104,6 +104,7 @@ macro_rules! for_each_case {
                 a_notifier_over_many_events_of_a_peer
                 a_stream_of_a_peers_signals
                 isolated_events
+                many_isolated_events
                 cancelled_while_a_peer_signals
                 waits_for_many_events_of_a_peer
                 nothing_is_left_behind
