@@ -14,7 +14,6 @@
 
 pub mod attackers;
 mod cases;
-mod executor;
 mod failure;
 #[doc(hidden)]
 pub mod faults;
@@ -29,9 +28,8 @@ mod suite;
 #[doc(hidden)]
 pub mod tamper;
 
-pub use executor::{block_on, is_pending, next};
 pub use failure::{Failure, Verdict};
-pub use harness::{Devices, Harness, SLOWDOWN, Transfer, slowdown};
+pub use harness::{Devices, Harness, SLOWDOWN, Transfer, block_on, is_pending, next, slowdown};
 pub use kernels::Kernels;
 pub use pattern::pattern;
 pub use peer::{Peer, PeerOptions, Pending, Refused, Reply};
