@@ -13,11 +13,11 @@ use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::process;
-use crate::os::socket::{self, Guard, Peer, Received};
+use crate::os::socket::{self, Guard, Peer, Pending, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
-use crate::threads::exchange::{Next, Registration, Source, watch};
+use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
 use crate::types::Access;
 use crate::types::report::{ContextReport, ProcessReport};
 use rustix::io::Errno;
@@ -218,12 +218,12 @@ pub(super) fn deadline() -> Option<Instant> {
 /// Hangs up the connections that say nothing.
 pub(super) fn hang_up_late() {
     let late = ADMISSION.lock().take_late(Instant::now());
-    hang_up_all(late);
+    dismiss_all(late);
 }
 
-fn hang_up_all(clients: impl IntoIterator<Item = Weak<Client>>) {
+fn dismiss_all(clients: impl IntoIterator<Item = Weak<Client>>) {
     for client in clients.into_iter().filter_map(|client| client.upgrade()) {
-        client.hang_up();
+        client.dismiss();
     }
 }
 
@@ -234,6 +234,11 @@ pub(crate) struct Client {
     /// The process id in this process's PID namespace; 0 if it has none there.
     pid: u32,
     seat: Mutex<Seat>,
+    /// Whether it has shown a key. Beside the seat, whose lock is taken before that of the exchange
+    /// thread's sources.
+    was_attached: AtomicBool,
+    /// Until the client is dismissed.
+    watch: Mutex<Option<Watch>>,
     /// Whether a background thread is about to answer. Messages wait meanwhile.
     is_answering: AtomicBool,
     /// A reference to this client, to hand out.
@@ -271,12 +276,22 @@ impl Client {
     /// # Errors
     /// [`Crowded`]: there are too many.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
+        let pending = socket::pending(&stream);
+        if pending == Pending::HangUp {
+            // Nobody is there to answer, nor to be counted.
+            drop(PeerStream::new(stream, guard, ()));
+            return Ok(());
+        }
         let Some(client) = Self::admit(stream, guard)? else {
             return Ok(());
         };
-        match watch(client) {
-            // Watched until it hangs up.
-            Ok(watch) => mem::forget(watch),
+        let source = Arc::<Self>::clone(&client);
+        let watched = match pending {
+            Pending::Message => watch_first(source),
+            Pending::Nothing | Pending::HangUp => watch(source),
+        };
+        match watched {
+            Ok(watch) => *client.watch.lock() = Some(watch),
             Err(error) => {
                 static LIMIT: Limit = Limit::new();
                 if let Some(suppressed) = LIMIT.admit() {
@@ -311,6 +326,8 @@ impl Client {
             uid,
             pid,
             seat: Mutex::new(Seat::None),
+            was_attached: AtomicBool::new(false),
+            watch: Mutex::default(),
             is_answering: AtomicBool::new(false),
             this: this.clone(),
         });
@@ -324,7 +341,7 @@ impl Client {
         );
         match verdict {
             Verdict::Welcome => {}
-            Verdict::InsteadOf(other) => hang_up_all([other]),
+            Verdict::InsteadOf(other) => dismiss_all([other]),
             Verdict::Refused => {
                 REFUSALS.fetch_add(1, Ordering::Relaxed);
                 observe::refused(Refusal::Busy.reason(), pid);
@@ -339,6 +356,14 @@ impl Client {
     /// Ends the connection; the importer takes it as this process's death.
     pub(crate) fn hang_up(&self) {
         self.stream.hang_up();
+    }
+
+    /// Hangs up a client that is not attached, and forgets it.
+    fn dismiss(&self) {
+        self.hang_up();
+        // Without the lock: it may be the client's last owner that lets go of it.
+        let watch = self.watch.lock().take();
+        drop(watch);
     }
 
     fn handle(&self, message: &[u8], registration: Registration) -> Result<(), Errno> {
@@ -476,6 +501,7 @@ impl Client {
         } = attached.ok_or(Refusal::UnknownContext)??;
         ADMISSION.lock().attach(number);
         *seat = Seat::Attached(weak, owner);
+        self.was_attached.store(true, Ordering::Relaxed);
         drop(seat);
         let peer = Observed {
             context,
@@ -541,6 +567,10 @@ impl Source for Client {
 
     fn wants_messages(&self) -> bool {
         true
+    }
+
+    fn is_first(&self) -> bool {
+        self.was_attached.load(Ordering::Relaxed)
     }
 
     fn ready(&self, registration: Registration) -> Next {
