@@ -37,7 +37,7 @@ pub(crate) use describe::Label;
 pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, late_completion,
 };
-pub(crate) use event_arena::{COMMON_ARENA, ISOLATED_ARENA, Pin, Pinner};
+pub(crate) use event_arena::{Pin, Pinner};
 pub(crate) use exporter::Exporter;
 pub(crate) use record::{Credential, Record};
 pub(crate) use records::{ExportCell, KeepAlive, Particulars, Shared};

@@ -86,7 +86,8 @@ pub(super) const MAX_UNATTACHED_REQUESTS: u32 = 8;
 /// connections keep their descriptors for longer, when nobody else needs them.
 pub(super) const UNATTACHED_TIME: Duration = Duration::from_secs(2);
 
-/// The part of the exporter's descriptors that attached connections may take: one in this many.
+/// The part of the exporter's descriptors that attached connections may take, with what the exporter
+/// keeps beside each: one in this many.
 /// Halved: all of them, and the exporter has none for itself. Doubled: fewer importers.
 pub(super) const MAX_ATTACHED_PART: usize = 2;
 

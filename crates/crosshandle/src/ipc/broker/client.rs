@@ -35,6 +35,10 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns whether this user's processes may attach.
     fn admits(&self, uid: u32) -> bool;
 
+    /// Returns how many descriptors this process keeps for an importer that is attached, beside that
+    /// of its connection.
+    fn descriptors_kept(&self) -> usize;
+
     /// Lets an importer in.
     fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal>;
 
@@ -377,7 +381,6 @@ impl Client {
             Request::Attach {
                 context,
                 credential,
-                pid: _,
                 program,
             } => return self.answer(self.attach(context, credential, program), serial),
             Request::Chunk(credential) => {
@@ -485,21 +488,21 @@ impl Client {
             uid: self.uid,
             program,
         };
-        let number = self.stream.counted().0;
-        // It cannot change before the end of this function: only the exchange thread attaches.
-        if !ADMISSION.lock().may_attach(number, &limits()) {
-            return Err(Refusal::Busy);
-        }
-        let attached = with(Some(exports), |exports| match exports.admits(self.uid) {
-            true => exports.attach(&client, newcomer),
-            false => Err(Refusal::NotAdmitted),
+        let attached = with(Some(exports), |exports| {
+            let kept = exports.descriptors_kept();
+            self.check_quota(kept)?;
+            match exports.admits(self.uid) {
+                true => Ok((exports.attach(&client, newcomer)?, kept)),
+                false => Err(Refusal::NotAdmitted),
+            }
         });
+        let (attached, kept) = attached.ok_or(Refusal::UnknownContext)??;
         let Attached {
             owner,
             files,
             locks_ledger,
-        } = attached.ok_or(Refusal::UnknownContext)??;
-        ADMISSION.lock().attach(number);
+        } = attached;
+        ADMISSION.lock().attach(self.stream.counted().0, 1 + kept);
         *seat = Seat::Attached(weak, owner);
         self.was_attached.store(true, Ordering::Relaxed);
         drop(seat);
@@ -515,6 +518,26 @@ impl Client {
             locks_ledger,
         };
         Ok(Answer::new(reply, files))
+    }
+
+    /// Checks that the client may attach where this process keeps so many descriptors for it. That cannot
+    /// change before it is attached: only the exchange thread attaches.
+    fn check_quota(&self, kept: usize) -> Result<(), Refusal> {
+        let limits = limits();
+        let number = self.stream.counted().0;
+        if !ADMISSION.lock().may_attach(number, 1 + kept, &limits) {
+            return Err(Refusal::Busy);
+        }
+        if kept == 0 {
+            return Ok(());
+        }
+        // The number that the system gives next.
+        let next = self.stream.as_fd().try_clone_to_owned();
+        let next = next.map_err(|_| Refusal::NoRoom)?;
+        match limits.has_room(next.as_raw_fd()) {
+            true => Ok(()),
+            false => Err(Refusal::NoRoom),
+        }
     }
 
     /// Calls `f` with the exports that the client is attached to, and its owner number there.
