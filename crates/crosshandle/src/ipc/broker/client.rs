@@ -465,7 +465,7 @@ impl Client {
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
             // Once more: to hang up would tell the importer that this process is dead.
-            Err(Errno::NOMEM | Errno::NOBUFS) => send(),
+            Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
             result => result,
         }
     }
