@@ -41,7 +41,7 @@ pub(crate) use event::{
 pub(crate) use event_arena::{Pin, Pinner};
 pub(crate) use exporter::Exporter;
 pub(crate) use record::{Credential, Record};
-pub(crate) use records::{ExportCell, KeepAlive, Particulars, Shared};
+pub(crate) use records::{ExportCells, KeepAlive, Particulars, Shared};
 
 /// What fuzz targets need of this folder.
 #[cfg(fuzzing)]
