@@ -180,6 +180,12 @@ pub(super) fn capsule<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let own = array.get();
     let device = device(&own.memory)?;
+    let size = own.layout.dtype.bytes() as isize;
+    if own.layout.strides.iter().any(|stride| stride % size != 0) {
+        return Err(PyBufferError::new_err(
+            "the array's strides are no multiples of its elements, which DLPack cannot say",
+        ));
+    }
     if max_version.is_some_and(|(major, _)| major >= VERSION[0]) {
         return wrap(array.py(), Versioned::make(own, device));
     }

@@ -59,8 +59,13 @@ impl Layout {
         })
     }
 
+    /// Returns the number of elements, of a layout that was [checked](Self::check).
     pub(crate) fn elements(&self) -> usize {
-        self.shape.iter().product()
+        // Without elements, the other sizes may be anything.
+        match self.shape.contains(&0) {
+            true => 0,
+            false => self.shape.iter().product(),
+        }
     }
 
     pub(crate) fn is_contiguous(&self) -> bool {
@@ -76,6 +81,9 @@ impl Layout {
         }
         let (mut first, mut last) = (self.offset as i128, self.offset as i128);
         let mut elements = 1_i128;
+        if self.shape.iter().any(|size| isize::try_from(*size).is_err()) {
+            return refused("a dimension has more elements than there are addresses".into());
+        }
         for (size, stride) in self.shape.iter().zip(&self.strides) {
             elements = elements.saturating_mul(*size as i128);
             let reach = (*size as i128 - 1).max(0).saturating_mul(*stride as i128);
