@@ -104,7 +104,7 @@ fn check_accepted(handle: &AnyHandle) {
     let explanation = handle.explain(Some(1));
     assert_eq!(explanation.kind, handle.kind().to_string());
     match (&explanation.memory, handle.kind()) {
-        (None, HandleKind::Event) => {}
+        (None, HandleKind::Event) => assert!(matches!(handle.as_bytes()[76..80], [0 | 1, 0, 0, 0])),
         (Some(range), HandleKind::Memory | HandleKind::PhysicalMemory) => {
             assert_ne!(range.length, 0);
             assert!(range.offset.checked_add(range.length).is_some());

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::step::{Step, say, seconds};
+use crate::step::{Finished, Step, say, seconds};
 use crate::workspace::Workspace;
 use crate::{Result, process, tools};
 
@@ -15,6 +15,10 @@ use crate::{Result, process, tools};
 const PROGRAMS: [&str; 2] = ["conformance", "crosshandle-peer"];
 /// Environment variable that names the bug which a build with `planted-bugs` has.
 const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
+/// Cases of the sample on Level Zero.
+const LEVEL_ZERO_CASES: &str = "80";
+/// Minutes after which it ends, however many are left.
+const LEVEL_ZERO_MINUTES: &str = "1";
 /// Longest time of a check that is to find a planted bug.
 const CHECK_LIMIT: Duration = Duration::from_secs(200);
 
@@ -51,10 +55,34 @@ fn harness(workspace: &Workspace, words: &[&str]) -> Command {
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace, "fault-steps")?;
     let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
-    Step::new(workspace, "faults at every step", command).run_noting(|finished| {
-        let output = finished.output()?;
-        Ok(output.lines().next_back().map(str::to_owned))
-    })
+    Step::new(workspace, "faults at every step", command).run_noting(last_line)
+}
+
+/// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
+/// `loader`. Comes after [`sample`], which builds the harness.
+pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Result<()> {
+    let build = workspace.cargo(&["build", "--locked", "--package", "level-zero-sim"]);
+    Step::new(workspace, "build the simulated driver", build).run()?;
+    let driver = workspace.target.join("debug/libze_sim.so");
+    let words = [
+        "faults",
+        "--sample",
+        "--jobs",
+        "2",
+        "--device",
+        "level_zero:0",
+    ];
+    let mut command = harness(workspace, &words);
+    command.args(["--cases", LEVEL_ZERO_CASES, "--minutes", LEVEL_ZERO_MINUTES]);
+    command
+        .env("LD_LIBRARY_PATH", loader)
+        .env("ZE_ENABLE_ALT_DRIVERS", driver);
+    Step::new(workspace, "faults on Level Zero", command).run_noting(last_line)
+}
+
+fn last_line(finished: &Finished) -> Result<Option<String>> {
+    let output = finished.output()?;
+    Ok(output.lines().next_back().map(str::to_owned))
 }
 
 /// Replaces this process by a soak of so many minutes.

@@ -7,8 +7,10 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools};
+use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, wheel};
 
+/// Environment variable with the directories of Level Zero's stock loaders, the newest last.
+const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
 /// Seconds that each fuzz target runs.
 const FUZZ_SECONDS: u64 = 20;
 
@@ -56,6 +58,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         skipped.push(format!("fuzzing: unchanged since it last passed: {names}"));
     }
     soak::sample(workspace)?;
+    if let Some(loader) = newest_loader(&level_zero) {
+        soak::sample_on_level_zero(workspace, &loader)?;
+    }
 
     let has_gpu = Path::new("/dev/nvidiactl").exists();
     if !has_gpu {
@@ -81,6 +86,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.prepare(&mut build);
     build.args(["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Step::new(workspace, "build the tests", build).run()?;
+
+    wheel::test(workspace)?;
 
     say(&format!("checks passed in {}", seconds(started.elapsed())));
     match skipped.as_slice() {
@@ -150,12 +157,20 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
     }
     // Empty if there is no loader, or if a path contains a colon.
     let joined = std::env::join_paths(loaders).unwrap_or_default();
-    variables.push(("ZE_LOADER_LIB_DIRS", joined.into()));
+    variables.push((LOADERS, joined.into()));
     match debian::HEADERS.ensure(workspace) {
         Ok(package) => variables.push(("ZE_INCLUDE_DIR", debian::include(&package))),
         Err(reason) => skipped.push(format!("the layout of Level Zero's structures: {reason}")),
     }
     variables
+}
+
+/// Returns the directory of the newest of Level Zero's stock loaders, out of what [`level_zero`] returns.
+fn newest_loader(variables: &[(&'static str, PathBuf)]) -> Option<PathBuf> {
+    let joined = variables.iter().find(|(name, _)| *name == LOADERS);
+    let loaders = joined.map(|(_, joined)| std::env::split_paths(joined));
+    let newest = loaders.and_then(|loaders| loaders.last());
+    newest.filter(|loader| !loader.as_os_str().is_empty())
 }
 
 /// Returns the variable by which tests find a program that makes containers, where `PATH` has none.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 pub const ATTACH: u16 = 1;
 pub const CHUNK: u16 = 2;
 pub const MEMORY: u16 = 3;
@@ -26,7 +26,7 @@ pub const ARENA: u16 = 4;
 pub const MIRROR: u16 = 5;
 pub const DESCRIBE: u16 = 6;
 /// Size of a request in bytes.
-pub const REQUEST: usize = 72;
+pub const REQUEST: usize = 64;
 /// Size of a reply in bytes.
 pub const REPLY: usize = 160;
 /// Offset of the key in a request in bytes.

@@ -124,7 +124,6 @@ pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
         Question::Attach { context } => Request::Attach {
             context,
             credential,
-            pid: 1,
             program: *b"fuzzer\xff\0\0\0\0\0\0\0\0\0",
         },
         Question::Chunk => Request::Chunk(credential),

@@ -170,6 +170,46 @@ fn a_function_that_panics_holds_up_no_other() {
     told.recv_timeout(DEADLINE).unwrap();
 }
 
+/// Does something of the program's when it is dropped.
+struct AtDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// What a cancelled function holds is dropped on the thread that serves all.
+#[test]
+fn a_cancelled_function_that_panics_holds_up_no_other() {
+    let event = context().create_event().unwrap();
+    let (tell, told) = channel();
+    let panics = AtDrop(|| panic!("on purpose"));
+    drop(event.on_signal(2, move |_| drop(panics)).unwrap());
+    let function = move |result| tell.send(result).unwrap();
+    event.on_signal(1, function).unwrap().detach();
+    event.signal().unwrap();
+    told.recv_timeout(DEADLINE).unwrap().unwrap();
+}
+
+#[test]
+fn a_cancelled_function_may_await_more() {
+    let event = context().create_event().unwrap();
+    let (tell, told) = channel();
+    let (begin, begun) = channel();
+    let other = event.clone();
+    let awaits = AtDrop(move || {
+        let tell = tell.clone();
+        let function = move |result| tell.send(result).unwrap();
+        other.on_signal(1, function).unwrap().detach();
+        begin.send(()).unwrap();
+    });
+    drop(event.on_signal(2, move |_| drop(awaits)).unwrap());
+    begun.recv_timeout(DEADLINE).unwrap();
+    event.signal().unwrap();
+    told.recv_timeout(DEADLINE).unwrap().unwrap();
+}
+
 /// Waits until a notifier's descriptor can be read from.
 fn poll(notifier: &Notifier, timeout: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};

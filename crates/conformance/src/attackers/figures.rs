@@ -1,9 +1,16 @@
 //! What attackers cost honest processes: the time of their opens, and the exporter's memory.
+//!
+//! Attackers take time of two kinds: processor time, which the scheduler would let any busy program
+//! take, and the exporter's own. So each open is measured beside a *bare exchange* of descriptors between two
+//! processes that nobody attacks, at the same moments; and each attacker runs twice, the second time
+//! with processor time that nobody else wants alone.
 
 use super::attackers;
-use crate::cases::attacked::{Attack, given, start};
+use super::bare_exchange::BareExchange;
+use crate::cases::attacked::{Attack, Terms, given, start};
 use crate::failure::Failure;
 use crate::harness::{Devices, Harness};
+use crate::peer::Peer;
 use crosshandle::{Context, MemoryHandle};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,19 +26,35 @@ const DESCRIPTORS: u64 = 1024;
 
 /// What a row shows.
 struct Row {
-    opens: Vec<Duration>,
+    opens: Times,
+    bare: Times,
     /// The exporter's resident memory, in KiB: the most that was seen.
     resident: usize,
 }
 
-impl Row {
-    fn percentile(&self, percent: usize) -> Duration {
-        let last = self.opens.len().saturating_sub(1);
-        self.opens
-            .get(last * percent / 100)
-            .copied()
-            .unwrap_or_default()
+/// How long something took, sorted.
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn new(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self(times)
     }
+
+    /// Returns a percentile in microseconds.
+    fn percentile(&self, percent: usize) -> f64 {
+        let last = self.0.len().saturating_sub(1);
+        let found = self.0.get(last * percent / 100);
+        found.copied().unwrap_or_default().as_secs_f64() * 1e6
+    }
+}
+
+/// The processes of a row.
+struct Scene {
+    harness: Harness,
+    exporter: Peer,
+    bare: BareExchange,
+    handle: MemoryHandle,
 }
 
 /// Prints the time of honest opens with no attacker and beside each one whose name contains `filter`, and
@@ -40,84 +63,123 @@ impl Row {
 /// # Errors
 /// Fails if an honest process fails.
 pub fn figures(peer: &Path, filter: &str) -> Result<(), Failure> {
-    let host = Devices {
-        own: "host".into(),
-        peer: "host".into(),
-    };
     println!(
-        "first opens of a context by a new context, in \u{b5}s, and the exporter's memory, in KiB"
+        "first opens of a context by a new context, and bare exchanges of as many descriptors, in \u{b5}s; \
+         the exporter's memory, in KiB\n\
+         p99 \u{d7}: of the p99 alone; / bare: of the bare exchange's p99 in the same row; idle: the attacker \
+         gets processor time that nobody else wants"
     );
     println!(
-        "{:<20} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "attacker", "opens", "p50", "p99", "most", "p99 \u{d7}", "memory +"
+        "{:<24} {:>6} {:>8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8}",
+        "attacker",
+        "opens",
+        "p50",
+        "p99",
+        "most",
+        "bare p50",
+        "bare p99",
+        "p99 \u{d7}",
+        "/ bare",
+        "memory +"
     );
     let found = attackers().iter().filter(|of| of.name().contains(filter));
-    for attacker in found {
-        let harness = Harness::new(&host, peer)?;
-        let exporter = harness.peer()?;
-        exporter.ask(format!("limit-files {DESCRIPTORS}"))?;
-        exporter.ask("allocate m 100000")?;
-        exporter.ask("context apart")?;
-        exporter.ask("allocate given 100000 context=apart")?;
-        exporter.ask("event given-event context=apart")?;
-        let handle = exporter.ask("memory-handle m")?.remove(0).parse()?;
-        let handles = [
-            exporter.ask("memory-handle given")?.remove(0),
-            exporter.ask("event-handle given-event")?.remove(0),
-        ];
-        let usage = || Ok(exporter.usage()?.resident);
-        // What the first opens take stays.
-        measure(&harness, &handle, &usage)?;
-        let alone = measure(&harness, &handle, &usage)?;
-        let name = attacker.name();
-        let attack: Attack = match start(&harness, name, &given(name, &handles), None)? {
-            Ok(attack) => attack,
-            Err(reason) => {
-                println!("{name:<20} {reason}");
-                continue;
-            }
-        };
-        let beside = measure(&harness, &handle, &usage)?;
-        drop(attack);
-        show("\u{2026} alone", &alone, &alone);
-        show(name, &beside, &alone);
+    for name in found.map(|attacker| attacker.name()) {
+        for is_idle in [false, true] {
+            compare(peer, name, is_idle)?;
+        }
     }
     Ok(())
 }
 
+/// Prints the rows of one attacker.
+fn compare(peer: &Path, name: &str, is_idle: bool) -> Result<(), Failure> {
+    let host = Devices {
+        own: "host".into(),
+        peer: "host".into(),
+    };
+    let harness = Harness::new(&host, peer)?;
+    let exporter = harness.peer()?;
+    exporter.ask(format!("limit-files {DESCRIPTORS}"))?;
+    exporter.ask("allocate m 100000")?;
+    exporter.ask("context apart")?;
+    exporter.ask("allocate given 100000 context=apart")?;
+    exporter.ask("event given-event context=apart")?;
+    let handle = exporter.ask("memory-handle m")?.remove(0).parse()?;
+    let handles = [
+        exporter.ask("memory-handle given")?.remove(0),
+        exporter.ask("event-handle given-event")?.remove(0),
+    ];
+    let program = harness.program().with_file_name("conformance");
+    // Beside the directory that attackers look for sockets in.
+    let socket = harness.directory().with_extension("bare");
+    let scene = Scene {
+        bare: BareExchange::start(&program, socket)?,
+        handle,
+        exporter,
+        harness,
+    };
+    // What the first opens take stays.
+    scene.measure()?;
+    let alone = scene.measure()?;
+    let terms = Terms {
+        is_idle,
+        ..Terms::default()
+    };
+    let attack: Attack = match start(&scene.harness, name, &given(name, &handles), terms)? {
+        Ok(attack) => attack,
+        Err(reason) => {
+            println!("{name:<24} {reason}");
+            return Ok(());
+        }
+    };
+    let beside = scene.measure()?;
+    drop(attack);
+    show("\u{2026} alone", &alone, &alone);
+    let idle = if is_idle { ", idle" } else { "" };
+    show(&format!("{name}{idle}"), &beside, &alone);
+    Ok(())
+}
+
 fn show(name: &str, row: &Row, alone: &Row) {
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let (p99, unloaded) = (row.percentile(99), alone.percentile(99));
+    let (opens, bare) = (&row.opens, &row.bare);
     println!(
-        "{name:<20} {:>6} {:>8.0} {:>8.0} {:>8.0} {:>8.2} {:>8}",
-        row.opens.len(),
-        micros(row.percentile(50)),
-        micros(p99),
-        micros(row.percentile(100)),
-        p99.as_secs_f64() / unloaded.as_secs_f64(),
+        "{name:<24} {:>6} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>9.0} {:>8.2} {:>8.2} {:>8}",
+        opens.0.len(),
+        opens.percentile(50),
+        opens.percentile(99),
+        opens.percentile(100),
+        bare.percentile(50),
+        bare.percentile(99),
+        opens.percentile(99) / alone.opens.percentile(99),
+        opens.percentile(99) / bare.percentile(99),
         row.resident.saturating_sub(alone.resident)
     );
 }
 
-/// Opens again and again, by a context that is not attached yet: connecting, attaching and fetching.
-fn measure(
-    harness: &Harness,
-    handle: &MemoryHandle,
-    usage: &dyn Fn() -> Result<usize, Failure>,
-) -> Result<Row, Failure> {
-    let (mut opens, mut resident) = (Vec::new(), usage()?);
-    let end = Instant::now() + ROW;
-    while opens.len() < OPENS || Instant::now() < end {
-        let context = Context::with_options(harness.device(), harness.options())?;
-        let began = Instant::now();
-        let memory = context.open_memory(handle)?;
-        opens.push(began.elapsed());
-        drop((memory, context));
-        if opens.len() % 64 == 0 {
-            resident = resident.max(usage()?);
+impl Scene {
+    /// Opens again and again, by a context that is not attached yet: connecting, attaching and fetching.
+    /// Makes a bare exchange after each open.
+    fn measure(&self) -> Result<Row, Failure> {
+        let (mut opens, mut bare) = (Vec::new(), Vec::new());
+        let mut resident = self.exporter.usage()?.resident;
+        let end = Instant::now() + ROW;
+        while opens.len() < OPENS || Instant::now() < end {
+            let context = Context::with_options(self.harness.device(), self.harness.options())?;
+            let began = Instant::now();
+            let memory = context.open_memory(&self.handle)?;
+            opens.push(began.elapsed());
+            drop((memory, context));
+            if opens.len() % 64 == 0 {
+                resident = resident.max(self.exporter.usage()?.resident);
+            }
+            std::thread::sleep(PAUSE);
+            bare.push(self.bare.measure()?);
+            std::thread::sleep(PAUSE);
         }
-        std::thread::sleep(PAUSE);
+        Ok(Row {
+            opens: Times::new(opens),
+            bare: Times::new(bare),
+            resident,
+        })
     }
-    opens.sort_unstable();
-    Ok(Row { opens, resident })
 }

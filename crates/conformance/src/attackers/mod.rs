@@ -7,6 +7,7 @@
 //!
 //! Attackers know the protocol through [`raw`](crate::raw) alone.
 
+mod bare_exchange;
 mod connections;
 pub(crate) mod descriptors;
 mod figures;
@@ -178,6 +179,9 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     if name == fuse::DAEMON {
         fuse::serve();
         return ExitCode::SUCCESS;
+    }
+    if name == bare_exchange::SERVER {
+        return bare_exchange::serve(words.next().unwrap_or_default().as_ref());
     }
     let found = attackers().iter().find(|attacker| attacker.name() == name);
     let (Some(attacker), Some(directory)) = (found, words.next()) else {

@@ -83,16 +83,26 @@ impl Drop for Attack {
     }
 }
 
+/// As whom an attacker runs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// Another user.
+    pub(crate) user: Option<u32>,
+    /// Whether it gets only processor time that nobody else wants, so that it can take time of its
+    /// victims' threads alone, and none of their processors'.
+    pub(crate) is_idle: bool,
+}
+
 /// Starts an attacker, and waits until it has begun; or returns why it can't.
 pub(crate) fn start(
     harness: &Harness,
     name: &str,
     handles: &[String],
-    user: Option<u32>,
+    terms: Terms,
 ) -> Result<Result<Attack, String>, Failure> {
     let mut program = harness.program().with_file_name("conformance");
     let mut copy = None;
-    if user.is_some() {
+    if terms.user.is_some() {
         let place = harness.directory().with_extension("attacker");
         fs::copy(&program, &place)?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
@@ -100,8 +110,12 @@ pub(crate) fn start(
         copy = Some(place);
     }
     let mut command = Command::new(&program);
-    if let Some(user) = user {
+    if let Some(user) = terms.user {
         command.uid(user).gid(user);
+    }
+    if terms.is_idle {
+        // SAFETY: the closure makes one system call, and takes no lock and no memory.
+        unsafe { command.pre_exec(take_idle_time) };
     }
     let mut child = command
         .args(["attack", name])
@@ -122,6 +136,17 @@ pub(crate) fn start(
     match told.recv_timeout(PREPARATION * crate::slowdown())?.as_str() {
         "begun" => Ok(Ok(attack)),
         reason => Ok(Err(reason.to_owned())),
+    }
+}
+
+/// Gives this process only processor time that nobody else wants.
+fn take_idle_time() -> std::io::Result<()> {
+    // SAFETY: the structure is plain numbers.
+    let none: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel only reads the structure.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
@@ -162,12 +187,15 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
         event_of(&exporter, &format!("given-event{place}"))?.to_string(),
     ];
     let handles = self::given(name, &given);
-    let user = plan.by_another_user.then_some(NOBODY);
+    let terms = Terms {
+        user: plan.by_another_user.then_some(NOBODY),
+        ..Terms::default()
+    };
     exporter.ask(format!("limit-files {DESCRIPTORS}"))?;
     let (memory, event) = (memory_of(&exporter, "m", 2)?, event_of(&exporter, "e")?);
     waiter.ask(format!("open-event e {event}"))?;
     let before = exporter.usage()?;
-    let attack = match start(harness, name, &handles, user)? {
+    let attack = match start(harness, name, &handles, terms)? {
         Ok(attack) => attack,
         Err(reason) => return Ok(Outcome::Unavailable(reason)),
     };

@@ -297,6 +297,27 @@ const TEXTS: &[(&str, &str)] = &[
          B close p done e
          X close r m e",
     ),
+    // One importer waits for another one's signal alone: only who fails the signal wakes it.
+    (
+        "orphan",
+        "X context default timeout=400
+         A context default timeout=400
+         B context default timeout=400
+         X event e
+         X e := event-handle e
+         A open-event e $e
+         B open-event e $e
+         B event gate
+         B queue q
+         B submit q barrier after-value=gate:1 signal=e
+         A &a wait-value e 1 30000
+         B signal gate
+         join a
+         B finish q 5000
+         B close q gate e
+         A close e
+         X close e",
+    ),
     (
         "re-opening",
         "X context default timeout=400

@@ -9,7 +9,7 @@
 
 use super::tuning::{
     LIVENESS_INTERVAL, LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP,
-    STEPS, SWEEP_CHECKS, SWEEP_LOOKS,
+    STEP_TIME_PER_WORD, STEPS, SWEEP_CHECKS, SWEEP_LOOKS,
 };
 use super::wait::{Target, WaitError};
 use crate::platform::{AtomicU64, Instant};
@@ -77,8 +77,9 @@ pub(crate) struct AwaitSet<S, W> {
     /// The addresses after which the next sweep begins to look and to check.
     looked_to: usize,
     checked_to: usize,
-    /// Whether a sweep has met an event whose exporter has ended.
-    has_orphans: bool,
+    /// Words that sweeps have looked at since they met an event whose exporter has ended; `None` if there
+    /// is no such event.
+    since_orphan: Option<usize>,
     /// Sleeps of which others are told.
     told: usize,
     next_token: u64,
@@ -87,8 +88,8 @@ pub(crate) struct AwaitSet<S, W> {
 
 /// A word with what is awaited on it.
 struct Word<S, W> {
-    /// By number and id, and never empty between two calls of the set.
-    awaited: BTreeMap<(u64, u64), Awaited<S, W>>,
+    /// Never empty between two calls of the set.
+    awaited: OfWord<S, W>,
     sleep: Option<Sleep>,
 }
 
@@ -102,11 +103,21 @@ struct Sleep {
     token: u64,
     /// The word's upper half when it began.
     before: u32,
+    /// The number whose submitter is watched; `None` while nobody has taken the first one.
+    watched: Option<u64>,
     /// Where others are told of it.
     told: Option<usize>,
 }
 
 impl Sleep {
+    /// Has the process watched that took the number, if that is not done.
+    fn watch_owner(&mut self, first: &Target<'_>) {
+        if self.watched != Some(first.number) && first.is_taken() {
+            first.watch_owner();
+            self.watched = Some(first.number);
+        }
+    }
+
     /// Takes the thread out of the word's sleepers, and returns of how many sleeps others are told no
     /// more. `target` is any signal on the word.
     fn deregister(self, target: &Target<'_>) -> usize {
@@ -118,31 +129,61 @@ impl Sleep {
     }
 }
 
+/// What is awaited on a word, by number and id.
+type OfWord<S, W> = BTreeMap<(u64, u64), Awaited<S, W>>;
+
+/// Returns the first signal that is awaited on a word.
+fn first_of<S: Subject, W>(awaited: &OfWord<S, W>) -> Option<Target<'_>> {
+    let (&(number, _), first) = awaited.first_key_value()?;
+    Some(first.subject.target(number))
+}
+
 impl<S: Subject, W> Word<S, W> {
     /// Returns the first signal that is awaited.
     fn first(&self) -> Option<Target<'_>> {
-        let (&(number, _), first) = self.awaited.first_key_value()?;
-        Some(first.subject.target(number))
+        first_of(&self.awaited)
     }
 
     /// Takes out what is finished or never comes, and adds it to `settled`. With `is_check_due`, first
     /// fails what a dead process left on the word.
-    fn settle(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
-        while let Some(first) = self.awaited.first_entry() {
-            let (number, _) = *first.key();
-            let target = first.get().subject.target(number);
-            let Some(result) = target.look(is_check_due) else {
-                // Signals of one word finish in order.
-                return;
-            };
-            let Awaited { subject, waiter } = first.remove();
-            settled.push(Settled {
-                subject,
-                number,
-                waiter,
-                result,
-            });
+    fn take_over(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
+        // Signals of one word finish in order.
+        while self.settle_from((0, 0), is_check_due, settled) {}
+        let Some(first) = self.first() else {
+            return;
+        };
+        if first.is_taken() && (is_check_due || first.liveness.is_known_abandoned()) {
+            // Those that nobody has taken may never come, however long the first one takes.
+            let untaken = (first.slot.issued() + 1, 0);
+            while self.settle_from(untaken, is_check_due, settled) {}
         }
+    }
+
+    /// Takes out the first signal at or after `from` if it is finished or never comes. Returns whether it
+    /// is.
+    fn settle_from(
+        &mut self,
+        from: (u64, u64),
+        is_check_due: bool,
+        settled: &mut Vec<Settled<S, W>>,
+    ) -> bool {
+        let Some((&key, first)) = self.awaited.range(from..).next() else {
+            return false;
+        };
+        let (number, _) = key;
+        let Some(result) = first.subject.target(number).look(is_check_due) else {
+            return false;
+        };
+        let Some(Awaited { subject, waiter }) = self.awaited.remove(&key) else {
+            return false;
+        };
+        settled.push(Settled {
+            subject,
+            number,
+            waiter,
+            result,
+        });
+        true
     }
 }
 
@@ -158,7 +199,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
             swept_at: None,
             looked_to: 0,
             checked_to: 0,
-            has_orphans: false,
+            since_orphan: None,
             told: 0,
             next_token: 0,
             settled: Vec::new(),
@@ -215,6 +256,9 @@ impl<S: Subject, W> AwaitSet<S, W> {
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
+            if self.is_orphan(address) {
+                self.since_orphan = Some(0);
+            }
         }
     }
 
@@ -257,33 +301,44 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Returns the time between two looks at words that nobody wakes; `None` if there are none.
     fn step(&self, now: Instant) -> Option<Duration> {
-        match self.newest_of_devices {
+        let step = match self.newest_of_devices {
             Some(since) if !self.of_devices.is_empty() => {
                 let waited = now.saturating_duration_since(since);
-                Some((waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP))
+                (waited / STEPS).clamp(SHORTEST_STEP, LONGEST_STEP)
             }
-            _ => (!self.restless.is_empty()).then_some(LONGEST_STEP),
-        }
+            _ if self.restless.is_empty() => return None,
+            _ => LONGEST_STEP,
+        };
+        let words = self.of_devices.len() + self.restless.len();
+        let least = STEP_TIME_PER_WORD.saturating_mul(words.try_into().unwrap_or(u32::MAX));
+        Some(step.max(least))
     }
 
     fn sweep_interval(&self) -> Duration {
-        match self.has_orphans {
-            true => ORPHAN_INTERVAL,
-            false => LIVENESS_INTERVAL,
+        match self.since_orphan {
+            Some(_) => ORPHAN_INTERVAL,
+            None => LIVENESS_INTERVAL,
         }
+    }
+
+    /// Returns whether the exporter of a word's event is known to have ended: nobody tells of deaths then.
+    fn is_orphan(&self, address: usize) -> bool {
+        let first = self.words.get(&address).and_then(Word::first);
+        first.is_some_and(|first| first.liveness.is_known_abandoned())
     }
 
     /// Looks at the next words, so many that a sweep costs little however many there are, and at a
     /// few of them whether the process still lives that they wait for.
     fn sweep(&mut self, sleeps: &mut impl Sleeps) {
-        let looked_at = next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS);
-        let mut has_orphans = looked_at.len() < self.words.len() && self.has_orphans;
-        for address in looked_at {
-            let first = self.words.get(&address).and_then(Word::first);
-            has_orphans |= first.is_some_and(|first| first.liveness.is_known_abandoned());
+        for address in next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS) {
             self.attend(address, false, sleeps);
+            self.since_orphan = match self.is_orphan(address) {
+                true => Some(0),
+                false => self.since_orphan.map(|words| words + 1),
+            };
         }
-        self.has_orphans = has_orphans;
+        let words = self.words.len();
+        self.since_orphan = self.since_orphan.filter(|looked_at| *looked_at < words);
         for address in next_after(&mut self.checked_to, &self.words, SWEEP_CHECKS) {
             self.attend(address, true, sleeps);
         }
@@ -295,14 +350,19 @@ impl<S: Subject, W> AwaitSet<S, W> {
             let Some(word) = self.words.get_mut(&address) else {
                 return;
             };
-            word.settle(is_check_due, &mut self.settled);
-            let Some(first) = word.first() else {
+            word.take_over(is_check_due, &mut self.settled);
+            let Some(first) = first_of(&word.awaited) else {
                 self.end_last_sleep(address, sleeps);
                 return;
             };
-            if let Some(sleep) = &word.sleep
+            if let Some(sleep) = &mut word.sleep
                 && first.is_registered(sleep.before)
             {
+                sleep.watch_owner(&first);
+                // The wake that comes with the mark may have come too early for the sleep.
+                if first.slot.is_device_signalled() {
+                    self.add_of_device(address);
+                }
                 return;
             }
             if word.sleep.is_some() {
@@ -324,6 +384,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         let Some(first) = word.first() else {
             return true;
         };
+        let is_taken = first.is_taken();
         first.watch_owner();
         let Some(before) = first.register() else {
             return false;
@@ -337,20 +398,30 @@ impl<S: Subject, W> AwaitSet<S, W> {
             false => None,
         };
         self.told += usize::from(told.is_some());
-        let is_device_signalled = first.slot.is_device_signalled();
+        let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
+        // A mark that comes later ends the sleep.
+        let is_device_signalled = first.slot.is_device_signalled();
         word.sleep = Some(Sleep {
             token,
             before,
+            watched: is_taken.then_some(number),
             told,
         });
         self.next_token += 1;
         self.sleeping.insert(token, address);
-        if is_device_signalled && self.of_devices.insert(address) {
-            self.newest_of_devices = Some(Instant::now());
+        if is_device_signalled {
+            self.add_of_device(address);
         }
         true
+    }
+
+    /// Takes note that devices signal the event of a word.
+    fn add_of_device(&mut self, address: usize) {
+        if self.of_devices.insert(address) {
+            self.newest_of_devices = Some(Instant::now());
+        }
     }
 
     /// Ends the sleep on a word, if there is one.

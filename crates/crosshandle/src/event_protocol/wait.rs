@@ -304,10 +304,17 @@ impl Target<'_> {
         Some(sequence)
     }
 
-    /// Returns whether the word still counts a sleeper that it counted at `before`.
+    /// Returns whether whoever finishes the signal finds a sleeper that the word counted at `before`. An
+    /// immediate signaller that was killed before it set `WATCHED` again leaves one that nobody finds.
     pub(super) fn is_registered(&self, before: u32) -> bool {
-        let word = self.word().load(Ordering::Acquire);
-        sequence(word) == before && word & SLEEPERS != 0
+        let word = self.word().load(Ordering::SeqCst);
+        if sequence(word) != before || word & SLEEPERS == 0 {
+            return false;
+        }
+        let issued = Issued(self.slot.issued.load(Ordering::SeqCst));
+        let untaken = self.number > issued.number();
+        // Who has taken the number since may have completed it without a look at the word.
+        (!untaken || issued.is_watched()) && self.result_so_far().is_none()
     }
 
     /// Removes the caller from the count, unless a completion has already set it to zero.
@@ -334,6 +341,11 @@ impl Target<'_> {
             slot: ptr::from_ref(self.slot).addr(),
             number: self.number,
         }
+    }
+
+    /// Returns whether a submitter has taken the number.
+    pub(super) fn is_taken(&self) -> bool {
+        self.number <= self.slot.issued()
     }
 
     /// Has the process watched that took the number.

@@ -38,4 +38,5 @@ pub use explain::{Explanation, SharedRange};
 pub use fields::{BackendKind, DeviceUuid, Fields, HandleKind, Key, UnknownBackend};
 pub use text::TEXT_LENGTH;
 pub use types::{AnyHandle, EventHandle, MemoryHandle, PhysicalMemoryHandle};
+pub(crate) use wire::{COMMON_ARENA, ISOLATED_ARENA};
 pub use wire::{HANDLE_SIZE, VERSION};

@@ -11,6 +11,11 @@ pub const HANDLE_SIZE: usize = 104;
 /// Version of the handle format that this crate writes and reads.
 pub const VERSION: u8 = 2;
 
+/// The number that handles give as an event's arena: the context's own.
+pub(crate) const COMMON_ARENA: u32 = 0;
+/// The number that handles give as an event's arena: one that the event has to itself.
+pub(crate) const ISOLATED_ARENA: u32 = 1;
+
 const MAGIC: [u8; 4] = *b"XHDL";
 const FLAG_READ_ONLY: u8 = 1 << 0;
 /// The bits of a generation that hold the kind of the object. The exporter counts in the others, so
@@ -201,6 +206,11 @@ fn check_fields(wire: &Wire, kind: HandleKind) -> Result<(), HandleError> {
         HandleKind::Event => {
             const WHY: &str = "it is not zero, as it is for every event";
             require(wire.flags == 0, "flags", WHY)?;
+            require(
+                wire.segment.get() <= ISOLATED_ARENA,
+                "segment",
+                "no arena of events has this number",
+            )?;
             require(wire.offset == 0, "offset", WHY)?;
             require(wire.length == 0, "length", WHY)
         }

@@ -193,7 +193,6 @@ impl Attachment {
             let request = Request::Attach {
                 context: fields.context,
                 credential: Credential::of(fields),
-                pid: process::pid(),
                 program: program_name(),
             };
             match connection.ask_for_memory(request, deadline) {

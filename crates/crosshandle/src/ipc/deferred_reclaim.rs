@@ -8,6 +8,7 @@
 
 use super::chunks::Ledger;
 use super::records::KeepAlive;
+use crate::observe;
 use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ impl Openers {
 
 /// A retired record of a context that has ended.
 pub(super) struct Deferred {
+    context: u32,
     record: u32,
     /// The memory's segment.
     segment: Option<u32>,
@@ -47,10 +49,17 @@ static DEFERRED: Mutex<VecDeque<Deferred>> = Mutex::new(VecDeque::new());
 /// The number of deferred records, so that looking costs nothing while there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps `keep` as long as a process has the record open, of memory in `segment`.
-pub(super) fn add(record: u32, segment: Option<u32>, openers: &Arc<Openers>, keep: KeepAlive) {
+/// Keeps `keep` as long as a process has the context's record open, of memory in `segment`.
+pub(super) fn add(
+    context: u32,
+    record: u32,
+    segment: Option<u32>,
+    openers: &Arc<Openers>,
+    keep: KeepAlive,
+) {
     let mut deferred = DEFERRED.lock();
     deferred.push_back(Deferred {
+        context,
         record,
         segment,
         openers: Arc::clone(openers),
@@ -74,6 +83,11 @@ pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     let mut deferred = DEFERRED.lock();
     let closed = take_closed_among(&mut deferred, most);
     COUNT.store(deferred.len(), Ordering::Relaxed);
+    drop(deferred);
+    // Without the lock: whoever listens may call this library.
+    for one in &closed {
+        observe::reclaimed(one.context, one.record);
+    }
     closed
 }
 
@@ -137,6 +151,7 @@ mod tests {
             importers: Vec::new(),
         });
         let one = |record| Deferred {
+            context: 1,
             record,
             segment: None,
             openers: Arc::clone(&openers),

@@ -357,7 +357,7 @@ impl Exporter {
         // Without the lock: dropping either may call a driver, or retire more.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
             let openers = Arc::new(self.openers());
-            deferred_reclaim::add(record.index, segment, &openers, keep);
+            deferred_reclaim::add(self.number, record.index, segment, &openers, keep);
         }
         drop((keep, export));
     }
@@ -471,7 +471,7 @@ impl Exporter {
                 keep,
                 ..
             } = one;
-            deferred_reclaim::add(index, segment, &openers, keep);
+            deferred_reclaim::add(self.number, index, segment, &openers, keep);
         }
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
@@ -726,6 +726,10 @@ impl Importers {
 }
 
 impl Exports for Exporter {
+    fn descriptors_kept(&self) -> usize {
+        usize::from(self.defers_reclaim)
+    }
+
     fn admits(&self, uid: u32) -> bool {
         self.policy.admits(uid)
     }
@@ -898,7 +902,6 @@ mod tests {
         let request = Request::Attach {
             context: exporter.number(),
             credential,
-            pid: process::pid(),
             program: ProgramName::default(),
         };
         let (reply, [_, file]) = connection.ask_for_memory(request, &deadline)?;

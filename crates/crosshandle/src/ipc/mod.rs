@@ -38,7 +38,7 @@ pub(crate) use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, awaiting,
     late_completion,
 };
-pub(crate) use event_arena::{COMMON_ARENA, ISOLATED_ARENA, Pin, Pinner};
+pub(crate) use event_arena::{Pin, Pinner};
 pub(crate) use exporter::Exporter;
 pub(crate) use record::{Credential, Record};
 pub(crate) use records::{ExportCells, KeepAlive, Particulars, Shared};

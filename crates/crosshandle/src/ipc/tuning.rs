@@ -86,7 +86,8 @@ pub(super) const MAX_UNATTACHED_REQUESTS: u32 = 8;
 /// connections keep their descriptors for longer, when nobody else needs them.
 pub(super) const UNATTACHED_TIME: Duration = Duration::from_secs(2);
 
-/// The part of the exporter's descriptors that attached connections may take: one in this many.
+/// The part of the exporter's descriptors that attached connections may take, with what the exporter
+/// keeps beside each: one in this many.
 /// Halved: all of them, and the exporter has none for itself. Doubled: fewer importers.
 pub(super) const MAX_ATTACHED_PART: usize = 2;
 
@@ -101,6 +102,11 @@ pub(super) const MAX_RESERVED_DESCRIPTORS: usize = 32;
 
 /// See [`MAX_RESERVED_DESCRIPTORS`]. Halved or doubled: the same, for small limits.
 pub(super) const MAX_RESERVED_PART: usize = 8;
+
+/// Connections that the exchange thread takes from a socket before others get their turn: some 100 µs at
+/// most. Halved: it asks the system for events more often beside a flood of connections, and a newcomer
+/// in the queue waits for longer. Doubled: importers that are attached wait for longer there.
+pub(super) const MAX_ACCEPTS: usize = 16;
 
 /// Time after which an importer connects again to an exporter that has hung up instead of answering.
 /// Halved: twice the connections to one that is flooded already. Doubled: that much later in turn.

@@ -213,6 +213,17 @@ pub(crate) enum Received<D> {
     HungUp,
 }
 
+/// What there is to be taken from a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pending {
+    /// Nothing yet.
+    Nothing,
+    /// A message, or an error.
+    Message,
+    /// The end. An empty message looks the same.
+    HangUp,
+}
+
 /// The descriptors that came with a message.
 pub(crate) type Granted<D> = SmallVec<[D; MAX_DESCRIPTORS]>;
 
@@ -317,6 +328,26 @@ fn look(stream: impl AsFd) -> Result<ReturnFlags, Errno> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let message = net::recvmsg(&stream, &mut [], &mut no_control, flags)?;
     Ok(message.flags)
+}
+
+/// Ends a connection, in copies of its descriptor too.
+pub(crate) fn hang_up(stream: impl AsFd) {
+    // It fails only if the connection has ended.
+    let _ = net::shutdown(&stream, Shutdown::Both);
+}
+
+/// Returns what the other end of a connection without descriptors has done, without taking it.
+pub(crate) fn pending(stream: impl AsFd) -> Pending {
+    let mut no_control = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    match net::recvmsg(&stream, &mut parts, &mut no_control, flags) {
+        Err(Errno::AGAIN) => Pending::Nothing,
+        Ok(message) if message.bytes == 0 && message.flags.is_empty() => Pending::HangUp,
+        // An error is told again to who takes the message.
+        Ok(_) | Err(_) => Pending::Message,
+    }
 }
 
 /// Ends a connection, in copies of its descriptor too, and returns whether closing it is harmless:
@@ -452,6 +483,23 @@ mod tests {
             let bad = receive(&ours, &mut buffer, Guard::Look);
             assert!(matches!(bad, Ok(Received::Unwanted)));
         }
+        assert!(!end(&ours), "it is in the queue still");
+    }
+
+    #[test]
+    fn what_is_pending_is_told_and_left_where_it_is() {
+        let (ours, theirs) = pair().expect("two sockets");
+        assert_eq!(pending(&ours), Pending::Nothing);
+        send(&theirs, b"here", &[]).expect("sent");
+        drop(theirs);
+        assert_eq!(pending(&ours), Pending::Message);
+        let message = receive(&ours, &mut [0; 4], Guard::Look);
+        assert!(matches!(message, Ok(Received::Message(4, ()))));
+        assert_eq!(pending(&ours), Pending::HangUp);
+        let (ours, theirs) = pair().expect("two sockets");
+        // Like the end of the connection, but for its descriptors.
+        send_files::<1>(&theirs, b"").expect("sent");
+        assert_eq!(pending(&ours), Pending::Message);
         assert!(!end(&ours), "it is in the queue still");
     }
 

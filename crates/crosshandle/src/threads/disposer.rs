@@ -179,7 +179,7 @@ impl<T: Send + 'static> PeerStream<T> {
 
     /// Ends the connection: nothing can be sent or received any more, and the peer is told.
     pub(crate) fn hang_up(&self) {
-        socket::end(self);
+        socket::hang_up(self);
     }
 }
 
@@ -197,9 +197,11 @@ impl<T: Send + 'static> Drop for PeerStream<T> {
             std::mem::forget(self.stream.take());
             return;
         }
-        let is_empty = socket::end(&*self);
-        if !is_empty && self.guard == Guard::Look {
-            dispose(self.stream.take());
+        match self.guard {
+            // Nothing in its queue makes closing it block.
+            Guard::Kernel => socket::hang_up(&*self),
+            Guard::Look if socket::end(&*self) => {}
+            Guard::Look => dispose(self.stream.take()),
         }
     }
 }

@@ -15,6 +15,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,11 @@ pub(crate) trait Source: Send + Sync {
 
     /// Returns whether messages matter, or the hang-up alone.
     fn wants_messages(&self) -> bool;
+
+    /// Returns whether the source is called before others that are ready at the same time.
+    fn is_first(&self) -> bool {
+        false
+    }
 
     /// Handles one message or the hang-up. Called on the exchange thread; must not block or call a
     /// driver.
@@ -105,9 +111,26 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
     Exchange::get()?.add(source)
 }
 
+/// Watches a source that has something to read already. Called on the exchange thread by another source,
+/// after which the new one is called before all others.
+///
+/// # Errors
+/// As [`watch`].
+pub(crate) fn watch_first(source: Arc<dyn Source>) -> Result<Watch> {
+    let exchange = Exchange::get()?;
+    let watch = exchange.add(source)?;
+    exchange.due.lock().push_back(watch.0);
+    Ok(watch)
+}
+
+/// The numbers of sources that are ready at the same time.
+type Numbers = SmallVec<[u64; EPOLL_EVENTS]>;
+
 struct Exchange {
     epoll: KeptFromChildren,
     sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
+    /// Sources to call before all others.
+    due: Mutex<VecDeque<u64>>,
     next: AtomicU64,
 }
 
@@ -136,6 +159,7 @@ impl Exchange {
         Ok(EXCHANGE.get_or_init(|| Self {
             epoll,
             sources: Mutex::default(),
+            due: Mutex::default(),
             next: AtomicU64::new(0),
         }))
     }
@@ -204,11 +228,29 @@ impl Exchange {
             if !events.is_empty() {
                 // A source may drop the last reference to a driver's object: it hands that drop on.
                 let _announced = driver_jobs::announce();
-                for event in &events {
-                    self.attend(event.data.u64(), &mut timers);
+                let (first, others) = self.in_order(&events);
+                for number in first.into_iter().chain(others) {
+                    self.attend(number, &mut timers);
+                    while let Some(number) = self.take_due() {
+                        self.attend(number, &mut timers);
+                    }
                 }
             }
         }
+    }
+
+    /// Returns the sources of some events: those that go first, and the others.
+    fn in_order(&self, events: &[epoll::Event]) -> (Numbers, Numbers) {
+        let numbers = events.iter().map(|event| event.data.u64());
+        if events.len() == 1 {
+            return (numbers.collect(), Numbers::new());
+        }
+        let sources = self.sources.lock();
+        numbers.partition(|number| sources.get(number).is_some_and(|source| source.is_first()))
+    }
+
+    fn take_due(&self) -> Option<u64> {
+        self.due.lock().pop_front()
     }
 
     fn attend(&self, number: u64, timers: &mut Timers) {
@@ -367,6 +409,81 @@ mod tests {
         let _watch = watch(Arc::new(Resting(other, called))).unwrap();
         rustix::io::write(&peer, b"never read").unwrap();
         calls.recv_timeout(DEADLINE).expect("others are called");
+    }
+
+    /// A source that tells its name when it is called, and does something more.
+    struct Named {
+        stream: OwnedFd,
+        name: &'static str,
+        called: Sender<&'static str>,
+        then: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl Source for Named {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+
+        fn wants_messages(&self) -> bool {
+            true
+        }
+
+        fn is_first(&self) -> bool {
+            self.name == "first"
+        }
+
+        fn ready(&self, _: Registration) -> Next {
+            let _ = rustix::io::read(&self.stream, &mut [0; 16]);
+            let _ = self.called.send(self.name);
+            if let Some(then) = self.then.lock().take() {
+                then();
+            }
+            Next::Continue
+        }
+    }
+
+    #[test]
+    fn sources_that_go_first_are_called_first_and_new_ones_at_once() {
+        let (called, calls) = channel();
+        let (release, released) = channel::<()>();
+        let mut peers = Vec::new();
+        let mut source = |name, then: Option<Box<dyn FnOnce() + Send>>| {
+            let (stream, peer) = pair();
+            peers.push(peer);
+            Arc::new(Named {
+                stream,
+                name,
+                called: called.clone(),
+                then: Mutex::new(then),
+            })
+        };
+        // It keeps the thread until all others have messages.
+        let blocks = source(
+            "blocks",
+            Some(Box::new(move || {
+                let _ = released.recv();
+            })),
+        );
+        let newcomer = source("newcomer", None);
+        let brings = source(
+            "brings",
+            Some(Box::new(move || {
+                let watch = watch_first(newcomer).expect("watched");
+                std::mem::forget(watch);
+            })),
+        );
+        let (last, first) = (source("last", None), source("first", None));
+        let _watches = [blocks, brings, last, first].map(|source| watch(source).expect("watched"));
+        rustix::io::write(&peers[0], b"blocks").unwrap();
+        assert_eq!(calls.recv_timeout(DEADLINE), Ok("blocks"));
+        for peer in &peers[1..] {
+            rustix::io::write(peer, b"ready").unwrap();
+        }
+        release.send(()).unwrap();
+        let order: Vec<_> = (0..4)
+            .map(|_| calls.recv_timeout(DEADLINE).expect("called"))
+            .collect();
+        assert_eq!(order, ["first", "brings", "newcomer", "last"]);
     }
 
     /// A source with a deadline after each message, until it is late.

@@ -12,8 +12,8 @@ pub use reached::{Reached, Values};
 use crate::api::core::ContextCore;
 use crate::error::{Error, Result};
 use crate::event_protocol::WaitMode;
-use crate::handle::{EventHandle, Fields, HandleError};
-use crate::ipc::{COMMON_ARENA, Credential, EventCore, ISOLATED_ARENA};
+use crate::handle::{COMMON_ARENA, EventHandle, Fields, ISOLATED_ARENA};
+use crate::ipc::{Credential, EventCore};
 use crate::observe::waited;
 use crate::os::process;
 use crate::types::known;
@@ -165,16 +165,7 @@ impl Event {
             true => context.backend().driver_events(),
             false => None,
         };
-        let isolated = match fields.segment {
-            COMMON_ARENA => false,
-            ISOLATED_ARENA => true,
-            _ => {
-                return Err(Error::Handle(HandleError::Malformed {
-                    field: "segment",
-                    why: "no arena of events has this number",
-                }));
-            }
-        };
+        let isolated = fields.segment == ISOLATED_ARENA;
         let credential = Credential::of(&fields);
         let core = EventCore::open(
             attachment,

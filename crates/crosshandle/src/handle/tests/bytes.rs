@@ -180,7 +180,11 @@ fn an_event_has_an_arena_and_no_memory() {
     assert_eq!(malformed_field_after(event, 7, &[1]), "flags");
     assert_eq!(malformed_field_after(event, 80, &[1]), "offset");
     assert_eq!(malformed_field_after(event, 88, &[1]), "length");
-    for segment in [0, 1, u32::MAX] {
+    for segment in [2_u32, 3, 1 << 8, 1 << 31, u32::MAX] {
+        let bytes = segment.to_le_bytes();
+        assert_eq!(malformed_field_after(event, 76, &bytes), "segment");
+    }
+    for segment in [0, 1] {
         let fields = Fields {
             segment,
             ..sample_fields(event)

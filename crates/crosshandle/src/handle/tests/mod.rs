@@ -69,7 +69,7 @@ pub(super) fn sample_fields(kind: HandleKind) -> Fields {
         device: DeviceUuid::from_bytes(*b"ABCDEFGHIJKLMNOP"),
         generation: 0x4142_4344_4546_4748 | kind as u64,
         record: 0x5152_5354,
-        segment: 0x6162_6364,
+        segment: if is_event { 1 } else { 0x6162_6364 },
         offset: memory_only(0x7172_7374),
         length: memory_only(0x8182_8384_8586_8788 >> 1),
     }
@@ -124,7 +124,7 @@ prop_compose! {
             device: DeviceUuid::from_bytes(device),
             generation: uses << 2 | kind as u64,
             record,
-            segment,
+            segment: if is_event { segment % 2 } else { segment },
             offset: memory_only(start),
             length: memory_only(end - start),
         }

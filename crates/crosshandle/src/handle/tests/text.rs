@@ -47,10 +47,10 @@ fn the_text_is_version_2() {
     const SHARED: &str =
         "IBwYFBAMCARgXFhUUExIRJCMiITQzMjEwMTIzNDU2Nzg5YWJjZGVmQUJDREVGR0hJSktMTU5PU";
     const MEMORY: &str = "HRkVEQ0JBVFNSUWRjYmF0c3JxAAAAAMRDw0LCQcFAAAAAA";
-    const EVENT: &str = "HRkVEQ0JBVFNSUWRjYmEAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    const EVENT: &str = "HRkVEQ0JBVFNSUQEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     let memory = format!("xhm2.WEhETAIBAgE{SHARED}El{MEMORY}PiLNYc");
     let physical_memory = format!("xhp2.WEhETAICAgE{SHARED}Ep{MEMORY}AViVc8");
-    let event = format!("xhe2.WEhETAIDAgA{SHARED}Et{EVENT}APuMHs");
+    let event = format!("xhe2.WEhETAIDAgA{SHARED}Et{EVENT}E5XqYw");
     for (kind, text) in KINDS.into_iter().zip([memory, physical_memory, event]) {
         assert_eq!(text_of(kind), text);
         assert_eq!(text.parse(), Ok(sample(kind)));

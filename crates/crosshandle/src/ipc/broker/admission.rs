@@ -23,7 +23,8 @@ use std::time::Instant;
 /// The number of a connection; later ones have greater numbers.
 pub(super) type Number = u64;
 
-/// The numbers of connections that are allowed at a time.
+/// The numbers of connections that are allowed at a time: of attached ones, by the descriptors that the
+/// process keeps for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     attached: usize,
@@ -44,9 +45,9 @@ impl Limits {
         }
     }
 
-    /// Returns whether a connection with this descriptor leaves the reserve as it is. The system gives
-    /// the lowest number that is free, so the greater ones are free as a rule.
-    fn has_room(&self, descriptor: RawFd) -> bool {
+    /// Returns whether this descriptor leaves the reserve as it is. The system gives the lowest number
+    /// that is free, so the greater ones are free as a rule.
+    pub(super) fn has_room(&self, descriptor: RawFd) -> bool {
         usize::try_from(descriptor).is_ok_and(|number| number < self.reserved)
     }
 }
@@ -60,6 +61,13 @@ struct Unattached<C> {
     connection: C,
 }
 
+/// A connection that is attached to a context.
+struct Attached {
+    uid: u32,
+    /// The descriptors that the process keeps for it.
+    descriptors: usize,
+}
+
 /// The connections of a process.
 pub(super) struct Admission<C> {
     /// The user that the process runs as.
@@ -67,8 +75,8 @@ pub(super) struct Admission<C> {
     next: Number,
     /// By age, the oldest first.
     unattached: BTreeMap<Number, Unattached<C>>,
-    attached: HashMap<Number, u32>,
-    /// The numbers of attached connections by user.
+    attached: HashMap<Number, Attached>,
+    /// The descriptors for attached connections by user.
     attached_of: HashMap<u32, usize>,
 }
 
@@ -144,33 +152,34 @@ impl<C> Admission<C> {
         connection.requests <= MAX_UNATTACHED_REQUESTS
     }
 
-    /// Returns whether there is room for a connection among the attached ones. Not if it is to be hung
-    /// up already.
-    pub(super) fn may_attach(&self, number: Number, limits: &Limits) -> bool {
+    /// Returns whether there is room among the attached ones for a connection for which the process keeps
+    /// so many descriptors, that of the connection included. Not if it is to be hung up already.
+    pub(super) fn may_attach(&self, number: Number, descriptors: usize, limits: &Limits) -> bool {
         self.unattached.get(&number).is_some_and(|connection| {
             let uid = connection.uid;
             let theirs = self.attached_of.get(&uid).copied().unwrap_or(0);
-            self.attached.len() < limits.attached
-                && (uid == self.own_uid || theirs < limits.attached_of_stranger)
+            let all: usize = self.attached_of.values().sum();
+            all + descriptors <= limits.attached
+                && (uid == self.own_uid || theirs + descriptors <= limits.attached_of_stranger)
         })
     }
 
-    /// Counts a connection among the attached ones from now on.
-    pub(super) fn attach(&mut self, number: Number) {
-        if let Some(connection) = self.unattached.remove(&number) {
-            self.attached.insert(number, connection.uid);
-            *self.attached_of.entry(connection.uid).or_default() += 1;
+    /// Counts a connection, and so many descriptors for it, among the attached ones from now on.
+    pub(super) fn attach(&mut self, number: Number, descriptors: usize) {
+        if let Some(Unattached { uid, .. }) = self.unattached.remove(&number) {
+            self.attached.insert(number, Attached { uid, descriptors });
+            *self.attached_of.entry(uid).or_default() += descriptors;
         }
     }
 
     /// Forgets a connection that has ended.
     pub(super) fn leave(&mut self, number: Number) {
         self.unattached.remove(&number);
-        let Some(uid) = self.attached.remove(&number) else {
+        let Some(Attached { uid, descriptors }) = self.attached.remove(&number) else {
             return;
         };
         if let Some(count) = self.attached_of.get_mut(&uid) {
-            *count -= 1;
+            *count -= descriptors;
             if *count == 0 {
                 self.attached_of.remove(&uid);
             }
@@ -260,9 +269,13 @@ mod tests {
         }
 
         fn attach(&mut self, number: Number) -> bool {
-            let may_attach = self.admission.may_attach(number, &self.limits);
+            self.attach_with(number, 1)
+        }
+
+        fn attach_with(&mut self, number: Number, descriptors: usize) -> bool {
+            let may_attach = self.admission.may_attach(number, descriptors, &self.limits);
             if may_attach {
-                self.admission.attach(number);
+                self.admission.attach(number, descriptors);
             }
             may_attach
         }
@@ -378,6 +391,32 @@ mod tests {
         exporter.admission.leave(strangers[1]);
         assert!(exporter.attach(refused), "fewer than a quarter");
         assert!(exporter.admission.attached_of[&STRANGER] == 15);
+    }
+
+    #[test]
+    fn attached_connections_count_by_the_descriptors_that_they_cost() {
+        let mut exporter = Exporter::new(64);
+        let mut strangers = Vec::new();
+        for _ in 0..8 {
+            let number = exporter.welcome(STRANGER);
+            assert!(exporter.attach_with(number, 2));
+            strangers.push(number);
+        }
+        let refused = exporter.welcome(STRANGER);
+        assert!(!exporter.attach_with(refused, 1), "a quarter is in use");
+        for _ in 0..7 {
+            let number = exporter.welcome(OWN);
+            assert!(exporter.attach_with(number, 2));
+        }
+        let last = exporter.welcome(OWN);
+        assert!(exporter.attach_with(last, 1));
+        let own = exporter.welcome(OWN);
+        assert!(!exporter.attach_with(own, 2), "one is left of a half");
+        assert!(exporter.attach_with(own, 1));
+        exporter.admission.leave(strangers[0]);
+        assert!(exporter.attach_with(refused, 2));
+        let more = exporter.welcome(OWN);
+        assert!(!exporter.attach_with(more, 1), "a half is in use");
     }
 
     #[test]

@@ -13,11 +13,11 @@ use crate::ipc::record::Credential;
 use crate::ipc::tuning::{MAX_DESCRIBED_CONTEXTS, MAX_LISTED_OF_ALL};
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::process;
-use crate::os::socket::{self, Guard, Peer, Received};
+use crate::os::socket::{self, Guard, Peer, Pending, Received};
 use crate::sync::{HashMap, Mutex};
 use crate::threads::disposer::{Disposal, PeerStream};
 use crate::threads::driver_jobs;
-use crate::threads::exchange::{Next, Registration, Source, watch};
+use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
 use crate::types::Access;
 use crate::types::report::{ContextReport, ProcessReport};
 use rustix::io::Errno;
@@ -34,6 +34,10 @@ use std::time::Instant;
 pub(crate) trait Exports: Send + Sync {
     /// Returns whether this user's processes may attach.
     fn admits(&self, uid: u32) -> bool;
+
+    /// Returns how many descriptors this process keeps for an importer that is attached, beside that
+    /// of its connection.
+    fn descriptors_kept(&self) -> usize;
 
     /// Lets an importer in.
     fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal>;
@@ -218,12 +222,12 @@ pub(super) fn deadline() -> Option<Instant> {
 /// Hangs up the connections that say nothing.
 pub(super) fn hang_up_late() {
     let late = ADMISSION.lock().take_late(Instant::now());
-    hang_up_all(late);
+    dismiss_all(late);
 }
 
-fn hang_up_all(clients: impl IntoIterator<Item = Weak<Client>>) {
+fn dismiss_all(clients: impl IntoIterator<Item = Weak<Client>>) {
     for client in clients.into_iter().filter_map(|client| client.upgrade()) {
-        client.hang_up();
+        client.dismiss();
     }
 }
 
@@ -234,6 +238,11 @@ pub(crate) struct Client {
     /// The process id in this process's PID namespace; 0 if it has none there.
     pid: u32,
     seat: Mutex<Seat>,
+    /// Whether it has shown a key. Beside the seat, whose lock is taken before that of the exchange
+    /// thread's sources.
+    was_attached: AtomicBool,
+    /// Until the client is dismissed.
+    watch: Mutex<Option<Watch>>,
     /// Whether a background thread is about to answer. Messages wait meanwhile.
     is_answering: AtomicBool,
     /// A reference to this client, to hand out.
@@ -271,12 +280,22 @@ impl Client {
     /// # Errors
     /// [`Crowded`]: there are too many.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
+        let pending = socket::pending(&stream);
+        if pending == Pending::HangUp {
+            // Nobody is there to answer, nor to be counted.
+            drop(PeerStream::new(stream, guard, ()));
+            return Ok(());
+        }
         let Some(client) = Self::admit(stream, guard)? else {
             return Ok(());
         };
-        match watch(client) {
-            // Watched until it hangs up.
-            Ok(watch) => mem::forget(watch),
+        let source = Arc::<Self>::clone(&client);
+        let watched = match pending {
+            Pending::Message => watch_first(source),
+            Pending::Nothing | Pending::HangUp => watch(source),
+        };
+        match watched {
+            Ok(watch) => *client.watch.lock() = Some(watch),
             Err(error) => {
                 static LIMIT: Limit = Limit::new();
                 if let Some(suppressed) = LIMIT.admit() {
@@ -311,6 +330,8 @@ impl Client {
             uid,
             pid,
             seat: Mutex::new(Seat::None),
+            was_attached: AtomicBool::new(false),
+            watch: Mutex::default(),
             is_answering: AtomicBool::new(false),
             this: this.clone(),
         });
@@ -324,7 +345,7 @@ impl Client {
         );
         match verdict {
             Verdict::Welcome => {}
-            Verdict::InsteadOf(other) => hang_up_all([other]),
+            Verdict::InsteadOf(other) => dismiss_all([other]),
             Verdict::Refused => {
                 REFUSALS.fetch_add(1, Ordering::Relaxed);
                 observe::refused(Refusal::Busy.reason(), pid);
@@ -341,6 +362,14 @@ impl Client {
         self.stream.hang_up();
     }
 
+    /// Hangs up a client that is not attached, and forgets it.
+    fn dismiss(&self) {
+        self.hang_up();
+        // Without the lock: it may be the client's last owner that lets go of it.
+        let watch = self.watch.lock().take();
+        drop(watch);
+    }
+
     fn handle(&self, message: &[u8], registration: Registration) -> Result<(), Errno> {
         let (request, serial) = match Request::decode(message) {
             Ok(request) => request,
@@ -352,7 +381,6 @@ impl Client {
             Request::Attach {
                 context,
                 credential,
-                pid: _,
                 program,
             } => return self.answer(self.attach(context, credential, program), serial),
             Request::Chunk(credential) => {
@@ -437,7 +465,7 @@ impl Client {
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
             // Once more: to hang up would tell the importer that this process is dead.
-            Err(Errno::NOMEM | Errno::NOBUFS) => send(),
+            Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
             result => result,
         }
     }
@@ -460,22 +488,23 @@ impl Client {
             uid: self.uid,
             program,
         };
-        let number = self.stream.counted().0;
-        // It cannot change before the end of this function: only the exchange thread attaches.
-        if !ADMISSION.lock().may_attach(number, &limits()) {
-            return Err(Refusal::Busy);
-        }
-        let attached = with(Some(exports), |exports| match exports.admits(self.uid) {
-            true => exports.attach(&client, newcomer),
-            false => Err(Refusal::NotAdmitted),
+        let attached = with(Some(exports), |exports| {
+            let kept = exports.descriptors_kept();
+            self.check_quota(kept)?;
+            match exports.admits(self.uid) {
+                true => Ok((exports.attach(&client, newcomer)?, kept)),
+                false => Err(Refusal::NotAdmitted),
+            }
         });
+        let (attached, kept) = attached.ok_or(Refusal::UnknownContext)??;
         let Attached {
             owner,
             files,
             locks_ledger,
-        } = attached.ok_or(Refusal::UnknownContext)??;
-        ADMISSION.lock().attach(number);
+        } = attached;
+        ADMISSION.lock().attach(self.stream.counted().0, 1 + kept);
         *seat = Seat::Attached(weak, owner);
+        self.was_attached.store(true, Ordering::Relaxed);
         drop(seat);
         let peer = Observed {
             context,
@@ -489,6 +518,26 @@ impl Client {
             locks_ledger,
         };
         Ok(Answer::new(reply, files))
+    }
+
+    /// Checks that the client may attach where this process keeps so many descriptors for it. That cannot
+    /// change before it is attached: only the exchange thread attaches.
+    fn check_quota(&self, kept: usize) -> Result<(), Refusal> {
+        let limits = limits();
+        let number = self.stream.counted().0;
+        if !ADMISSION.lock().may_attach(number, 1 + kept, &limits) {
+            return Err(Refusal::Busy);
+        }
+        if kept == 0 {
+            return Ok(());
+        }
+        // The number that the system gives next.
+        let next = self.stream.as_fd().try_clone_to_owned();
+        let next = next.map_err(|_| Refusal::NoRoom)?;
+        match limits.has_room(next.as_raw_fd()) {
+            true => Ok(()),
+            false => Err(Refusal::NoRoom),
+        }
     }
 
     /// Calls `f` with the exports that the client is attached to, and its owner number there.
@@ -541,6 +590,10 @@ impl Source for Client {
 
     fn wants_messages(&self) -> bool {
         true
+    }
+
+    fn is_first(&self) -> bool {
+        self.was_attached.load(Ordering::Relaxed)
     }
 
     fn ready(&self, registration: Registration) -> Next {

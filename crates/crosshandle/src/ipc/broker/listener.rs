@@ -6,6 +6,7 @@ use super::directory::{DirectoryId, SocketDirectory};
 use super::sweep;
 use crate::error::{Error, Result};
 use crate::ipc::liveness::{LivenessLock, LivenessLocks};
+use crate::ipc::tuning::MAX_ACCEPTS;
 use crate::observe::{self, Limit, Reason};
 use crate::os::fork::KeptFromChildren;
 use crate::os::lock::LockKind;
@@ -227,23 +228,26 @@ impl Source for Listener {
     }
 
     fn ready(&self, _: Registration) -> Next {
-        match socket::accept(&self.listener) {
-            Ok(stream) => {
-                if Client::serve(stream, self.guard).is_err() {
+        for _ in 0..MAX_ACCEPTS {
+            match socket::accept(&self.listener) {
+                Ok(stream) => {
+                    if Client::serve(stream, self.guard).is_err() {
+                        return Next::Rest;
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
+                Err(error) => {
+                    static LIMIT: Limit = Limit::new();
+                    if let Some(suppressed) = LIMIT.admit() {
+                        tracing::error!(%error, suppressed, "an importer cannot connect");
+                    }
                     return Next::Rest;
                 }
             }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            Err(Errno::MFILE | Errno::NFILE) if self.refuse() => {}
-            Err(error) => {
-                static LIMIT: Limit = Limit::new();
-                if let Some(suppressed) = LIMIT.admit() {
-                    tracing::error!(%error, suppressed, "an importer cannot connect");
-                }
-                return Next::Rest;
-            }
         }
-        // One importer a call: the next one is reported again, and other sources get their turn.
+        // The others are reported again, after other sources have had their turn.
         Next::Continue
     }
 

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
 /// The version of the protocol. It changes whenever a message or the shared layout behind it does.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 /// Bytes in a request.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
 /// Bytes in a reply.
@@ -69,8 +69,6 @@ pub(crate) enum Request {
     Attach {
         context: u32,
         credential: Credential,
-        /// The importer's process id in its own PID namespace; for people.
-        pid: u32,
         /// The importer's program; for people.
         program: ProgramName,
     },
@@ -170,9 +168,7 @@ struct RawRequest {
     key: [u8; 16],
     access: U32,
     serial: U32,
-    pid: U32,
     program: [u8; 16],
-    _reserved: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -234,19 +230,13 @@ impl Request {
             key: *credential.key.as_bytes(),
             access: 0.into(),
             serial: serial.into(),
-            pid: 0.into(),
             program: [0; 16],
-            _reserved: 0.into(),
         };
         match self {
             Self::Attach {
-                context,
-                pid,
-                program,
-                ..
+                context, program, ..
             } => {
                 raw.context = context.into();
-                raw.pid = pid.into();
                 raw.program = program;
             }
             Self::Memory { access, .. } => {
@@ -272,7 +262,6 @@ impl Request {
             ATTACH => Self::Attach {
                 context: raw.context.get(),
                 credential,
-                pid: raw.pid.get(),
                 program: raw.program,
             },
             CHUNK => Self::Chunk(credential),

@@ -32,10 +32,6 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// The byte of the first liveness lock, far behind the last byte of the file.
 const LOCKS_AT: u64 = 1 << 40;
-/// The number that handles give as an event's arena: the context's own.
-pub(crate) const COMMON_ARENA: u32 = 0;
-/// The number that handles give as an event's arena: one that the event has to itself.
-pub(crate) const ISOLATED_ARENA: u32 = 1;
 
 // Three pairs of cache lines; the first line has all that a signal touches.
 const _: () = assert!(size_of::<Slot>() == 384);

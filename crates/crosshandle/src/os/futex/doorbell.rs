@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | the number of rings in the upper half, listeners that sleep or are about to in the lower | listeners; who rings sets the lower half to 0 |
 //! | 1 | the number of entries that were ever written to the log | who wakes |
-//! | 8 and on | entries, a power of two of them: the lower half of the entry's number, and the word's offset in the memory | who wakes |
+//! | 8 and on | entries, a power of two of them: the lower half of the entry's number plus 1, and the word's offset in the memory | who wakes |
 //!
 //! The log says too little if it has turned around since a listener looked, or if who wakes has taken
 //! a number and not written the entry. Then the listener looks at all words. Everybody who has the
@@ -26,7 +26,7 @@ const WORD: usize = size_of::<AtomicU64>();
 /// Index of the first entry: it starts a cache line.
 const ENTRIES_AT: usize = 8;
 /// Index of the number of entries.
-const WRITTEN: usize = 1;
+pub(super) const WRITTEN: usize = 1;
 /// The bits of the first word that count listeners.
 const LISTENERS: u64 = u32::MAX as u64;
 /// The most entries: as many as may be woken while a listener looks at what was woken before.
@@ -49,11 +49,11 @@ const fn entries(sleeps: usize) -> usize {
 }
 
 /// The doorbells of this process's memory, by the address of the first byte that each is for.
-static DOORBELLS: RwLock<BTreeMap<usize, Place>> = RwLock::new(BTreeMap::new());
+static DOORBELLS: RwLock<BTreeMap<usize, Stretch>> = RwLock::new(BTreeMap::new());
 
 /// The memory of a doorbell.
 #[derive(Clone, Copy)]
-struct Place {
+struct Stretch {
     /// Address after the last byte that the doorbell is for: of its own first word.
     end: usize,
     entries: usize,
@@ -73,7 +73,7 @@ impl Doorbell {
     /// words of 64 bits atomically.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, sleeps: usize) -> Self {
         let start = start.as_ptr().expose_provenance();
-        let place = Place {
+        let place = Stretch {
             end: start + len,
             entries: entries(sleeps),
         };
@@ -96,9 +96,9 @@ impl Drop for Doorbell {
 /// Memory with a doorbell, while it is certain to be mapped.
 pub(super) struct View<'a> {
     start: usize,
-    place: Place,
+    place: Stretch,
     /// Who drops a doorbell waits for it.
-    _doorbells: &'a RwLockReadGuard<'a, BTreeMap<usize, Place>>,
+    _doorbells: &'a RwLockReadGuard<'a, BTreeMap<usize, Stretch>>,
 }
 
 /// What a listener has to look at.
@@ -173,7 +173,7 @@ impl View<'_> {
         let mut words = Vec::with_capacity(count as usize);
         for number in (0..count).map(|step| from.wrapping_add(step)) {
             let entry = self.entry(number).load(Ordering::SeqCst);
-            if upper(entry) != number as u32 {
+            if upper(entry) != mark(number) {
                 // Not written yet, and perhaps never. But the word was completed before its number was
                 // taken.
                 return Woken::Unknown;
@@ -187,7 +187,7 @@ impl View<'_> {
     fn ring(&self, address: usize) {
         let number = self.doorbell_word(WRITTEN).fetch_add(1, Ordering::SeqCst);
         let offset = (address - self.start) as u64 & u64::from(u32::MAX);
-        let entry = u64::from(number as u32) << 32 | offset;
+        let entry = u64::from(mark(number)) << 32 | offset;
         self.entry(number).store(entry, Ordering::SeqCst);
         // A listener has counted itself before it read the log.
         let bell = self.bell();
@@ -230,6 +230,11 @@ pub(super) fn ring_for(word: &AtomicU64) {
         let address = ptr::from_ref(word).addr();
         View::of(address, |view| view.ring(address));
     }
+}
+
+/// Returns what tells an entry from earlier ones in its place, and from none: memory is made of zeros.
+fn mark(number: u64) -> u32 {
+    (number as u32).wrapping_add(1)
 }
 
 fn upper(word: u64) -> u32 {

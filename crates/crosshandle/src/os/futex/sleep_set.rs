@@ -77,6 +77,9 @@ impl SleepSet {
         });
         if began != Some(true) {
             self.woken.push(token);
+            // Memory without sleeps may be unmapped.
+            self.listened
+                .retain(|_, listened| !listened.sleeps.is_empty());
         }
     }
 
@@ -107,6 +110,19 @@ impl SleepSet {
             self.sleep_on_doorbells(expected, limit);
             self.collect();
         }
+        self.report(woken);
+    }
+
+    /// Adds the tokens of the sleeps that have ended, without sleeping.
+    pub(crate) fn poll(&mut self, woken: &mut Vec<u64>) {
+        self.collect();
+        self.report(woken);
+    }
+
+    fn report(&mut self, woken: &mut Vec<u64>) {
+        // A word may have been woken twice.
+        self.woken.sort_unstable();
+        self.woken.dedup();
         for token in std::mem::take(&mut self.woken) {
             self.end(token);
             woken.push(token);
@@ -195,6 +211,7 @@ impl WatchedByRing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::doorbell::WRITTEN;
     use super::super::{Doorbell, doorbell_bytes, wake_all};
     use super::*;
     use std::ptr::NonNull;
@@ -309,9 +326,12 @@ mod tests {
         set.begin(2, &memory.words[1], 0);
         set.sleep(0, DEADLINE, &mut woken);
         assert_eq!(woken, [1]);
-        // Woken without a change.
+        // Woken without a change, and twice: it is reported once.
         wake_all(&memory.words[1]);
-        set.sleep(0, DEADLINE, &mut woken);
+        wake_all(&memory.words[1]);
+        set.poll(&mut woken);
+        assert_eq!(woken, [1, 2]);
+        set.poll(&mut woken);
         assert_eq!(woken, [1, 2]);
     }
 
@@ -357,6 +377,39 @@ mod tests {
                 assert!(began.elapsed() < DEADLINE, "{} have ended", woken.len());
             }
         }
+    }
+
+    /// A process that has taken the number of the log's first entry may be killed, or slow.
+    #[test]
+    fn an_entry_that_is_not_written_hides_nothing() {
+        static OWN: AtomicU64 = AtomicU64::new(0);
+        let memory = Words::new(2, 2);
+        let mut set = SleepSet::new(&OWN);
+        set.begin(1, &memory.words[0], 0);
+        set.begin(2, &memory.words[1], 0);
+        memory.words[1].fetch_add(1 << 32, Ordering::SeqCst);
+        let written = &memory.words[memory.count + WRITTEN];
+        written.fetch_add(1, Ordering::SeqCst);
+        let mut woken = Vec::new();
+        set.sleep(0, DEADLINE, &mut woken);
+        assert_eq!(woken, [2]);
+    }
+
+    /// A thread that listened to memory which may be unmapped would look at all words in turn.
+    #[test]
+    fn sleeps_that_end_at_once_leave_no_doorbell() {
+        static OWN: AtomicU64 = AtomicU64::new(0);
+        let memory = [Words::new(2, 2), Words::new(2, 2)];
+        let mut set = SleepSet::new(&OWN);
+        set.begin(1, &memory[0].words[0], 7);
+        set.begin(2, &memory[1].words[0], 0);
+        set.begin(3, &memory[1].words[1], 7);
+        assert_eq!(set.listened.len(), 1, "only the second sleep goes on");
+        let mut woken = Vec::new();
+        set.sleep(0, DEADLINE, &mut woken);
+        assert_eq!(woken, [1, 3]);
+        set.end(2);
+        assert!(set.listened.is_empty());
     }
 
     #[test]

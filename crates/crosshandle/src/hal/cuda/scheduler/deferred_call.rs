@@ -5,7 +5,7 @@
 //! wait too, which this library does not see. A call then returns only when those go on, and the
 //! scheduler's thread must not wait with it: streams of this library depend on that thread.
 
-use super::{Scheduler, SchedulerState};
+use super::{Scheduler, SchedulerState, tell};
 use crate::hal::cuda::driver;
 use crate::hal::cuda::tuning::{
     CALL_STUCK_AFTER, DEFERRED_CALL_WAIT, DEFERRED_SLEEP_SHORTEST, MAKE_ROOM_WAIT, QUIET_MAX_BYTES,
@@ -169,6 +169,9 @@ impl Scheduler {
             };
             state = self.call_returned.wait_timeout(state, left).0;
         }
+        let untold = state.untold.take();
+        drop(state);
+        tell(untold);
     }
 
     /// Defers a call as [`call`](Self::call) does, without waiting for its return.
@@ -178,7 +181,9 @@ impl Scheduler {
         bytes: usize,
         act: impl FnOnce() + Send + 'static,
     ) {
-        self.push(urgency, bytes, Box::new(act));
+        let pushed = self.push(urgency, bytes, Box::new(act));
+        // The lock is released before the text is told.
+        tell(pushed.and_then(|(_, mut state)| state.untold.take()));
     }
 
     fn push(
@@ -222,6 +227,9 @@ impl Scheduler {
         self.request_runner(&mut state);
         self.prompt_thread(&mut state);
         self.publish(&mut state);
+        let untold = state.untold.take();
+        drop(state);
+        tell(untold);
     }
 
     /// Lets a background thread make the calls that can be made now, unless one does so already.
@@ -341,5 +349,8 @@ impl Scheduler {
         }
         state.calls.waiting -= 1;
         self.publish(&mut state);
+        let untold = state.untold.take();
+        drop(state);
+        tell(untold);
     }
 }

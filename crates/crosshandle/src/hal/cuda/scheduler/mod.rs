@@ -65,6 +65,7 @@ use super::tuning::{
     DEFERRED_SLEEP_LONGEST, DEFERRED_SLEEP_SHORTEST, PENDING_SLEEP_LONGEST, PENDING_SLEEP_SHORTEST,
     SCHEDULER_IDLE, TEND_INTERVAL, TIMER_SLACK_NS,
 };
+use crate::error::Error;
 use crate::observe::Limit;
 use crate::os::process;
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -122,6 +123,8 @@ struct SchedulerState {
     is_prompted: bool,
     /// Commands have become pending.
     is_hurried: bool,
+    /// Why no thread could be started for a call, until that is told without the lock.
+    untold: Option<Error>,
     #[cfg(test)]
     cannot_start: bool,
 }
@@ -137,21 +140,27 @@ impl SchedulerState {
         self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried
     }
 
-    /// Returns whether a background thread runs, or can be started.
-    fn can_start_threads(&self) -> bool {
+    /// Returns whether a background thread runs, or can be started. If not, the caller lets
+    /// [`tell`] say so.
+    fn can_start_threads(&mut self) -> bool {
         #[cfg(test)]
         if self.cannot_start {
             return false;
         }
-        let started = background::ensure_thread();
-        if let Err(error) = &started {
-            // Asked before each such call while the system has no thread left.
-            static LIMIT: Limit = Limit::new();
-            if let Some(suppressed) = LIMIT.admit() {
-                tracing::warn!(%error, suppressed, "memory and programs are released later");
-            }
+        self.untold = background::ensure_thread().err();
+        self.untold.is_none()
+    }
+}
+
+/// Tells that no thread could be started. The caller does not hold the scheduler's lock: whoever listens
+/// may call this library.
+fn tell(untold: Option<Error>) {
+    if let Some(error) = untold {
+        // Asked before each such call while the system has no thread left.
+        static LIMIT: Limit = Limit::new();
+        if let Some(suppressed) = LIMIT.admit() {
+            tracing::warn!(%error, suppressed, "memory and programs are released later");
         }
-        started.is_ok()
     }
 }
 
@@ -326,6 +335,11 @@ impl Scheduler {
                     deferred.progress();
                 }
                 self.publish(&mut state);
+            }
+            if let Some(untold) = state.untold.take() {
+                drop(state);
+                tell(Some(untold));
+                state = self.state();
             }
             let is_due = now - tended >= TEND_INTERVAL;
             if !is_feeding && !is_due {

@@ -82,10 +82,10 @@ pub(super) fn run() {
             settled.into_iter().for_each(tell);
             if has_messages || has_settled {
                 idle_since = None;
-                // Those that were told may have left messages.
-                if has_settled {
-                    continue;
-                }
+                // Waiters that were told or let go of may have left messages, for which nobody wakes this
+                // thread. However many come, what is awaited already has its turn, too.
+                sleeps.0.poll(&mut woken);
+                continue;
             }
         }
         let limit = match set.is_empty() {
@@ -103,7 +103,8 @@ fn attend(message: Message, set: &mut Set, sleeps: &mut WordSleeps) {
     match message {
         Message::Add { key, core, entry } => set.add(key, core, entry, sleeps),
         Message::Remove(key) => {
-            if let Some((core, _)) = set.remove(key, sleeps) {
+            if let Some((core, entry)) = set.remove(key, sleeps) {
+                drop_contained(entry);
                 let_go(core);
             }
         }
@@ -121,9 +122,16 @@ fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     if !is_over.swap(true, Ordering::SeqCst) {
         let result = result.map_err(|error| core.error_of(number, error));
         // A panic of the program's code costs this waiter, and not the thread that serves all.
-        contain(move || waiter.settle(result));
+        contain(move || waiter.tell(result));
+    } else {
+        drop_contained(waiter);
     }
     let_go(core);
+}
+
+/// Drops a waiter or its entry. Waiters hold values of the program, whose drops may panic, too.
+fn drop_contained<T>(value: T) {
+    contain(move || drop(value));
 }
 
 fn let_go(core: Arc<EventCore>) {
